@@ -1,0 +1,40 @@
+# Each target sets up $(VENV) by itself; a fresh machine needs only make and Python 3.11 or later.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+BENCHMARKS := benchmarks/round.py
+
+.PHONY: demo test test-all lint bench clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/accord demo
+
+# Idle workers take tests from busy ones: most of the time goes to a few large tables.
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-demo
+	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done
+
+clean:
+	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist
+
+# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml runs pip again.
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "accord needs Python 3.11 or later; $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

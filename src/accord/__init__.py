@@ -1,0 +1,28 @@
+"""accord: draws of one posterior from data that stays with its owners, who talk over a network."""
+
+from . import metrics, models, samplers, schedules
+from .errors import DivergenceError
+from .gaussian import Gaussian
+from .law import Law, law
+from .network import Network
+from .posterior import Posterior
+from .run import Run
+from .sample import sample
+from .sampler import Sampler
+
+__all__ = [
+    "DivergenceError",
+    "Gaussian",
+    "Law",
+    "Network",
+    "Posterior",
+    "Run",
+    "Sampler",
+    "law",
+    "metrics",
+    "models",
+    "sample",
+    "samplers",
+    "schedules",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,434 @@
+"""CSV files into shards: one table an agent, from a file each, a site column or a split rule."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from accord.errors import unknown_name_error
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_QUANTILE_BINS = 10  # classes that `dirichlet` makes of a target that is not an integer
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows by agent, ready for a model.
+
+    Parameters
+    ----------
+    shards : list of (array, array)
+        For each agent its covariates X_i, shape (row, dim), and its responses y_i, shape (row,), float64.
+    columns : tuple of str
+        The names of the columns of X, ``"intercept"`` first if it was added.
+    sites : tuple of str
+        The names of the agents, in the order of the shards.
+    """
+
+    shards: list[tuple[np.ndarray, np.ndarray]]
+    columns: tuple[str, ...]
+    sites: tuple[str, ...]
+
+
+def read(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    *,
+    target: str,
+    file: str | os.PathLike[str] | None = None,
+    site: str | None = None,
+    split: str | None = None,
+    agents: int | None = None,
+    columns: Sequence[str] | None = None,
+    column: str | None = None,
+    standardise: bool = True,
+    intercept: bool = True,
+    seed: int = 0,
+) -> Table:
+    """Read CSV files into one shard an agent.
+
+    The data is either one file an agent (`files`), or one `file` that a `site` column or a `split` rule
+    shares out over the agents. Every file has a header; booleans count as 0 and 1.
+
+    Standardising uses the pooled mean and standard deviation of each column, over the rows of all agents.
+    Where these may not be pooled, standardise at the sites and pass ``standardise=False``.
+
+    Parameters
+    ----------
+    files : str, path or sequence of them, optional
+        A glob, whose files are taken in the order of their names (numbers in them by value: 2 before 10),
+        or a list of files, taken as listed.
+    target : str
+        The column of the response.
+    file : str or path, optional
+        The one file of all agents.
+    site : str, optional
+        The column of `file` that names the agent of a row; agents are sorted as file names are.
+    split : str, optional
+        The rule that shares out the rows of `file`: one of `SPLITS`, an argument in brackets, as in
+        ``"dirichlet(0.5)"``. See `split`.
+    agents : int, optional
+        How many agents `split` makes; with `files` or `site` it must be the number found.
+    columns : sequence of str, optional
+        The columns of X, in this order; by default every column of the file but `target` and `site`.
+    column : str, optional
+        The column that ``by-column`` sorts by; it need not be among `columns`.
+    standardise : bool, default True
+        Shift and scale each column of X to mean 0 and standard deviation 1 over all agents.
+    intercept : bool, default True
+        Put a column of ones first.
+    seed : int, default 0
+        Seed of the split rule.
+
+    Returns
+    -------
+    Table
+        Shards, names of the columns, names of the agents.
+
+    Raises
+    ------
+    FileNotFoundError
+        If a file is not there, or the glob matches none.
+    ValueError
+        If a file cannot be read or has no rows, a column is missing, constant or not finite numbers,
+        or the arguments do not fit together.
+
+    Examples
+    --------
+    >>> table = read("sites/*.csv", target="ill")  # doctest: +SKIP
+    >>> table = read(file="all.csv", split="dirichlet(0.5)", agents=10, target="ill")  # doctest: +SKIP
+    >>> post = accord.models.logistic_regression(table.shards)  # doctest: +SKIP
+    """
+    if (files is None) == (file is None):
+        raise ValueError(f"give one of files and file; found {'neither' if files is None else 'both'}")
+    if file is None:
+        for name, value in [("site", site), ("split", split), ("column", column)]:
+            if value is not None:
+                raise ValueError(f"{name} goes with file, one file of all agents; found it with files")
+        paths = _paths(files)
+    else:
+        if (site is None) == (split is None):
+            found = "neither" if site is None else "both"
+            raise ValueError(f"file needs one of site and split, to know whose rows are whose; found {found}")
+        if split is not None and agents is None:
+            raise ValueError(f"split {split!r} needs agents, the number of agents")
+        if split is None and column is not None:
+            raise ValueError("column goes with split 'by-column'; found it with site")
+        paths = [Path(os.path.expanduser(file))]
+
+    frames = [_frame(path, site) for path in paths]
+    names = _covariates(frames, paths, target, site, columns, intercept)
+    tables = [_matrix(frame, path, [*names, target]) for frame, path in zip(frames, paths, strict=True)]
+    if file is None:
+        sites = _site_names(paths)
+        parts = np.split(np.arange(sum(map(len, tables))), np.cumsum([len(t) for t in tables])[:-1])
+    elif site is not None:
+        sites, parts = _by_site(frames[0], paths[0], site)
+    else:
+        values = None if column is None else _matrix(frames[0], paths[0], [column])[:, 0]
+        assert split is not None and agents is not None
+        parts = _split(split, tables[0][:, :-1], tables[0][:, -1], agents, seed, values)
+        sites = tuple(f"agent {i}" for i in range(agents))
+    if agents is not None and agents != len(sites):
+        found = f"{len(sites)} files" if file is None else f"{len(sites)} sites in column {site!r}"
+        raise ValueError(f"agents is {agents}, but there are {found}")
+
+    rows = np.concatenate(tables)
+    X, y = rows[:, :-1], rows[:, -1]
+    if standardise:
+        X = _standardised(X, names)
+    if intercept:
+        X = np.column_stack([np.ones(len(X)), X])
+        names = ["intercept", *names]
+    return Table([(X[part], y[part]) for part in parts], tuple(names), sites)
+
+
+# --- split rules: each covers all rows exactly once, none of the parts empty ---
+
+Parts = list[Int[np.ndarray, " row"]]
+SplitRule = Callable[[np.ndarray, np.ndarray, int, np.random.Generator, Any], Parts]
+
+
+def iid(X: np.ndarray, y: np.ndarray, agents: int, rng: np.random.Generator, argument: Any) -> Parts:
+    """Share the rows out at random, in parts that differ by one row at most."""
+    _refuse_argument("iid", argument)
+    return np.array_split(rng.permutation(len(y)), agents)
+
+
+def by_label(X: np.ndarray, y: np.ndarray, agents: int, rng: np.random.Generator, argument: Any) -> Parts:
+    """Sort the rows by the target, equal ones at random, and cut them into near-equal parts."""
+    _refuse_argument("by-label", argument)
+    return np.array_split(_shuffled_order(y, rng), agents)
+
+
+def by_column(X: np.ndarray, y: np.ndarray, agents: int, rng: np.random.Generator, argument: Any) -> Parts:
+    """Sort the rows by one column, equal ones at random, and cut them into near-equal parts."""
+    if argument is None or isinstance(argument, str):
+        raise ValueError("split 'by-column' needs column, the column to sort by, and nothing in brackets")
+    values = np.asarray(argument)
+    if values.shape != y.shape:
+        raise ValueError(f"split 'by-column' needs one value a row, shape {y.shape}; found shape {values.shape}")
+    return np.array_split(_shuffled_order(values, rng), agents)
+
+
+def dirichlet(X: np.ndarray, y: np.ndarray, agents: int, rng: np.random.Generator, argument: Any) -> Parts:
+    """Share out the rows of each label by proportions drawn from Dirichlet(a, ..., a).
+
+    Small a gives each label to few agents, large a to all alike. A target that is not an integer is cut into
+    ten classes at its deciles first. An agent left with no row gets one of the largest part.
+    """
+    try:
+        concentration = float(argument)
+    except (TypeError, ValueError):
+        concentration = math.nan
+    if not 0 < concentration < math.inf:
+        raise ValueError(f"split 'dirichlet' needs a number above 0, as in 'dirichlet(0.5)'; found {argument!r}")
+    whole = bool(np.all(y == np.round(y)))
+    inner = np.linspace(0, 1, _QUANTILE_BINS + 1)[1:-1]
+    classes = y if whole else np.searchsorted(np.quantile(y, inner), y, side="right")
+
+    parts: list[list[int]] = [[] for _ in range(agents)]
+    for label in np.unique(classes):
+        rows = rng.permutation(np.flatnonzero(classes == label))
+        proportions = rng.dirichlet(np.full(agents, concentration))
+        cuts = np.round(np.cumsum(proportions)[:-1] * len(rows)).astype(int)
+        for part, share in zip(parts, np.split(rows, cuts), strict=True):
+            part.extend(share)
+    for part in parts:
+        if not part:  # with at least as many rows as agents, the largest then has two
+            part.append(max(parts, key=len).pop())
+    return [np.array(part, dtype=int) for part in parts]
+
+
+SPLITS: Mapping[str, SplitRule] = MappingProxyType(
+    {"iid": iid, "by-label": by_label, "by-column": by_column, "dirichlet": dirichlet}
+)
+
+
+def split(
+    rule: str,
+    X: Float[np.ndarray, "row dim"],
+    y: Float[np.ndarray, " row"],
+    agents: int,
+    seed: int,
+    column_values: Float[np.ndarray, " row"] | None = None,
+) -> Parts:
+    """Share rows out over agents by a named rule.
+
+    Parameters
+    ----------
+    rule : str
+        ``"iid"`` (at random), ``"by-label"`` (sorted by `y`), ``"by-column"`` (sorted by `column_values`), or
+        ``"dirichlet(a)"`` (each label's rows by Dirichlet proportions, a > 0).
+    X : array, shape (row, dim)
+        The covariates.
+    y : array, shape (row,)
+        The responses.
+    agents : int
+        How many parts, from 1 to the number of rows.
+    seed : int
+        Seed of the shuffles and draws.
+    column_values : array, shape (row,), optional
+        What ``"by-column"`` sorts by; no other rule takes it.
+
+    Returns
+    -------
+    list of int array
+        The rows of each agent, ascending. Every row is in exactly one, none is empty.
+
+    Raises
+    ------
+    ValueError
+        If the rule is unknown or its argument does not fit, or there are fewer rows than agents.
+
+    Examples
+    --------
+    >>> X, y = np.arange(12.0).reshape(6, 2), np.array([1.0, 0, 1, 0, 1, 0])
+    >>> split("by-label", X, y, agents=2, seed=0)
+    [array([1, 3, 5]), array([0, 2, 4])]
+    """
+    form = re.fullmatch(r"\s*([^()]*?)\s*(?:\((.*)\))?\s*", rule)
+    if form is None or form[1] not in SPLITS:
+        raise unknown_name_error("split rule", rule if form is None else form[1], SPLITS)
+    if agents < 1:
+        raise ValueError(f"agents must be at least 1; found {agents}")
+    if len(y) < agents:
+        raise ValueError(f"{len(y)} rows are too few for {agents} agents; each needs at least one")
+    argument = column_values if form[2] is None else form[2]
+    parts = SPLITS[form[1]](X, y, agents, np.random.default_rng(seed), argument)
+    return [np.sort(part) for part in parts]
+
+
+_split = split  # `read` has an argument of that name
+
+
+def _refuse_argument(rule: str, argument: Any) -> None:
+    if argument is not None:
+        raise ValueError(f"split {rule!r} takes neither a number in brackets nor a column")
+
+
+def _shuffled_order(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    # Ties in the order of the file would carry over whatever the file is sorted by.
+    shuffled = rng.permutation(len(values))
+    return shuffled[np.argsort(values[shuffled], kind="stable")]
+
+
+# --- files ---
+
+
+def _paths(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[Path]:
+    """Return the files of a glob, sorted, or of a list, as listed."""
+    if isinstance(files, (str, os.PathLike)):
+        pattern = os.path.expanduser(files)
+        paths = [Path(name) for name in sorted(glob.glob(pattern, recursive=True), key=_natural)]
+        if not paths:
+            raise FileNotFoundError(f"no file matches {os.fspath(files)!r}")
+        return paths
+    paths = [Path(os.path.expanduser(path)) for path in files or ()]
+    if not paths:
+        raise ValueError("files is an empty list")
+    twice = [path for path, times in Counter(paths).items() if times > 1]
+    if twice:
+        raise ValueError(f"files lists {twice[0]} more than once; its rows would count as often")
+    return paths
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Return a sort key that compares runs of digits by value: site2 before site10."""
+    parts = re.split(r"(\d+)", name)
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+
+
+def _site_names(paths: list[Path]) -> tuple[str, ...]:
+    stems = tuple(path.stem for path in paths)
+    return stems if len(set(stems)) == len(stems) else tuple(map(str, paths))
+
+
+def _by_site(frame: pd.DataFrame, path: Path, site: str) -> tuple[tuple[str, ...], Parts]:
+    values = frame[site].str.strip().to_numpy(dtype=object)
+    unnamed = np.flatnonzero(values == "")
+    if unnamed.size:
+        raise ValueError(f"{path}: column {site!r} names no site in row {unnamed[0] + 1} below the header")
+    sites = sorted(set(values), key=_natural)
+    return tuple(sites), [np.flatnonzero(values == name) for name in sites]
+
+
+def _frame(path: Path, site: str | None) -> pd.DataFrame:
+    """Return a file as pandas reads it, the site column as text."""
+    import pandas as pd
+
+    try:
+        with warnings.catch_warnings():
+            # Rows of more fields than the header: pandas would drop the last ones.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            frame = pd.read_csv(
+                path,
+                index_col=False,
+                skipinitialspace=True,
+                low_memory=False,
+                keep_default_na=False,  # a site may be called NA; an error shows the text
+                dtype=None if site is None else {site: str},  # site 007 is not site 7
+            )
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}") from None
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{path} is empty") from None
+    except (OSError, UnicodeError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read as CSV: {reason}") from error
+    if frame.empty:
+        raise ValueError(f"{path} has a header but no rows")
+    return frame
+
+
+def _covariates(
+    frames: list[pd.DataFrame],
+    paths: list[Path],
+    target: str,
+    site: str | None,
+    columns: Sequence[str] | None,
+    intercept: bool,
+) -> list[str]:
+    """Return the names of the covariates, once every file is known to have all that is asked for."""
+    headers = [[str(name) for name in frame.columns] for frame in frames]
+    if columns is None:
+        for path, header in zip(paths, headers, strict=True):
+            _require_same_columns(paths[0], headers[0], path, header)
+        names = [name for name in headers[0] if name not in (target, site)]
+        unnamed = [name for name in names if name.startswith("Unnamed: ")]  # pandas' word for an empty name
+        if unnamed:
+            number = headers[0].index(unnamed[0]) + 1
+            raise ValueError(f"{paths[0]}: column {number} has no name; name it, or choose with columns")
+    else:
+        names = list(columns)
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            raise ValueError(f"columns lists {twice[0]!r} more than once")
+        if target in names:
+            raise ValueError(f"columns lists the target {target!r}")
+    for path, header in zip(paths, headers, strict=True):
+        for name in [target, *([] if site is None else [site]), *names]:
+            if name not in header:
+                raise _missing_column(path, name, header)
+    if intercept and "intercept" in names:
+        raise ValueError(f"{paths[0]} has a column 'intercept' already; pass intercept=False or leave it out")
+    if not names and not intercept:
+        raise ValueError(f"{paths[0]} has no covariate beside the target {target!r}, and intercept is False")
+    return names
+
+
+def _missing_column(path: Path, name: str, header: Sequence[str]) -> ValueError:
+    return ValueError(f"{path}: {unknown_name_error('column', name, header)}")
+
+
+def _require_same_columns(first: Path, expected: Sequence[str], path: Path, header: Sequence[str]) -> None:
+    only = [
+        f"only {owner} has {', '.join(map(repr, names))}"
+        for owner, names in [
+            (first, [name for name in expected if name not in header]),
+            (path, [name for name in header if name not in expected]),
+        ]
+        if names
+    ]
+    if only:
+        raise ValueError(f"{first} and {path} have different columns: {'; '.join(only)}")
+
+
+def _matrix(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> Float[np.ndarray, "row dim"]:
+    """Return the named columns as finite float64 numbers."""
+    import pandas as pd
+
+    matrix = np.empty((len(frame), len(names)))
+    for j, name in enumerate(names):
+        if name not in frame:
+            raise _missing_column(path, name, list(frame.columns))
+        values = frame[name]
+        matrix[:, j] = pd.to_numeric(values, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        bad = np.flatnonzero(~np.isfinite(matrix[:, j]))
+        if bad.size:
+            value = values.iloc[bad[0]]
+            text = value if isinstance(value, str) else str(value)
+            found = f"{text!r}, which is not a finite number," if text.strip() else "no value"
+            raise ValueError(f"{path}: column {name!r} has {found} in row {bad[0] + 1} below the header")
+    return matrix
+
+
+def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Float[np.ndarray, "row dim"]:
+    constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
+    if constant.size:
+        name, value = names[constant[0]], X[0, constant[0]]
+        raise ValueError(f"column {name!r} is {value:g} in every row; leave it out of columns")
+    return (X - X.mean(axis=0)) / X.std(axis=0)

@@ -1,0 +1,1 @@
+"""Who executes a round and carries the messages."""

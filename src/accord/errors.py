@@ -1,0 +1,64 @@
+"""Errors that several rooms of the house raise."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+
+class DivergenceError(ArithmeticError):
+    """Raised when a chain became non-finite; `run` holds what was drawn before.
+
+    Parameters
+    ----------
+    message : str
+        What happened, with the bound on the step where one is known.
+    agent : int
+        The first agent whose position is not finite.
+    round : int
+        The round in which that was seen, counted from 0.
+    run : Run, optional
+        Everything drawn before the round.
+    """
+
+    def __init__(self, message: str, *, agent: int, round: int, run: Any = None) -> None:
+        super().__init__(message)
+        self.agent = agent
+        self.round = round
+        self.run = run
+
+    def __reduce__(self) -> tuple[Callable[..., DivergenceError], tuple[Any, ...]]:
+        """Carry the keyword-only attributes too: the silo engine sends errors from process to process."""
+        return partial(type(self), agent=self.agent, round=self.round, run=self.run), self.args
+
+
+def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> ValueError:
+    """Return the error for a name that is not among the choices, with the nearest right one.
+
+    Parameters
+    ----------
+    kind : str
+        What is being named, such as ``"network"``.
+    name : object
+        What was found.
+    choices : iterable of str
+        The right names.
+
+    Returns
+    -------
+    ValueError
+        To be raised by the caller.
+
+    Examples
+    --------
+    >>> unknown_name_error("network", "rign", ["ring", "star"])
+    ValueError("unknown network 'rign', did you mean 'ring'? The choices are 'ring', 'star'")
+    """
+    choices = list(choices)
+    # Compared without case, so that "Ring" finds "ring".
+    lowered = {choice.lower(): choice for choice in choices}
+    nearest = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    hint = f", did you mean {lowered[nearest[0]]!r}?" if nearest else "."
+    return ValueError(f"unknown {kind} {name!r}{hint} The choices are {', '.join(map(repr, choices))}")

@@ -1,0 +1,247 @@
+"""Ready posteriors: Gaussian, linear, logistic and Poisson regression, power potentials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from .posterior import Posterior
+from .schedules import require_positive
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:
+    """Potentials `f_i(x) = x' H_i x / 2 - b_i' x`; a single H_i may be singular, their sum may not.
+
+    Parameters
+    ----------
+    hessians
+        Shape (agent, dim, dim), each symmetric.
+    linear
+        The vectors b_i, shape (agent, dim).
+    names
+        Names of the `dim` parameters.
+    """
+    hessians, linear = np.asarray(hessians, np.float64), np.asarray(linear, np.float64)
+    if linear.ndim != 2 or hessians.shape != (*linear.shape, linear.shape[1]):
+        raise ValueError(
+            f"hessians must have shape (agent, dim, dim) and linear (agent, dim), "
+            f"found {hessians.shape} and {linear.shape}"
+        )
+    asymmetry = np.abs(hessians - np.swapaxes(hessians, 1, 2)).max(axis=(1, 2))
+    if (asymmetry > 1e-6 * np.abs(hessians).max()).any():
+        agent = int(np.argmax(asymmetry))
+        raise ValueError(f"hessian of agent {agent} must be symmetric, found a difference of {asymmetry[agent]:.3g}")
+    shards = [{"hessian": h, "linear": b} for h, b in zip(hessians, linear, strict=True)]
+    init = np.zeros(linear.shape[1])
+    return Posterior(Partial(_quadratic), Partial(_flat), shards, init, names=names, quadratic=True)
+
+
+def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
+    """Gaussian potentials `f_i(x) = (x - mu_i)' S_i^-1 (x - mu_i) / 2`.
+
+    Parameters
+    ----------
+    means
+        The mu_i, shape (agent, dim), or (agent,) for dim = 1.
+    covariances
+        The S_i, shape (agent, dim, dim), positive definite; (agent,) holds variances for dim = 1.
+
+    Raises
+    ------
+    ValueError
+        The shapes do not fit, or an S_i is not symmetric positive definite (the agent is named).
+    """
+    means, covariances = np.asarray(means, np.float64), np.asarray(covariances, np.float64)
+    if means.ndim == 1:
+        means, covariances = means[:, None], covariances.reshape(-1, 1, 1)
+    if means.ndim != 2 or covariances.shape != (*means.shape, means.shape[1]):
+        raise ValueError(
+            f"means must have shape (agent, dim) and covariances (agent, dim, dim), "
+            f"found {means.shape} and {covariances.shape}"
+        )
+    for agent, cov in enumerate(covariances):
+        if not np.isfinite(cov).all():
+            raise ValueError(f"covariance of agent {agent} holds NaN or infinity")
+        smallest = np.linalg.eigvalsh(cov)[0]
+        if not smallest > 0 or not np.allclose(cov, cov.T, rtol=1e-6):
+            raise ValueError(
+                f"covariance of agent {agent} must be symmetric positive definite, found the eigenvalue {smallest:.3g}"
+            )
+    precisions = np.linalg.inv(covariances)
+    precisions = (precisions + np.swapaxes(precisions, 1, 2)) / 2
+    return quadratic(precisions, np.einsum("nij,nj->ni", precisions, means))
+
+
+def linear_regression(
+    shards: Sequence[Rows],
+    noise_scale: float = 1.0,
+    prior_variance: float = 1.0,
+    *,
+    names: Sequence[str] | None = None,
+) -> Posterior:
+    """Linear regression `y ~ N(X x, noise_scale^2)`, prior x ~ N(0, prior_variance I): a Gaussian posterior.
+
+    Parameters
+    ----------
+    shards
+        One (X_i, y_i) an agent, shapes (rows, dim) and (rows,); rows may differ between agents.
+    noise_scale
+        Standard deviation of y given X, > 0, in the units of y.
+    prior_variance
+        Variance of each coefficient under the prior, > 0.
+    names
+        Names of the coefficients, the columns of X.
+    """
+    require_positive("noise_scale", noise_scale)
+    require_positive("prior_variance", prior_variance)
+    dim = _check_regression(shards)
+    likelihood = Partial(_linear, float(noise_scale) ** -2)
+    return Posterior(
+        likelihood, _normal_prior(prior_variance), list(shards), np.zeros(dim), names=names, quadratic=True
+    )
+
+
+def logistic_regression(
+    shards: Sequence[Rows], prior_variance: float = 1.0, *, names: Sequence[str] | None = None
+) -> Posterior:
+    """Logistic regression `P(y = 1) = 1 / (1 + exp(-X x))`, prior x ~ N(0, prior_variance I).
+
+    Parameters
+    ----------
+    shards
+        One (X_i, y_i) an agent, shapes (rows, dim) and (rows,), labels 0 or 1.
+    prior_variance
+        Variance of each coefficient under the prior, > 0.
+    names
+        Names of the coefficients, the columns of X.
+
+    Raises
+    ------
+    ValueError
+        A label is not 0 or 1 (agent and value are named).
+    """
+    require_positive("prior_variance", prior_variance)
+    dim = _check_regression(shards)
+    for agent, (_, y) in enumerate(shards):
+        wrong = np.setdiff1d(np.asarray(y), [0, 1])
+        if wrong.size:
+            raise ValueError(f"labels of a logistic regression must be 0 or 1, agent {agent} has {wrong[0]}")
+    return Posterior(Partial(_logistic), _normal_prior(prior_variance), list(shards), np.zeros(dim), names=names)
+
+
+def poisson_regression(
+    shards: Sequence[Rows], prior_variance: float = 1.0, *, names: Sequence[str] | None = None
+) -> Posterior:
+    """Poisson regression `y ~ Poisson(exp(X x))`, prior x ~ N(0, prior_variance I).
+
+    Parameters
+    ----------
+    shards
+        One (X_i, y_i) an agent, shapes (rows, dim) and (rows,), counts 0, 1, 2, ...
+    prior_variance
+        Variance of each coefficient under the prior, > 0.
+    names
+        Names of the coefficients, the columns of X.
+
+    Raises
+    ------
+    ValueError
+        A count is negative or not whole (agent and value are named).
+    """
+    require_positive("prior_variance", prior_variance)
+    dim = _check_regression(shards)
+    for agent, (_, y) in enumerate(shards):
+        y = np.asarray(y)
+        wrong = y[(y < 0) | (y != np.round(y))]
+        if wrong.size:
+            raise ValueError(f"counts of a Poisson regression must be 0, 1, 2, ..., agent {agent} has {wrong[0]}")
+    return Posterior(Partial(_poisson), _normal_prior(prior_variance), list(shards), np.zeros(dim), names=names)
+
+
+def power(centers: np.ndarray, exponent: float) -> Posterior:
+    """Power potentials `f_i(x) = sum_k |x_k - c_ik|^exponent` (client-only Gibbs paper, section 6).
+
+    Parameters
+    ----------
+    centers
+        The c_i, shape (agent, dim), or (agent,) for dim = 1.
+    exponent
+        p, > 1: convex with a continuous gradient; 1.5 in the paper.
+    """
+    require_positive("exponent - 1", exponent - 1.0)
+    centers = np.asarray(centers, np.float64)
+    centers = centers[:, None] if centers.ndim == 1 else centers
+    if centers.ndim != 2:
+        raise ValueError(f"centers must have shape (agent, dim), found {centers.shape}")
+    likelihood = Partial(_power, float(exponent))
+    return Posterior(likelihood, Partial(_flat), list(centers), np.zeros(centers.shape[1]))
+
+
+def _check_regression(shards: Sequence[Rows]) -> int:
+    """The number of columns, after the checks that give regressions clearer errors than Posterior can."""
+    if len(shards) == 0:
+        raise ValueError("a regression needs at least one shard, found none")
+    dim = None
+    for agent, (X, y) in enumerate(shards):
+        X, y = np.asarray(X), np.asarray(y)
+        if X.ndim != 2 or y.shape != X.shape[:1]:
+            raise ValueError(
+                f"shard of agent {agent} must be X of shape (rows, dim) and y of shape (rows,), "
+                f"found {X.shape} and {y.shape}"
+            )
+        if len(y) == 0:
+            raise ValueError(f"shard of agent {agent} is empty: X has shape {X.shape}")
+        dim = X.shape[1] if dim is None else dim
+        if X.shape[1] != dim:
+            raise ValueError(f"shards of different columns: agent {agent} has {X.shape[1]}, agent 0 has {dim}")
+        if not (np.isfinite(X).all() and np.isfinite(y).all()):
+            raise ValueError(f"shard of agent {agent} holds NaN or infinity")
+    assert dim is not None
+    return dim
+
+
+def _normal_prior(variance: float) -> Partial:
+    return Partial(_normal, float(variance))
+
+
+def _normal(variance: Array, x: Float[Array, " dim"]) -> Array:
+    return -jnp.sum(x**2) / (2.0 * variance)
+
+
+def _flat(x: Float[Array, " dim"]) -> Array:
+    return jnp.zeros((), x.dtype)
+
+
+def _quadratic(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:
+    return shard["linear"] @ x - x @ shard["hessian"] @ x / 2.0
+
+
+def _linear(precision: Array, x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
+    X, y = rows
+    return -precision * (y - X @ x) ** 2 / 2.0
+
+
+def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
+    X, y = rows
+    logits = X @ x
+    return y * logits - jax.nn.softplus(logits)
+
+
+def _poisson(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
+    X, y = rows
+    log_rate = X @ x
+    return y * log_rate - jnp.exp(log_rate)
+
+
+def _power(exponent: Array, x: Float[Array, " dim"], center: Float[Array, " dim"]) -> Array:
+    distance = jnp.abs(x - center)
+    # |u|^p has the derivative 0 at 0; plain differentiation of the power would give NaN there
+    away = distance > 0
+    return -jnp.sum(jnp.where(away, jnp.where(away, distance, 1.0) ** exponent, 0.0))

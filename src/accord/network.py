@@ -1,0 +1,617 @@
+"""Who talks to whom: the network, its mixing weights, spectral facts, colouring and spanning tree."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from operator import index as as_index
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
+
+from accord.errors import unknown_name_error
+
+_DENSE_AGENTS = 1000  # eigvalsh of this many agents takes a fraction of a second
+_DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network:
+    """An undirected network of agents; two of them exchange messages if an edge joins them.
+
+    Immutable and sparse: nothing of size (agent, agent) is made unless it is asked for by name
+    (`mixing`, `laplacian`). Two networks are equal if they have the same number of agents and the same edges.
+
+    Parameters
+    ----------
+    num_agents : int
+        How many agents, at least 1; they are numbered from 0.
+    edges : array_like of int, shape (edge, 2)
+        The pairs that talk. An edge given twice, or in both directions, is one edge.
+    name : str, optional
+        How the network was made, for messages.
+    labels : sequence of hashable, optional
+        One distinct name an agent; the numbers themselves by default.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, an edge joins an agent to itself, or the labels do not fit.
+
+    Examples
+    --------
+    >>> Network.ring(10)
+    <Network.ring(10): 10 agents, 10 edges>
+    >>> Network.star(4).neighbors(0)
+    array([1, 2, 3])
+    """
+
+    num_agents: int
+    edges: np.ndarray
+    name: str = "unnamed"
+    labels: tuple[Hashable, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the fields and bring the edges to i < j, sorted, each once."""
+        n = _integer("num_agents", self.num_agents, 1)
+        edges = _canonical_edges(n, self.edges)
+        labels = tuple(self.labels) or tuple(range(n))
+        if len(labels) != n or len(set(labels)) != n:
+            raise ValueError(f"labels must be {n} distinct names, found {len(set(labels))} in {len(labels)}")
+        for field, value in [("num_agents", n), ("edges", edges), ("labels", labels)]:
+            object.__setattr__(self, field, value)
+
+    @classmethod
+    def ring(cls, n: int) -> Network:
+        """Return n >= 1 agents in a circle; two agents share one edge, one agent has none."""
+        n = _integer("n", n, 1)
+        i = np.arange(n if n > 2 else n - 1)
+        return cls(n, np.column_stack([i, (i + 1) % n]), f"ring({n})")
+
+    @classmethod
+    def complete(cls, n: int) -> Network:
+        """Return n >= 1 agents of which each talks to all others."""
+        n = _integer("n", n, 1)
+        return cls(n, np.column_stack(np.triu_indices(n, 1)), f"complete({n})")
+
+    @classmethod
+    def star(cls, n: int) -> Network:
+        """Return n >= 1 agents of which agent 0, the hub, talks to all others."""
+        n = _integer("n", n, 1)
+        return cls(n, np.column_stack([np.zeros(n - 1, int), np.arange(1, n)]), f"star({n})")
+
+    @classmethod
+    def path(cls, n: int) -> Network:
+        """Return n >= 1 agents in a line."""
+        n = _integer("n", n, 1)
+        return cls(n, np.column_stack([np.arange(n - 1), np.arange(1, n)]), f"path({n})")
+
+    @classmethod
+    def grid(cls, rows: int, columns: int) -> Network:
+        """Return rows * columns agents on a grid, numbered row by row."""
+        rows, columns = _integer("rows", rows, 1), _integer("columns", columns, 1)
+        graph = nx.grid_2d_graph(rows, columns)
+        return cls(rows * columns, _graph_edges(graph, sorted(graph)), f"grid({rows}, {columns})")
+
+    @classmethod
+    def tree(cls, layers: int) -> Network:
+        """Return the perfect binary tree of 2**layers - 1 agents, numbered layer by layer from the root."""
+        layers = _integer("layers", layers, 1)
+        n = 2**layers - 1
+        return cls(n, _graph_edges(nx.balanced_tree(2, layers - 1), range(n)), f"tree({layers})")
+
+    @classmethod
+    def empty(cls, n: int) -> Network:
+        """Return n >= 1 agents who do not talk at all."""
+        n = _integer("n", n, 1)
+        return cls(n, np.zeros((0, 2), np.int64), f"empty({n})")
+
+    @classmethod
+    def erdos_renyi(cls, n: int, p: float, seed: int) -> Network:
+        """Return n >= 1 agents, each pair talking with probability p in [0, 1]; it may be disconnected."""
+        n, seed = _integer("n", n, 1), _integer("seed", seed, 0)
+        if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+            raise ValueError(f"p must be a number in [0, 1], found {p!r}")
+        graph = nx.fast_gnp_random_graph(n, float(p), seed=seed)
+        return cls(n, _graph_edges(graph, range(n)), f"erdos_renyi({n}, {float(p)}, seed={seed})")
+
+    @classmethod
+    def regular(cls, n: int, degree: int, seed: int) -> Network:
+        """Return n agents with `degree` neighbours each, at random; 0 <= degree < n, n * degree even."""
+        n, degree, seed = _integer("n", n, 1), _integer("degree", degree, 0), _integer("seed", seed, 0)
+        if degree >= n:
+            raise ValueError(f"degree must be below n, found degree = {degree} and n = {n}")
+        if n * degree % 2:
+            raise ValueError(f"n * degree must be even, found {n} * {degree} = {n * degree}")
+        graph = nx.random_regular_graph(degree, n, seed=seed)
+        return cls(n, _graph_edges(graph, range(n)), f"regular({n}, {degree}, seed={seed})")
+
+    @classmethod
+    def from_networkx(cls, G: nx.Graph) -> Network:
+        """Return the network of an undirected networkx graph.
+
+        Agents are numbered in the order of `G.nodes`, whose names become `labels`. Edge weights are not read.
+        """
+        if not isinstance(G, nx.Graph):
+            raise TypeError(f"from_networkx needs a networkx Graph, found {type(G).__name__}")
+        if G.is_directed():
+            raise ValueError("the graph is directed, but agents talk both ways: pass G.to_undirected()")
+        for node in nx.nodes_with_selfloops(G):
+            raise ValueError(f"the graph has a self loop at node {node!r}")
+        return cls(G.number_of_nodes(), _graph_edges(G, G), f"from_networkx({G.name})", tuple(G))
+
+    @classmethod
+    def from_edges(cls, n: int, edges: Any) -> Network:
+        """Return n >= 1 agents joined by `edges`, pairs of agents (edge, 2); repeated edges count once."""
+        n = _integer("n", n, 1)
+        return cls(n, edges, f"from_edges({n})")
+
+    @classmethod
+    def build(cls, name: str, num_agents: int, **options: Any) -> Network:
+        """Return a network by name, as configuration files give it.
+
+        Parameters
+        ----------
+        name : str
+            One of ring, complete, star, path, empty (no options), grid (rows, columns), tree (layers),
+            erdos_renyi (p, seed), regular (degree, seed) and edges (edges).
+        num_agents : int
+            How many agents it must have.
+        **options
+            The arguments of that constructor, other than the number of agents.
+
+        Raises
+        ------
+        ValueError
+            If the name or an option is unknown, an option is missing, or the number of agents is another.
+        """
+        num_agents = _integer("num_agents", num_agents, 1)
+        if name not in _BUILDERS:
+            raise unknown_name_error("network", name, _BUILDERS)
+        builder = _BUILDERS[name]
+        parameters = list(inspect.signature(builder).parameters)
+        wanted = [parameter for parameter in parameters if parameter != "n"]
+        for option in options:
+            if option not in wanted:
+                raise ValueError(f"network {name!r} has no option {option!r}; it takes {wanted}")
+        if missing := [option for option in wanted if option not in options]:
+            raise ValueError(f"network {name!r} needs the options {missing}")
+        network = builder(num_agents, **options) if "n" in parameters else builder(**options)
+        if network.num_agents != num_agents:
+            raise ValueError(f"{network.name} has {network.num_agents} agents, but {num_agents} are wanted")
+        return network
+
+    @cached_property
+    def _adjacency(self) -> sp.csr_array:
+        return self._spread(np.ones(len(self.edges)))
+
+    @property
+    def adjacency(self) -> sp.csr_array:
+        """The adjacency matrix, (agent, agent), with 1.0 for each edge; a copy, to do with as you like."""
+        return self._adjacency.copy()
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """How many neighbours each agent has, (agent,)."""
+        return _frozen(np.bincount(self.edges.ravel(), minlength=self.num_agents))
+
+    @property
+    def max_degree(self) -> int:
+        """The largest number of neighbours."""
+        return int(self.degrees.max())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are several agents and none of them talks."""
+        return self.num_agents > 1 and len(self.edges) == 0
+
+    @cached_property
+    def _component_of(self) -> np.ndarray:
+        """The component of each agent, (agent,); that of agent 0 is 0."""
+        return csgraph.connected_components(self._adjacency, directed=False)[1]
+
+    @property
+    def components(self) -> int:
+        """The number of connected components."""
+        return int(self._component_of.max()) + 1
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether news from any agent can reach all others."""
+        return self.components == 1
+
+    def require_connected(self) -> None:
+        """Raise ValueError if some agents cannot hear from others."""
+        if not self.is_connected:
+            outside = int(np.argmax(self._component_of != self._component_of[0]))
+            raise ValueError(
+                f"the network {self.name} is not connected: it has {self.components} components, "
+                f"and agent {outside} cannot be reached from agent 0"
+            )
+
+    def neighbors(self, i: int) -> np.ndarray:
+        """Return the neighbours of agent i in increasing order, (degree,)."""
+        i = _integer("i", i, 0, self.num_agents - 1)
+        start, stop = self._adjacency.indptr[i : i + 2]
+        return self._adjacency.indices[start:stop].astype(np.int64)
+
+    def weights(self, mixing: Any = "metropolis", delta: float | None = None) -> sp.csr_array:
+        """Return the mixing matrix W: symmetric, rows that sum to 1, zero between agents that do not talk.
+
+        Parameters
+        ----------
+        mixing : str or array_like or sparse array, shape (agent, agent)
+            - ``"metropolis"``: W_ij = 1 / (1 + max(deg_i, deg_j)).
+            - ``"max-degree"``: W = I - L / (1 + max_degree).
+            - ``"laplacian"``: W = I - delta L.
+            - ``"lazy"``: (I + W) / 2 of the metropolis W, whose eigenvalues are not negative.
+            - A matrix of your own, checked to 1e-8 (1e-6 if less than double precision). What rounding left
+              is removed: it is symmetrised, and its diagonal set so that the rows sum to 1.
+        delta : float, optional
+            For ``"laplacian"`` only, in (0, 2 / lambda_max(L)). By default 2 / (lambda_2 + lambda_max), the
+            best constant edge weight (Xiao and Boyd 2004); 1 / (1 + max_degree) for disconnected networks.
+
+        Returns
+        -------
+        scipy.sparse.csr_array, shape (agent, agent), float64
+
+        Raises
+        ------
+        ValueError
+            If the name is unknown, delta is out of range or not wanted, or the matrix breaks a condition.
+        """
+        named = isinstance(mixing, str)
+        if named and mixing not in _MIXING:
+            raise unknown_name_error("mixing", mixing, _MIXING)
+        if delta is not None and not (named and mixing == "laplacian"):
+            found = repr(mixing) if named else "a matrix"
+            raise ValueError(f"only the 'laplacian' mixing takes delta, found delta = {delta!r} with {found}")
+        options = {} if delta is None else {"delta": delta}
+        S = self._spread(_MIXING[mixing](self, **options)) if named else _checked_weights(self, mixing)
+        return (S + sp.diags_array(1.0 - _row_sums(S))).tocsr()
+
+    def mixing(self, name: Any = "metropolis", delta: float | None = None) -> np.ndarray:
+        """Return `weights` as a dense array, (agent, agent) of float64."""
+        return self.weights(name, delta).toarray()
+
+    @property
+    def sparse_laplacian(self) -> sp.csr_array:
+        """The Laplacian L = D - A as a sparse array, (agent, agent)."""
+        return _laplacian_of(self._adjacency)
+
+    @property
+    def laplacian(self) -> np.ndarray:
+        """The Laplacian L = D - A as a dense array, (agent, agent) of float64."""
+        return self.sparse_laplacian.toarray()
+
+    def laplacian_extremes(self) -> tuple[float, float]:
+        """Return (lambda_2, lambda_max) of the Laplacian; (0, 0) for one agent."""
+        return self._laplacian_extremes
+
+    @cached_property
+    def _laplacian_extremes(self) -> tuple[float, float]:
+        return _extremes_off_average(self._adjacency)
+
+    def spectral_gap(self, mixing: Any = "metropolis", delta: float | None = None) -> float:
+        """Return 1 - s, where s is the largest modulus of the eigenvalues of W, one eigenvalue 1 left out.
+
+        Disagreement shrinks by s in a round, so the gap is 0 for a disconnected network and 1 for one agent.
+        It is negative for a matrix of your own with which disagreement would grow.
+        """
+        if self.num_agents == 1:
+            return 1.0
+        # From eigenvalues m of I - W, as 1 - |1 - m| = min(m, 2 - m) keeps all digits of a small gap.
+        smallest, largest = _extremes_off_average(_off_diagonal(self.weights(mixing, delta)))
+        return min(smallest, 2.0 - largest)
+
+    def coloring(self) -> np.ndarray:
+        """Return colours 0, 1, ... such that neighbours differ, (agent,); agent 0 has colour 0.
+
+        Two colours where the network is bipartite, else greedy (DSATUR, or largest first for large networks).
+        """
+        graph = self._numbered_graph()
+        if nx.is_bipartite(graph):
+            colors = nx.bipartite.color(graph)
+        else:
+            strategy = "DSATUR" if self.num_agents <= _DSATUR_AGENTS else "largest_first"
+            colors = nx.greedy_color(graph, strategy)
+        found = np.array([colors[i] for i in range(self.num_agents)])
+        # Renumbered by first use, as networkx starts bipartite components with colour 1.
+        _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[inverse]
+
+    def spanning_tree(self, root: int = 0) -> np.ndarray:
+        """Return the parent of each agent in the breadth-first tree from `root`, (agent,); -1 at the root.
+
+        Raises ValueError if the network is not connected.
+        """
+        root = _integer("root", root, 0, self.num_agents - 1)
+        self.require_connected()
+        _, parents = csgraph.breadth_first_order(self._adjacency, root, directed=False)
+        return np.where(np.arange(self.num_agents) == root, -1, parents).astype(np.int64)
+
+    def to_networkx(self) -> nx.Graph:
+        """Return a networkx graph whose nodes are `labels`, in the order of the agents."""
+        return nx.relabel_nodes(self._numbered_graph(), dict(enumerate(self.labels)))
+
+    def _numbered_graph(self) -> nx.Graph:
+        graph = nx.empty_graph(self.num_agents)
+        graph.add_edges_from(self.edges.tolist())
+        return graph
+
+    def _spread(self, values: np.ndarray) -> sp.csr_array:
+        """Return the symmetric (agent, agent) array with one value an edge."""
+        i, j = self.edges.T
+        indices = np.concatenate([i, j]), np.concatenate([j, i])
+        shape = (self.num_agents, self.num_agents)
+        return sp.coo_array((np.concatenate([values, values]), indices), shape=shape).tocsr()
+
+    def __repr__(self) -> str:
+        return f"<Network.{self.name}: {self.num_agents} agents, {len(self.edges)} edges>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Network):
+            return NotImplemented
+        return self.num_agents == other.num_agents and np.array_equal(self.edges, other.edges)
+
+    def __hash__(self) -> int:
+        return hash((self.num_agents, self.edges.tobytes()))
+
+    def __reduce__(self) -> tuple[type[Network], tuple[Any, ...]]:
+        """Pickle through the constructor, which makes the edges read-only again."""
+        return type(self), (self.num_agents, self.edges, self.name, self.labels)
+
+
+def extreme_eigenvalues(W: Any) -> tuple[float, float]:
+    """Return (lambda_min, lambda_2) of a symmetric matrix whose rows sum to 1, one eigenvalue 1 left out.
+
+    Exact for circulant matrices, such as the weights of a ring, of any size; by a dense solver for up to 1000
+    agents; else by Lanczos.
+
+    Parameters
+    ----------
+    W : array_like or sparse array, shape (agent, agent)
+        Such as `Network.weights` returns.
+
+    Returns
+    -------
+    tuple of float
+        (0, 0) for one agent, who has no other eigenvalue.
+
+    Raises
+    ------
+    ValueError
+        If W is not square, finite, symmetric, or its rows do not sum to 1.
+    """
+    W = sp.csr_array(W, dtype=np.float64)
+    _check_doubly_stochastic(W, W.shape[0], 1e-8)
+    if W.shape[0] == 1:
+        return 0.0, 0.0
+    smallest, largest = _extremes_off_average(_off_diagonal(W))
+    return 1.0 - largest, 1.0 - smallest
+
+
+def _metropolis(network: Network) -> np.ndarray:
+    return 1.0 / (1 + network.degrees[network.edges].max(axis=1))
+
+
+def _max_degree(network: Network) -> np.ndarray:
+    return np.full(len(network.edges), 1.0 / (1 + network.max_degree))
+
+
+def _laplacian(network: Network, delta: float | None = None) -> np.ndarray:
+    if delta is None and (network.num_agents == 1 or not network.is_connected):
+        return _max_degree(network)
+    smallest, largest = network.laplacian_extremes()
+    if delta is None:
+        delta = 2.0 / (smallest + largest)
+    bound = 2.0 / largest if largest > 0 else np.inf
+    if not 0 < delta < bound:
+        raise ValueError(f"delta must be in (0, 2 / lambda_max(L)) = (0, {bound:.10g}), found {delta!r}")
+    return np.full(len(network.edges), float(delta))
+
+
+def _lazy(network: Network) -> np.ndarray:
+    return _metropolis(network) / 2
+
+
+# The weight of each edge, (edge,); the self weights follow, as rows sum to 1.
+_MIXING: dict[str, Callable[..., np.ndarray]] = {
+    "metropolis": _metropolis,
+    "max-degree": _max_degree,
+    "laplacian": _laplacian,
+    "lazy": _lazy,
+}
+
+_BUILDERS: dict[str, Callable[..., Network]] = {
+    "ring": Network.ring,
+    "complete": Network.complete,
+    "star": Network.star,
+    "path": Network.path,
+    "grid": Network.grid,
+    "tree": Network.tree,
+    "empty": Network.empty,
+    "erdos_renyi": Network.erdos_renyi,
+    "regular": Network.regular,
+    "edges": Network.from_edges,
+}
+
+
+def _checked_weights(network: Network, mixing: Any) -> sp.csr_array:
+    """Return the part of a user's matrix that lies on the edges, after checking all of it."""
+    mixing = mixing if sp.issparse(mixing) else np.asarray(mixing)
+    if mixing.dtype.kind not in "iuf":
+        raise ValueError(f"the mixing matrix must hold real numbers, found dtype {mixing.dtype}")
+    tolerance = 1e-6 if mixing.dtype.kind == "f" and mixing.dtype.itemsize < 8 else 1e-8
+    if mixing.ndim != 2:
+        raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
+    W = sp.csr_array(mixing, dtype=np.float64)
+    _check_doubly_stochastic(W, network.num_agents, tolerance)
+    off_diagonal = _off_diagonal(W)
+    on_edges = off_diagonal.multiply(network._adjacency).tocsr()
+    value, i, j = _largest(off_diagonal - on_edges)
+    if value > tolerance:
+        found = f"W[{i}, {j}] = {W[i, j]:.10g}"
+        raise ValueError(f"the mixing matrix must be zero between agents that do not talk, found {found}")
+    return (on_edges + on_edges.T) / 2
+
+
+def _check_doubly_stochastic(W: sp.csr_array, n: int, tolerance: float) -> None:
+    if W.shape != (n, n):
+        raise ValueError(f"the mixing matrix must have shape ({n}, {n}), found {W.shape}")
+    value, i, j = _largest(W)
+    if not np.isfinite(value):
+        raise ValueError(f"the mixing matrix must be finite, found W[{i}, {j}] = {W[i, j]}")
+    value, i, j = _largest(W - W.T)
+    if value > tolerance:
+        found = f"W[{i}, {j}] = {W[i, j]:.10g} and W[{j}, {i}] = {W[j, i]:.10g}"
+        raise ValueError(f"the mixing matrix must be symmetric, found {found}")
+    sums = _row_sums(W)
+    i = int(np.argmax(np.abs(sums - 1)))
+    if abs(sums[i] - 1) > tolerance:
+        raise ValueError(f"the rows of the mixing matrix must sum to 1, found {sums[i]:.10g} in row {i}")
+
+
+def _largest(matrix: sp.csr_array) -> tuple[float, int, int]:
+    """Return the largest modulus in a sparse matrix, nan before all, with its row and column."""
+    entries = matrix.tocoo()
+    if entries.nnz == 0:
+        return 0.0, 0, 0
+    k = int(np.argmax(np.abs(entries.data)))
+    return float(abs(entries.data[k])), int(entries.coords[0][k]), int(entries.coords[1][k])
+
+
+def _off_diagonal(W: sp.csr_array) -> sp.csr_array:
+    return (W - sp.diags_array(W.diagonal())).tocsr()
+
+
+def _row_sums(S: sp.csr_array) -> np.ndarray:
+    return np.asarray(S.sum(axis=1)).ravel()
+
+
+def _laplacian_of(S: sp.csr_array) -> sp.csr_array:
+    return (sp.diags_array(_row_sums(S)) - S).tocsr()
+
+
+def _extremes_off_average(S: sp.csr_array) -> tuple[float, float]:
+    """Return the smallest and largest eigenvalue of L = diag(row sums) - S, off the constant vector.
+
+    S is symmetric with zero diagonal: the adjacency matrix, or mixing weights, for which L = I - W.
+    """
+    n = S.shape[0]
+    if n == 1:
+        return 0.0, 0.0
+    circulant = _circulant_row(S)
+    if circulant is not None:
+        # Eigenvalue k is sum_d s_d (1 - cos(2 pi d k / n)); as a sine it keeps all digits near 0.
+        k = np.arange(1, n // 2 + 1)
+        eigenvalues = np.zeros(len(k))
+        for d, s in circulant:
+            eigenvalues += 2 * s * np.sin(np.pi * (d * k % n) / n) ** 2
+        return float(eigenvalues.min()), float(eigenvalues.max())
+    L = _laplacian_of(S)
+    if n <= _DENSE_AGENTS:
+        eigenvalues = np.linalg.eigvalsh(L.toarray())
+        eigenvalues = np.delete(eigenvalues, np.argmin(np.abs(eigenvalues)))
+        smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
+    else:
+        smallest, largest = _extreme_by_lanczos(L, "SA"), _extreme_by_lanczos(L, "LA")
+    if csgraph.connected_components(S, directed=False)[0] > 1 and S.min() >= 0:
+        smallest = 0.0
+    return smallest, largest
+
+
+def _circulant_row(S: sp.csr_array) -> list[tuple[int, float]] | None:
+    """Return (offset, value) of each entry of row 0 if every row is row 0 shifted, else None."""
+    n, row_length = S.shape[0], int(S.indptr[1])
+    if np.any(np.diff(S.indptr) != row_length):
+        return None
+    offsets = (S.indices.reshape(n, row_length) - np.arange(n)[:, None]) % n
+    order = np.argsort(offsets, axis=1)
+    offsets = np.take_along_axis(offsets, order, axis=1)
+    values = np.take_along_axis(S.data.reshape(n, row_length), order, axis=1)
+    if np.any(offsets != offsets[0]) or np.any(values != values[0]):
+        return None
+    return list(zip(offsets[0].tolist(), values[0].tolist(), strict=True))
+
+
+def _extreme_by_lanczos(L: sp.csr_array, which: str) -> float:
+    """Return the smallest ("SA") or largest ("LA") eigenvalue of L off the constant vector."""
+    n, diagonal = L.shape[0], L.diagonal()
+    # Gershgorin: every eigenvalue lies in [low, high]; low is 0 unless weights are negative.
+    radius = _row_sums(abs(L)) - np.abs(diagonal)
+    low, high = float((diagonal - radius).min()), float((diagonal + radius).max())
+    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that all processes find the same digits
+    settings: dict[str, Any] = {"k": 1, "v0": start - start.mean(), "ncv": 40, "return_eigenvectors": False}
+    moved = high if which == "SA" else low  # takes the constant vector to the other end
+    operator = LinearOperator((n, n), lambda x: L @ x + moved * np.mean(x), dtype=float)
+    # Lanczos alone does well on expanders, whose factors fill. Long thin networks and trees are the other way
+    # round: no more than a brief try for what has hardly more edges than a tree.
+    restarts = 150 if L.nnz - n > 2.1 * n else 5
+    try:
+        return float(eigsh(operator, which=which, maxiter=restarts, tol=1e-11, **settings)[0])
+    except ArpackNoConvergence:
+        pass
+    # Just outside the spectrum, L - shift is diagonally dominant, so its factors need no pivots.
+    shift = low - 1e-10 * (high - low) if which == "SA" else high + 1e-10 * (high - low)
+    factors = splu(
+        (L - shift * sp.eye_array(n)).tocsc(),
+        permc_spec="MMD_AT_PLUS_A",
+        diag_pivot_thresh=0.0,
+        options={"SymmetricMode": True},
+    )
+
+    def solve(x: np.ndarray) -> np.ndarray:
+        y = factors.solve(x - np.mean(x))
+        return y - np.mean(y)
+
+    inverse = LinearOperator((n, n), solve, dtype=float)
+    return float(eigsh(L, sigma=shift, OPinv=inverse, which="LM", tol=1e-11, **settings)[0])
+
+
+def _integer(what: str, value: Any, low: int, high: float = np.inf) -> int:
+    """Return value as an int, or raise ValueError if it is not one in [low, high]."""
+    try:
+        number = low - 1 if isinstance(value, (bool, np.bool_)) else as_index(value)
+    except TypeError:
+        number = low - 1
+    if not low <= number <= high:
+        limits = f">= {low}" if high == np.inf else f"in {low}..{high}"
+        raise ValueError(f"{what} must be an integer {limits}, found {value!r}")
+    return number
+
+
+def _graph_edges(graph: nx.Graph, nodes: Iterable[Hashable]) -> np.ndarray:
+    """Return the edges of a graph with its nodes numbered in the given order."""
+    number = {node: k for k, node in enumerate(nodes)}
+    return np.array([(number[i], number[j]) for i, j in graph.edges()], np.int64).reshape(-1, 2)
+
+
+def _canonical_edges(n: int, edges: Any) -> np.ndarray:
+    """Return the edges as a read-only int array with i < j, sorted, each once."""
+    edges = np.asarray(edges)
+    if edges.size == 0:
+        edges = np.zeros((0, 2), np.int64)
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        found = f"{edges.dtype} of shape {edges.shape}"
+        raise ValueError(f"edges must be integers of shape (edge, 2), found {found}")
+    edges = edges.astype(np.int64)
+    for wrong, why in [
+        (((edges < 0) | (edges >= n)).any(axis=1), f"leaves the agents 0..{n - 1}"),
+        (edges[:, 0] == edges[:, 1], "joins an agent to itself"),
+    ]:
+        if wrong.any():
+            raise ValueError(f"edge {tuple(edges[np.argmax(wrong)].tolist())} {why}")
+    keys = np.unique(edges.min(axis=1) * n + edges.max(axis=1))
+    return _frozen(np.column_stack(np.divmod(keys, n)))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,86 @@
+"""The randomness of a run: numbers that are a pure function of (seed, chain, round, agent, index).
+
+Each number is one output of the Threefry block cipher at a counter, so that any agent, chain or round can be drawn
+alone, on any machine, with the same values. A key per (seed, chain, round, stream) costs nothing beside the numbers;
+a key per agent would cost ten times the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.extend.random import threefry2x32_p
+from jaxtyping import Array, Float, UInt32
+
+# The counter that stands for all agents when they share their noise.
+EVERY_AGENT = 0xFFFFFFFF
+
+
+class Stream(enum.IntEnum):
+    """What numbers are for; streams never share a key."""
+
+    NORMAL = 0
+    BATCH = 1
+    POSITION = 2
+    FIRST_BATCH = 3
+
+
+def seed_words(seed: int) -> UInt32[Array, 2]:
+    """The two 32-bit words of a seed.
+
+    Raises
+    ------
+    ValueError
+        The seed is not a whole number from 0 to 2**64 - 1.
+    """
+    if isinstance(seed, bool) or not 0 <= int(seed) < 2**64 or int(seed) != seed:
+        raise ValueError(f"seed must be a whole number from 0 to 2**64 - 1, found {seed!r}")
+    return jnp.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], dtype=jnp.uint32)
+
+
+def bits(
+    seed: UInt32[Array, 2],
+    chains: int,
+    round: Array,
+    stream: Stream,
+    agents: UInt32[Array, " agent"],
+    count: int,
+) -> tuple[UInt32[Array, "agent half chain"], UInt32[Array, "agent half chain"]]:
+    """Random words, `count` for each agent and chain, in two halves of (count + 1) // 2."""
+    chain = jnp.arange(chains, dtype=jnp.uint32)
+    at_chain = _block((seed[0], seed[1]), (chain, jnp.zeros_like(chain)), (chains,))
+    key = _block(at_chain, (jnp.asarray(round, jnp.uint32), jnp.uint32(stream)), (chains,))
+    half = (count + 1) // 2
+    shape = (agents.size, half, chains)
+    index = jnp.arange(half, dtype=jnp.uint32)
+    return _block(
+        [jax.lax.broadcast_in_dim(word, shape, (2,)) for word in key],
+        [jax.lax.broadcast_in_dim(agents, shape, (0,)), jax.lax.broadcast_in_dim(index, shape, (1,))],
+        shape,
+    )
+
+
+def normals(words: tuple[Array, Array], dtype: jnp.dtype) -> tuple[Array, Array]:
+    """Standard normals from random words: 24 of their bits, symmetric about 0 and never infinite."""
+
+    def convert(word: Array) -> Array:
+        signed = jax.lax.shift_right_arithmetic(jax.lax.bitcast_convert_type(word, jnp.int32), jnp.int32(8))
+        # signed + 1/2 and its product with a power of two are exact in single precision, inside (-1, 1)
+        uniform = (signed.astype(dtype) + jnp.asarray(0.5, dtype)) * jnp.asarray(2.0**-23, dtype)
+        return jnp.asarray(2.0**0.5, dtype) * jax.lax.erf_inv(uniform)
+
+    return convert(words[0]), convert(words[1])
+
+
+def joined(halves: tuple[Array, Array], count: int) -> Float[Array, "agent count chain"]:
+    """The `count` numbers of each agent and chain from their two halves."""
+    return jax.lax.slice_in_dim(jnp.concatenate(halves, axis=1), 0, count, axis=1)
+
+
+def _block(key: Sequence[Array], counter: Sequence[Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
+    # the primitive does not broadcast its operands
+    first, second = threefry2x32_p.bind(*(jnp.broadcast_to(word, shape) for word in (*key, *counter)))
+    return first, second

@@ -1,0 +1,55 @@
+"""A progress bar for long runs: rounds per second, time left, consensus error."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+class ProgressBar:
+    """A bar on standard error over the rounds of a run; a context manager.
+
+    Parameters
+    ----------
+    description
+        Shown before the bar.
+    rounds
+        Rounds of the whole run.
+    show
+        Whether to draw it; None draws it where standard error is a terminal.
+    """
+
+    def __init__(self, description: str, rounds: int, show: bool | None) -> None:
+        self._shown = sys.stderr.isatty() if show is None else show
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[speed]:>9,.0f} rounds/s"),
+            TimeRemainingColumn(),
+            TextColumn("consensus error {task.fields[error]}"),
+            console=Console(stderr=True),
+            disable=not self._shown,
+        )
+        self._task = self._bar.add_task(description, total=rounds, speed=0.0, error="-")
+
+    def __enter__(self) -> ProgressBar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, rounds: int, consensus_error: float | None) -> None:
+        """Say how many rounds are done and how far the agents are apart (None: not known in burn-in)."""
+        task = self._bar.tasks[self._task]
+        fields: dict[str, Any] = {"speed": rounds / task.elapsed if task.elapsed else 0.0}
+        if consensus_error is not None:
+            fields["error"] = f"{consensus_error:.3g}"
+        self._bar.update(self._task, completed=rounds, **fields)

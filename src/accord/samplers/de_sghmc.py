@@ -1,0 +1,106 @@
+"""DE-SGHMC: DE-SGLD with momentum."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float
+
+from ..mixing import identity_plus, largest_curvature
+from ..network import Network
+from ..pytree import pytree, static
+from ..sampler import Agent, Inbox, MixingSampler, Noise, hashable_mixing
+from ..schedules import Step, at, require_positive, rescaled
+
+
+class DESGHMCState(NamedTuple):
+    position: Float[Array, " dim"]
+    velocity: Float[Array, " dim"]
+
+
+@pytree
+class DESGHMC(MixingSampler):
+    """Decentralised stochastic gradient Hamiltonian Monte Carlo (kinetic Langevin, Euler).
+
+    From agent i:
+    `v_i+ = v_i - step_size (friction v_i + grad f_i(x_i)) + sqrt(2 friction step_size) w_i`,
+    `x_i+ = sum_j W_ij x_j + step_size v_i+`, with v_i = 0 at the start.
+
+    DE-SGHMC slides (Gurbuzbalaban et al. 2021), the recursion before Theorem 7, eta = `step_size`, gamma = `friction`.
+    The network average follows kinetic Langevin on F; one agent's draws are biased as under DE-SGLD. W must be
+    symmetric, doubly stochastic and on the edges. Stable on quadratic potentials while
+    `step_size^2 H < (2 - step_size friction) (I + W)` and `step_size friction < 2`. At `temperature=0` this is the
+    decentralised heavy ball, which ends at its own fixed point near the mode.
+
+    Parameters
+    ----------
+    step_size
+        eta > 0, a number or a schedule of the round.
+    friction
+        gamma > 0, in units of 1 / step_size.
+    mixing
+        Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
+    batch_size, mix_rounds, temperature, noise
+        As in `MixingSampler` and `Sampler`.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range, or `step_size * friction >= 2`.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> method = accord.samplers.DESGHMC(step_size=0.1, friction=1.0)
+    >>> run = accord.sample(post, accord.Network.ring(3), method, draws=10, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 1)
+    """
+
+    step_size: Step
+    friction: float
+    mixing: Any = static(default="metropolis")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_steps("step_size")
+        require_positive("friction", self.friction)
+        first = float(at(self.step_size, 0))
+        if not first * self.friction < 2:
+            raise ValueError(f"step_size * friction must be < 2, found {first * self.friction:.4g}")
+        object.__setattr__(self, "mixing", hashable_mixing(self.mixing))
+
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGHMCState:
+        return DESGHMCState(position, jnp.zeros_like(position))
+
+    def message(self, agent: Agent, state: DESGHMCState) -> Float[Array, " dim"]:
+        return state.position
+
+    def update(self, agent: Agent, state: DESGHMCState, inbox: Inbox, noise: Noise) -> DESGHMCState:
+        step = at(self.step_size, agent.round)
+        force = self.friction * state.velocity + agent.gradient(state.position, noise.batch)
+        velocity = state.velocity - step * force + (2.0 * self.friction * step) ** 0.5 * noise.normal
+        return DESGHMCState(inbox.mix() + step * velocity, velocity)
+
+    def position(self, state: DESGHMCState) -> Float[Array, " dim"]:
+        return state.position
+
+    def langevin_step(self, network: Network) -> Step:
+        # A kick of the velocity moves the average by kick / friction before it dies out, so that over
+        # times longer than 1 / friction the average is Langevin with step_size / friction on F / N.
+        return rescaled(self.step_size, 1.0 / (float(self.friction) * network.num_agents))
+
+    def weights(self, network: Network) -> scipy.sparse.csr_array:
+        return network.weights(self.mixing)
+
+    def max_step(self, network: Network, hessians: np.ndarray) -> float:
+        # Roots of z^2 - z (W + a I - eta^2 H) + a W, a = 1 - eta gamma, leave the unit circle at z = -1,
+        # where eta^2 H = (2 - eta gamma) (I + W): a quadratic equation in eta for the extreme mode.
+        W = self.effective_weights(network)
+        curvature = largest_curvature(hessians, identity_plus(W))
+        friction = float(self.friction)
+        return float((np.sqrt(friction**2 + 8.0 * curvature) - friction) / (2.0 * curvature))

@@ -1,0 +1,88 @@
+"""DE-SGLD: mix with the neighbours, step down the own gradient, add noise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float
+
+from ..mixing import identity_plus, largest_curvature
+from ..network import Network
+from ..pytree import pytree, static
+from ..sampler import Agent, Inbox, MixingSampler, Noise, hashable_mixing
+from ..schedules import Step, at, rescaled
+
+
+class DESGLDState(NamedTuple):
+    position: Float[Array, " dim"]
+
+
+@pytree
+class DESGLD(MixingSampler):
+    """Decentralised stochastic gradient Langevin dynamics.
+
+    From agent i:  `x_i+ = sum_j W_ij x_j - step_size grad f_i(x_i) + sqrt(2 step_size) w_i`.
+
+    DE-SGLD slides (Gurbuzbalaban et al. 2021), the recursion before Theorem 1, eta = `step_size`; the same as D-SGLD,
+    eq. 22 of the D-ADMMS paper. The network average follows Langevin on F with the step `step_size / N`; one agent's
+    draws are over-dispersed under independent noise, the more the larger and sparser the network, and keep a bias of
+    order `step_size` where the agents' gradients differ. W must be symmetric, doubly stochastic and on the edges.
+    Stable on quadratic potentials while `step_size H < I + W`. At `temperature=0` this is D-SG, decentralised
+    (sub)gradient descent, which ends at its own fixed point near the mode.
+
+    Parameters
+    ----------
+    step_size
+        eta > 0, a number or a schedule of the round.
+    mixing
+        Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
+    batch_size, mix_rounds, temperature, noise
+        As in `MixingSampler` and `Sampler`.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> method = accord.samplers.DESGLD(step_size=0.05)
+    >>> run = accord.sample(post, accord.Network.ring(3), method, draws=10, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 1)
+    """
+
+    step_size: Step = 0.009
+    mixing: Any = static(default="metropolis")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_steps("step_size")
+        object.__setattr__(self, "mixing", hashable_mixing(self.mixing))
+
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGLDState:
+        return DESGLDState(position)
+
+    def message(self, agent: Agent, state: DESGLDState) -> Float[Array, " dim"]:
+        return state.position
+
+    def update(self, agent: Agent, state: DESGLDState, inbox: Inbox, noise: Noise) -> DESGLDState:
+        step = at(self.step_size, agent.round)
+        gradient = agent.gradient(state.position, noise.batch)
+        return DESGLDState(inbox.mix() - step * gradient + (2.0 * step) ** 0.5 * noise.normal)
+
+    def position(self, state: DESGLDState) -> Float[Array, " dim"]:
+        return state.position
+
+    def langevin_step(self, network: Network) -> Step:
+        return rescaled(self.step_size, 1.0 / network.num_agents)
+
+    def weights(self, network: Network) -> scipy.sparse.csr_array:
+        return network.weights(self.mixing)
+
+    def max_step(self, network: Network, hessians: np.ndarray) -> float:
+        return 1.0 / largest_curvature(hessians, identity_plus(self.effective_weights(network)))

@@ -1,0 +1,92 @@
+"""DULA: the unadjusted Langevin algorithm with a consensus step along the edges."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float
+
+from ..mixing import consensus_weights, identity_plus, largest_curvature
+from ..network import Network
+from ..pytree import pytree
+from ..sampler import Agent, Inbox, MixingSampler, Noise
+from ..schedules import Step, at
+
+
+class DULAState(NamedTuple):
+    position: Float[Array, " dim"]
+
+
+@pytree
+class DULA(MixingSampler):
+    """Decentralised unadjusted Langevin algorithm (D-ULA).
+
+    From agent i:
+    `x_i+ = x_i - consensus_step sum_{j in N_i} (x_i - x_j) - step_size N grad f_i(x_i) + sqrt(2 step_size N) w_i`.
+
+    Parayil et al. 2021; eq. 25 of the D-ADMMS paper and the baseline of the GT-DULA paper, alpha_k = `step_size`,
+    beta_k = `consensus_step`; both may decay (`accord.schedules.Polynomial`). The network average follows Langevin on
+    F with `step_size`; one agent's draws are biased and over-dispersed as under DE-SGLD, which this is with
+    W = I - beta L and the step alpha N. With `mix_rounds` above one, W of round 0 is replaced by its Chebyshev
+    polynomial P, and a decaying consensus step scales I - P. Needs beta < 2 / lambda_max(L); stable on quadratic
+    potentials while `step_size N H < I + W`. At `temperature=0` this is decentralised gradient descent.
+
+    Parameters
+    ----------
+    step_size
+        alpha > 0, a number or a schedule of the round.
+    consensus_step
+        beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow.
+    batch_size, mix_rounds, temperature, noise
+        As in `MixingSampler` and `Sampler`.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> method = accord.samplers.DULA(step_size=0.02, consensus_step=0.3)
+    >>> run = accord.sample(post, accord.Network.ring(3), method, draws=10, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 1)
+    """
+
+    step_size: Step
+    consensus_step: Step
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_steps("step_size", "consensus_step")
+
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DULAState:
+        return DULAState(position)
+
+    def message(self, agent: Agent, state: DULAState) -> Float[Array, " dim"]:
+        return state.position
+
+    def update(self, agent: Agent, state: DULAState, inbox: Inbox, noise: Noise) -> DULAState:
+        step = at(self.step_size, agent.round) * agent.num_agents
+        # inbox.mix() applies beta of round 0; the gain carries a schedule's decay
+        gain = at(self.consensus_step, agent.round) / at(self.consensus_step, 0)
+        gradient = agent.gradient(state.position, noise.batch)
+        mixed = state.position - gain * (state.position - inbox.mix())
+        return DULAState(mixed - step * gradient + (2.0 * step) ** 0.5 * noise.normal)
+
+    def position(self, state: DULAState) -> Float[Array, " dim"]:
+        return state.position
+
+    def langevin_step(self, network: Network) -> Step:
+        return self.step_size
+
+    def weights(self, network: Network) -> scipy.sparse.csr_array:
+        return consensus_weights(network, "consensus_step", self.consensus_step)
+
+    def max_step(self, network: Network, hessians: np.ndarray) -> float:
+        curvature = largest_curvature(hessians, identity_plus(self.effective_weights(network)))
+        return 1.0 / (network.num_agents * curvature)

@@ -1,0 +1,76 @@
+"""Step sizes: a number, or any function of the round (an optax schedule too)."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from .pytree import pytree
+
+Step = float | Callable[[Any], Any]
+
+
+@pytree
+class Polynomial:
+    """The decaying step `a / (b + k)**chi` at round k = 0, 1, ... (GT-DULA, section 5; D-ADMMS, eq. 25).
+
+    Parameters
+    ----------
+    a
+        Scale, in units of the step.
+    b
+        Offset in rounds, > 0.
+    chi
+        Exponent, >= 0; Condition 1 of the GT-DULA paper wants 1/2 < chi <= 1 for the gradient's step.
+    """
+
+    a: float
+    b: float
+    chi: float
+
+    def __post_init__(self) -> None:
+        require_positive("a", self.a)
+        require_positive("b", self.b)
+        if not 0 <= self.chi < float("inf"):
+            raise ValueError(f"chi must be a finite number >= 0, found {self.chi}")
+
+    def __call__(self, k: Any) -> Any:
+        """The step of round k."""
+        return self.a / (self.b + k) ** self.chi
+
+
+def at(step: Step, k: Any) -> Any:
+    """The value of a step at round k."""
+    return step(k) if callable(step) else step
+
+
+def is_constant(step: Step) -> bool:
+    """Whether a step is the same at every round."""
+    return not callable(step)
+
+
+def rescaled(step: Step, factor: float) -> Step:
+    """The step times a number."""
+    return (lambda k: factor * at(step, k)) if callable(step) else factor * step
+
+
+def as_step(name: str, step: Any) -> Step:
+    """A step as a pytree, checked: a positive number, or a schedule that is positive and finite at round 0."""
+    if isinstance(step, bool) or not (isinstance(step, numbers.Real) or callable(step)):
+        raise TypeError(f"{name} must be a number or a function of the round, found {step!r}")
+    if not callable(step):
+        require_positive(name, step)
+        return float(step)
+    require_positive(f"{name} at round 0", float(step(jnp.zeros((), jnp.int32))))
+    # a bare function becomes a pytree, so that the method can be an argument of compiled code
+    return step if isinstance(step, Partial | Polynomial) else Partial(step)
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise `ValueError` unless a number is finite and > 0."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} must be a finite number > 0, found {value}")

@@ -1,0 +1,63 @@
+"""The tables that tests take their product of, and bounds from Monte Carlo error."""
+
+import numpy as np
+
+import accord
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
+
+# Steps are well inside the stable range of every posterior below, on every network below.
+METHODS = {
+    "DESGLD": lambda **options: DESGLD(step_size=0.15, **options),
+    "DESGHMC": lambda **options: DESGHMC(step_size=0.2, friction=1.5, **options),
+    "DULA": lambda **options: DULA(step_size=0.025, consensus_step=0.15, **options),
+    "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
+    "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
+}
+MIXING_METHODS = [name for name in METHODS if name != "DADMMS"]
+
+AGENTS = 6
+NETWORKS = {
+    "ring": accord.Network.ring(AGENTS),
+    "star": accord.Network.star(AGENTS),
+    "path": accord.Network.path(AGENTS),
+    "complete": accord.Network.complete(AGENTS),
+    "irregular": accord.Network.from_edges(AGENTS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4), (4, 5), (3, 5), (2, 5)]),
+}
+
+
+def unequal_shards(dim, agents=AGENTS, seed=0):
+    """Linear regression with 2 to 12 rows an agent, and columns of unequal scale."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(1.0, dim + 1.0)
+    shards = []
+    for agent in range(agents):
+        X = rng.standard_normal((2 + 2 * agent, dim)) * np.linspace(0.6, 1.2, dim)
+        shards.append((X, X @ truth + 2.0 * rng.standard_normal(len(X))))
+    return accord.models.linear_regression(shards, noise_scale=2.0, prior_variance=10.0)
+
+
+def unequal_curvature(dim, agents=AGENTS, seed=0):
+    """Gaussian potentials with far means and correlated covariances, up to a factor 10 apart between agents."""
+    rng = np.random.default_rng(seed)
+    covariances = []
+    for agent in range(agents):
+        Q, _ = np.linalg.qr(rng.standard_normal((dim, dim)))
+        covariances.append(Q @ np.diag(np.linspace(0.5, 2.0, dim)) @ Q.T * (0.8 + 1.5 * agent))
+    return accord.models.gaussian(3.0 * rng.standard_normal((agents, dim)), np.stack(covariances))
+
+
+POSTERIORS = {"shards": unequal_shards, "curvature": unequal_curvature}
+
+# Bound on |z| over all entries of a test: with 10,000 independent entries a true law exceeds it once in 4,000 runs.
+Z_BOUND = 5.5
+
+
+def worst_z(positions, law):
+    """The largest |z| of the mean and the covariance of draws (chain, agent, dim) against a joint Gaussian."""
+    x = np.asarray(positions, np.float64).reshape(len(positions), -1)
+    n, mean, cov = len(x), law.mean, law.cov
+    variance = np.diag(cov)
+    z_mean = (x.mean(axis=0) - mean) / np.sqrt(variance / n)
+    centred = x - mean
+    z_cov = (centred.T @ centred / n - cov) / np.sqrt((np.outer(variance, variance) + cov**2) / n)
+    return max(np.abs(z_mean).max(), np.abs(z_cov).max())

@@ -1,0 +1,328 @@
+"""Every sampler against its exact law, and the law against matrices written by hand."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+import scipy.linalg
+from tables import (
+    AGENTS,
+    METHODS,
+    MIXING_METHODS,
+    NETWORKS,
+    POSTERIORS,
+    Z_BOUND,
+    unequal_curvature,
+    unequal_shards,
+    worst_z,
+)
+
+import accord
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
+from accord.schedules import Polynomial
+
+CHAINS = 20_000
+START = accord.Gaussian(np.full(4, 1.0), np.diag([0.5, 1.0, 1.5, 2.0]) + 0.2)
+# where most methods are close to stationary on the tables' problems
+END = 100
+
+
+def start(dim):
+    return accord.Gaussian(START.mean[:dim], START.cov[:dim, :dim])
+
+
+def assert_follows_law(post, net, sampler, rounds=(1, 2, 5, 20, END), init=None, seed=1):
+    """Draws at each of the rounds have the law's mean and covariance, all agents jointly."""
+    init = start(post.dim) if init is None else init
+    law = accord.law(post, net, sampler, init=init)
+    *early, end = rounds
+    common = dict(chains=CHAINS, seed=seed, init=init)
+    run = accord.sample(post, net, sampler, draws=early[-1], burn_in=0, **common)
+    last = accord.sample(post, net, sampler, draws=1, burn_in=end - 1, **common)
+    seen = {**{k: run.draws[:, k - 1] for k in early}, end: last.draws[:, 0]}
+    for k, positions in seen.items():
+        z = worst_z(positions, law.at(k).joint)
+        assert z < Z_BOUND, f"|z| = {z:.1f} at round {k}"
+
+
+def cases():
+    for method in METHODS:
+        for network in NETWORKS:
+            for kind in POSTERIORS:
+                for dim in (1, 2, 3, 4):
+                    # every pair of method and network meets both kinds quickly; the whole product is slow
+                    quick = (kind, dim) in (("shards", 2), ("curvature", 3))
+                    marks = () if quick else pytest.mark.slow
+                    yield pytest.param(method, network, kind, dim, marks=marks, id=f"{method}-{network}-{kind}-{dim}")
+
+
+@pytest.mark.parametrize(("method", "network", "kind", "dim"), list(cases()))
+def test_simulation_follows_law(method, network, kind, dim):
+    assert_follows_law(POSTERIORS[kind](dim), NETWORKS[network], METHODS[method]())
+
+
+OPTIONS = {
+    "cold": dict(temperature=0.4),
+    "common": dict(noise="common"),
+    "common-hot": dict(noise="common", temperature=2.0),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_shared_options_follow_law(method, option):
+    post, net = unequal_shards(2), NETWORKS["irregular"]
+    sampler = METHODS[method](**OPTIONS[option])
+    if "common" in option:
+        # agents share their noise: draws start from a spread so that the covariance has full rank early on
+        assert_follows_law(post, net, sampler, rounds=(1, 2, 5, 20))
+    else:
+        assert_follows_law(post, net, sampler)
+
+
+@pytest.mark.parametrize("method", MIXING_METHODS)
+def test_several_exchanges_follow_law(method):
+    # a polynomial that mixes faster swings to negative eigenvalues and so allows smaller steps
+    once = METHODS[method](mix_rounds=3)
+    sampler = dataclasses.replace(once, step_size=once.step_size / 6)
+    assert_follows_law(unequal_shards(2), NETWORKS["path"], sampler)
+
+
+DECAY = Polynomial(1.0, 5.0, 0.6)
+SCHEDULED = {
+    "DESGLD": DESGLD(Polynomial(0.5, 3.0, 0.7)),
+    "DESGHMC": DESGHMC(Polynomial(0.5, 3.0, 0.6), friction=1.5),
+    "DULA": DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3)),
+    "GTDULA": GTDULA(Polynomial(0.05, 4.0, 0.6), Polynomial(0.3, 2.0, 0.3), 0.1),
+    "DADMMS": DADMMS(lambda k: 0.5 + 0.05 * k),
+    "mixed-more": DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3), mix_rounds=2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULED)
+def test_schedules_follow_law(name):
+    assert_follows_law(unequal_curvature(2), NETWORKS["star"], SCHEDULED[name], rounds=(1, 2, 5, 20, 40))
+
+
+@pytest.mark.parametrize("mixing", ["lazy", "max-degree", "laplacian", "matrix"])
+def test_mixing_rules_follow_law(mixing):
+    net = NETWORKS["irregular"]
+    if mixing == "matrix":
+        mixing = 0.3 * np.eye(AGENTS) + 0.7 * net.mixing("metropolis")
+    for method in (DESGLD(0.1, mixing=mixing), DESGHMC(0.2, 1.0, mixing=mixing)):
+        assert_follows_law(unequal_shards(2), net, method, rounds=(1, 2, 5, 20))
+
+
+def test_published_noise_follows_law():
+    assert_follows_law(unequal_shards(2), NETWORKS["irregular"], DADMMS(0.7, calibration="published"))
+    common = DADMMS(0.7, calibration="published", noise="common")
+    assert_follows_law(unequal_shards(2), NETWORKS["irregular"], common, rounds=(1, 2, 5, 20))
+
+
+def test_starts_follow_law():
+    post, net = unequal_curvature(2), NETWORKS["path"]
+    each = [accord.Gaussian([float(i), 0.0], np.diag([0.1 + i, 1.0])) for i in range(AGENTS)]
+    assert_follows_law(post, net, DESGLD(0.1), rounds=(1, 5), init=each)
+    points = np.arange(2.0 * AGENTS).reshape(AGENTS, 2)
+    assert_follows_law(post, net, GTDULA(0.02, 0.15, 0.1), rounds=(2, 5), init=points)
+
+
+def full_matrix(blocks):
+    return scipy.linalg.block_diag(*blocks)
+
+
+def hand_written(post):
+    """Block-diagonal Hessian and stacked linear terms of a linear regression, from its formula."""
+    hessians, linear = [], []
+    for X, y in post.shards:
+        hessians.append(X.T @ X / 2.0**2 + np.eye(post.dim) / (10.0 * post.num_agents))
+        linear.append(X.T @ y / 2.0**2)
+    return full_matrix(hessians), np.concatenate(linear)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_law_of_desgld_is_the_hand_written_recursion(network):
+    net, dim, step = NETWORKS[network], 2, 0.1
+    post = unequal_shards(dim)
+    H, b = hand_written(post)
+    degree = np.array([len(net.neighbors(i)) for i in range(AGENTS)])
+    W = np.zeros((AGENTS, AGENTS))
+    for i in range(AGENTS):
+        for j in net.neighbors(i):
+            W[i, j] = 1.0 / (1.0 + max(degree[i], degree[j]))
+        W[i, i] = 1.0 - W[i].sum()
+    A = np.kron(W, np.eye(dim)) - step * H
+    mean, cov = np.tile(start(dim).mean, AGENTS), full_matrix([start(dim).cov] * AGENTS)
+    law = accord.law(post, net, DESGLD(step), init=start(dim))
+    for k in range(1, 21):
+        mean, cov = A @ mean + step * b, A @ cov @ A.T + 2.0 * step * np.eye(len(A))
+        np.testing.assert_allclose(law.at(k).joint.mean, mean, rtol=1e-10)
+        np.testing.assert_allclose(law.at(k).joint.cov, cov, rtol=1e-10, atol=1e-12)
+    stationary = law.stationary().joint
+    np.testing.assert_allclose(stationary.mean, np.linalg.solve(np.eye(len(A)) - A, step * b), rtol=1e-9)
+    expected = scipy.linalg.solve_discrete_lyapunov(A, 2.0 * step * np.eye(len(A)))
+    np.testing.assert_allclose(stationary.cov, expected, rtol=1e-8, atol=1e-10)
+    assert law.spectral_radius == pytest.approx(np.abs(np.linalg.eigvals(A)).max(), rel=1e-9)
+
+
+@pytest.mark.parametrize("calibration", ["calibrated", "published"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_law_of_dadmms_is_the_hand_written_recursion(network, calibration):
+    # eqs. 4 and 5 with the noise of eq. 40 (published) or of calibrated variance, in the paper's order
+    net, dim, rho = NETWORKS[network], 2, 0.7
+    post = unequal_shards(dim)
+    H, b = hand_written(post)
+    adjacency = np.zeros((AGENTS, AGENTS))
+    for i in range(AGENTS):
+        adjacency[i, net.neighbors(i)] = 1.0
+    D, Adj = (np.kron(m, np.eye(dim)) for m in (np.diag(adjacency.sum(axis=1)), adjacency))
+    noise = np.sqrt(2.0) * D if calibration == "published" else 2.0 * np.sqrt(rho * D)
+    solve = np.linalg.inv(H + 2.0 * rho * D)
+    n = AGENTS * dim
+    # z = (x, p): x+ = solve (b - p + rho (D + Adj) x + noise w), p+ = p + rho (D - Adj) x+
+    to_x = np.hstack([rho * solve @ (D + Adj), -solve])
+    L = rho * (D - Adj)
+    A = np.vstack([to_x, np.hstack([np.zeros((n, n)), np.eye(n)]) + L @ to_x])
+    B = np.vstack([solve @ noise, L @ solve @ noise])
+    c = np.concatenate([solve @ b, L @ solve @ b])
+    mean = np.concatenate([np.tile(start(dim).mean, AGENTS), np.zeros(n)])
+    cov = full_matrix([*[start(dim).cov] * AGENTS, np.zeros((n, n))])
+    law = accord.law(post, net, DADMMS(rho, calibration=calibration), init=start(dim))
+    for k in range(1, 2001):
+        mean, cov = A @ mean + c, A @ cov @ A.T + B @ B.T
+        if k in (1, 2, 5, 20, 2000):
+            np.testing.assert_allclose(law.at(k).joint.mean, mean[:n], rtol=1e-8)
+            np.testing.assert_allclose(law.at(k).joint.cov, cov[:n, :n], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(law.stationary().joint.mean, mean[:n], rtol=1e-7)
+    np.testing.assert_allclose(law.stationary().joint.cov, cov[:n, :n], rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stationary_is_where_rounds_lead(method):
+    law = accord.law(unequal_curvature(2), NETWORKS["irregular"], METHODS[method](), init=start(2))
+    late, limit = law.at(3000).joint, law.stationary().joint
+    np.testing.assert_allclose(late.mean, limit.mean, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(late.cov, limit.cov, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("network", ["star", "irregular"])
+def test_common_noise_keeps_the_law_of_the_average(method, network):
+    # With one potential for all agents the average is the same recursion under both noises; that of D-ADMMS is the
+    # degree-weighted one, and only to first order in its step.
+    post = accord.models.gaussian(np.zeros((AGENTS, 2)), np.stack([np.diag([1.0, 4.0])] * AGENTS))
+    net = NETWORKS[network]
+    proximal = method == "DADMMS"
+    weights = net.degrees / net.degrees.sum() if proximal else np.full(AGENTS, 1.0 / AGENTS)
+    reduce = np.kron(weights, np.eye(2))
+    covs = []
+    for noise in ("independent", "common"):
+        sampler = DADMMS(20.0, noise=noise) if proximal else METHODS[method](noise=noise)
+        covs.append(reduce @ accord.law(post, net, sampler).stationary().joint.cov @ reduce.T)
+    np.testing.assert_allclose(covs[1], covs[0], rtol=0.01 if proximal else 1e-9, atol=1e-12)
+
+
+def regression(agents, seed=0):
+    """The linear regression of the D-ADMMS paper, section 6.2: 50 rows an agent, xi = 4, lambda = 10."""
+    rng = np.random.default_rng(seed)
+    shards = []
+    for _ in range(agents):
+        Z = rng.standard_normal((50, 2))
+        shards.append((Z, Z @ np.array([1.0, -1.0]) + 4.0 * rng.standard_normal(50)))
+    return accord.models.linear_regression(shards, noise_scale=4.0, prior_variance=10.0)
+
+
+def variance_ratio(post, net, sampler):
+    return np.diag(accord.law(post, net, sampler).stationary().average.cov) / np.diag(post.exact().cov)
+
+
+def test_published_dadmms_has_the_wrong_temperature_and_calibrated_the_right_one():
+    post, net = regression(5), accord.Network.ring(5)
+    np.testing.assert_allclose(variance_ratio(post, net, DADMMS(5.0, calibration="published")), 0.19, atol=0.01)
+    np.testing.assert_allclose(variance_ratio(post, net, DADMMS(5.0)), 0.93, atol=0.01)
+    # at rho = deg / 2 the two noises are one
+    same = [accord.law(post, net, DADMMS(1.0, calibration=c)).stationary().joint for c in ("published", "calibrated")]
+    np.testing.assert_allclose(same[0].cov, same[1].cov, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        accord.Network.star(8),
+        accord.Network.path(8),
+        accord.Network.erdos_renyi(8, 0.5, seed=3),
+        accord.Network.regular(8, 3, seed=0),
+    ],
+    ids=["star", "path", "random", "regular"],
+)
+def test_calibrated_dadmms_keeps_its_temperature_on_every_graph(net):
+    post, sampler = regression(8), DADMMS(20.0)
+    joint = accord.law(post, net, sampler).stationary().joint
+    reduce = np.kron(net.degrees / net.degrees.sum(), np.eye(2))
+    ratio = np.diag(reduce @ joint.cov @ reduce.T) / np.diag(post.exact().cov)
+    # implicit Euler of step h on a mode of precision lambda has variance 1 / (1 + h lambda / 2) of the mode's
+    step = sampler.langevin_step(net)
+    expected = 1.0 / (1.0 + step / np.diag(post.exact().cov) / 2.0)
+    np.testing.assert_allclose(ratio, expected, rtol=0.02)
+
+
+def test_common_noise_gives_every_agent_the_posterior():
+    post, net = regression(20), accord.Network.ring(20)
+    exact = post.exact()
+
+    def agent_distance(sampler):
+        stationary = accord.law(post, net, sampler).stationary()
+        return [accord.metrics.wasserstein2(stationary.agent(i), exact) for i in range(20)]
+
+    for make in (
+        lambda noise: DADMMS(20.0, noise=noise),
+        lambda noise: GTDULA(0.0005, 0.3, 0.3, noise=noise),
+    ):
+        assert max(agent_distance(make("common"))) < 0.01
+        assert min(agent_distance(make("independent"))) > 0.15
+
+
+@pytest.mark.parametrize("method", MIXING_METHODS)
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("network", ["ring", "irregular"])
+def test_stability_bound_is_where_the_spectral_radius_crosses_one(method, rounds, network):
+    post, net = unequal_curvature(2), NETWORKS[network]
+    make = {
+        "DESGLD": lambda step: DESGLD(step, mix_rounds=rounds),
+        "DESGHMC": lambda step: DESGHMC(step, friction=0.7, mix_rounds=rounds),
+        "DULA": lambda step: DULA(step, 0.2, mix_rounds=rounds),
+        "GTDULA": lambda step: GTDULA(step, 0.2, 0.15, mix_rounds=rounds),
+    }[method]
+    bound = make(1e-3).max_step(net, post.hessians())
+    assert accord.law(post, net, make(bound * 0.999)).spectral_radius < 1.0
+    assert accord.law(post, net, make(bound * 1.001)).spectral_radius > 1.0
+    with pytest.raises(ValueError, match="spectral radius is 1.0"):
+        accord.law(post, net, make(bound * 1.001)).stationary()
+
+
+def test_law_of_minibatches_is_that_of_the_full_gradient():
+    post, net = unequal_shards(2), NETWORKS["ring"]
+    laws = [accord.law(post, net, DESGLD(0.05, batch_size=b)).stationary().joint for b in (None, 2)]
+    np.testing.assert_array_equal(laws[0].cov, laws[1].cov)
+
+
+def test_law_refuses_what_has_none():
+    net = accord.Network.ring(3)
+    logistic = accord.models.logistic_regression([(np.eye(2), np.array([0, 1]))] * 3)
+    with pytest.raises(TypeError, match="laplace"):
+        accord.law(logistic, net, DESGLD(0.1))
+    law = accord.law(logistic.laplace(), net, DESGLD(Polynomial(0.1, 1.0, 0.5)))
+    with pytest.raises(ValueError, match="schedule has no stationary law"):
+        law.stationary()
+    with pytest.raises(ValueError, match="k must be a whole number of rounds"):
+        law.at(-1)
+    with pytest.raises(ValueError, match="agent must be from 0 to 2, found 3"):
+        law.at(1).agent(3)
+    with pytest.raises(ValueError, match="network has 4 agents"):
+        accord.law(logistic.laplace(), accord.Network.ring(4), DESGLD(0.1))
+
+
+def test_law_leaves_float_width_alone():
+    accord.law(unequal_curvature(1), NETWORKS["ring"], DESGLD(0.1)).stationary()
+    assert not jax.config.jax_enable_x64
