@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 BENCHMARKS := benchmarks/round.py
 
 .PHONY: demo test test-all lint bench clean
-.DELETE_ON_ERROR:
+.PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/accord demo
@@ -28,13 +28,15 @@ bench: $(VENV)/.installed-demo
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist
 
-# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml runs pip again.
-$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml runs
+# pip again. The environment's own stamp comes last, so that one half made is made again.
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/.made
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
 	@touch $@
 
-$(BIN)/python:
+$(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "accord needs Python 3.11 or later; $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
-	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	  echo "accord needs Python 3.11 or later; $(PYTHON) says: $$($(PYTHON) --version 2>&1)" >&2; \
+	  echo "Name another one, as in: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@touch $@

@@ -56,7 +56,7 @@ def consensus_weights(network: Network, name: str, step: Step) -> scipy.sparse.c
         The step is not below 2 / lambda_max(L), beyond which disagreement grows; the bound is printed.
     """
     value = float(at(step, 0))
-    if network.is_empty:
+    if network.edges.size == 0:
         return network.weights("max-degree")
     bound = 2.0 / network.laplacian_extremes()[1]
     if not value < bound:

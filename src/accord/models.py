@@ -66,14 +66,16 @@ def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
             f"means must have shape (agent, dim) and covariances (agent, dim, dim), "
             f"found {means.shape} and {covariances.shape}"
         )
-    for agent, cov in enumerate(covariances):
-        if not np.isfinite(cov).all():
-            raise ValueError(f"covariance of agent {agent} holds NaN or infinity")
-        smallest = np.linalg.eigvalsh(cov)[0]
-        if not smallest > 0 or not np.allclose(cov, cov.T, rtol=1e-6):
-            raise ValueError(
-                f"covariance of agent {agent} must be symmetric positive definite, found the eigenvalue {smallest:.3g}"
-            )
+    finite = np.isfinite(covariances).all(axis=(1, 2))
+    smallest = np.linalg.eigvalsh(np.where(finite[:, None, None], covariances, 0.0))[:, 0]
+    asymmetry = np.abs(covariances - np.swapaxes(covariances, 1, 2)).max(axis=(1, 2))
+    wrong = ~finite | ~(smallest > 0) | (asymmetry > 1e-6 * np.abs(covariances).max(axis=(1, 2)))
+    if wrong.any():
+        agent = int(np.argmax(wrong))
+        raise ValueError(
+            f"covariance of agent {agent} must be finite, symmetric and positive definite, found the smallest "
+            f"eigenvalue {smallest[agent]:.3g}"
+        )
     precisions = np.linalg.inv(covariances)
     precisions = (precisions + np.swapaxes(precisions, 1, 2)) / 2
     return quadratic(precisions, np.einsum("nij,nj->ni", precisions, means))

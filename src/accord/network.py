@@ -513,7 +513,8 @@ def _extremes_off_average(S: sp.csr_array) -> tuple[float, float]:
         k = np.arange(1, n // 2 + 1)
         eigenvalues = np.zeros(len(k))
         for d, s in circulant:
-            eigenvalues += 2 * s * np.sin(np.pi * (d * k % n) / n) ** 2
+            turn = d * k % n
+            eigenvalues += 2 * s * np.sin(np.pi * np.minimum(turn, n - turn) / n) ** 2
         return float(eigenvalues.min()), float(eigenvalues.max())
     L = _laplacian_of(S)
     if n <= _DENSE_AGENTS:

@@ -41,7 +41,7 @@ class Shard(NamedTuple):
 
 @pytree
 class Potential:
-    """The potential f_i = -(log likelihood of shard i) - (log prior)/N as a function of the shard and the flat position."""
+    """The potential f_i = -(log likelihood of shard i) - (log prior) / N, of a shard and a flat position."""
 
     log_likelihood: Partial
     log_prior: Partial
@@ -292,8 +292,17 @@ class Posterior:
             )
             slope = np.abs(np.asarray(gradient(found.x))).max()
             scale = 1.0 + np.abs(self.gradients(found.x)).max()
-        if not slope <= 1e-6 * scale:
-            raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {found.nit} iterations")
+            if not slope <= 1e-6 * scale:
+                raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {found.nit} iterations")
+            if newton:
+                # a potential that flattens out for ever also has a small gradient, but no curvature
+                curvature = np.linalg.eigvalsh(self.hessians(found.x).sum(axis=0))[0]
+                at_start = np.linalg.eigvalsh(self.hessians(self.init).sum(axis=0))[-1]
+                if not curvature > 1e-6 * at_start:
+                    raise ArithmeticError(
+                        f"no mode found: the potential flattens out, its curvature fell to {curvature:.3g} "
+                        f"from {at_start:.3g} at init (separated labels under a flat prior do this)"
+                    )
         return found.x
 
     def exact(self) -> Gaussian:

@@ -1,0 +1,197 @@
+"""Limits that every method must have: its optimiser, pure averaging, one agent, user-defined methods."""
+
+from typing import ClassVar, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, unequal_curvature, unequal_shards
+
+import accord
+from accord.mixing import chebyshev
+from accord.pytree import pytree
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
+
+FREE = [
+    ("GTDULA", lambda: GTDULA(0.01, 0.15, 0.15, temperature=0.0)),
+    ("DADMMS", lambda: DADMMS(0.7, temperature=0.0)),
+]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("name", "make"), FREE, ids=[name for name, _ in FREE])
+def test_gradient_tracking_and_c_admm_reach_the_mode(name, make, network):
+    for post in (unequal_shards(2), logistic()):
+        sampler = make()
+        with jax.enable_x64(True):
+            run = accord.sample(post, NETWORKS[network], sampler, draws=1, burn_in=4000, chains=1)
+        np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["DESGLD", "DESGHMC", "DULA"])
+@pytest.mark.parametrize("network", ["star", "irregular"])
+def test_other_optimisers_reach_the_fixed_point_of_their_law(method, network):
+    post, net = unequal_curvature(2), NETWORKS[network]
+    sampler = METHODS[method](temperature=0.0)
+    fixed = accord.law(post, net, sampler).stationary().joint
+    with jax.enable_x64(True):
+        run = accord.sample(post, net, sampler, draws=1, burn_in=3000, chains=1)
+    np.testing.assert_allclose(run.draws[0, 0].ravel(), fixed.mean, atol=1e-8)
+    np.testing.assert_allclose(fixed.cov, 0.0, atol=1e-20)
+    # and that is not the mode: the agents' gradients pull them apart
+    assert np.abs(fixed.mean - np.tile(post.mode(), AGENTS)).max() > 1e-3
+
+
+def logistic():
+    rng = np.random.default_rng(1)
+    shards = []
+    for agent in range(AGENTS):
+        X = rng.standard_normal((5 + 2 * agent, 2))
+        shards.append((X, (X[:, 0] + rng.standard_normal(len(X)) > 0).astype(float)))
+    return accord.models.logistic_regression(shards)
+
+
+@pytest.mark.parametrize("method", MIXING_METHODS)
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_zero_gradient_is_pure_averaging_at_the_spectral_rate(method, rounds):
+    # flat potentials: what is left of a noiseless round is the mixing matrix, K exchanges its Chebyshev polynomial
+    post = accord.models.quadratic(np.zeros((AGENTS, 1, 1)), np.zeros((AGENTS, 1)))
+    net = NETWORKS["path"]
+    sampler = {
+        "DESGLD": DESGLD(0.1, temperature=0.0, mix_rounds=rounds),
+        "DESGHMC": DESGHMC(0.1, 1.0, temperature=0.0, mix_rounds=rounds),
+        "DULA": DULA(0.1, 0.2, temperature=0.0, mix_rounds=rounds),
+        "GTDULA": GTDULA(0.1, 0.2, 0.2, temperature=0.0, mix_rounds=rounds),
+    }[method]
+    W = net.mixing("metropolis") if method in ("DESGLD", "DESGHMC") else net.mixing("laplacian", delta=0.2)
+    values = np.linalg.eigvalsh(W)
+    s = max(abs(values[0]), abs(values[-2]))
+    # T_K(1/s) by its closed form: the rate that K exchanges can reach
+    rate = 1.0 / np.cosh(rounds * np.arccosh(1.0 / s))
+    start = np.random.default_rng(0).standard_normal((AGENTS, 1))
+    with jax.enable_x64(True):
+        engine_run = _advance(post, net, sampler, start, 12)
+    matrix = np.linalg.matrix_power(_polynomial(W, rounds, s), 12)
+    np.testing.assert_allclose(engine_run, matrix @ start[:, 0], atol=1e-10)
+    np.testing.assert_allclose(engine_run.mean(), start.mean(), atol=1e-12)
+    distance = np.linalg.norm(engine_run - engine_run.mean())
+    assert distance <= 1.0001 * rate**12 * np.linalg.norm(start - start.mean())
+    found = chebyshev(sampler.weights(net), rounds).toarray()
+    assert max(abs(np.linalg.eigvalsh(found - 1.0 / AGENTS))) == pytest.approx(rate, rel=1e-9)
+
+
+def _advance(post, net, sampler, start, rounds):
+    # flat potentials make an improper posterior without a step bound, so the engine is called without sample()
+    from accord.engines.local import LocalEngine, positions
+
+    engine = LocalEngine(post, net, sampler, chains=1, seed=0, keep=np.arange(AGENTS))
+    carry = engine.advance(engine.start(start, None), rounds)
+    return np.asarray(positions(engine.problem, carry.state))[:, 0, 0]
+
+
+def _polynomial(W, rounds, s):
+    values, vectors = np.linalg.eigh(W)
+    T = np.polynomial.chebyshev.Chebyshev.basis(rounds)
+    return vectors @ np.diag(T(values / s) / T(1.0 / s)) @ vectors.T
+
+
+@pytest.mark.parametrize("method", MIXING_METHODS)
+def test_one_agent_is_the_plain_sampler(method):
+    # unadjusted (kinetic) Langevin on f alone, from its own recursion in numpy with the same noise
+    post = accord.models.gaussian(np.array([[1.0, -1.0]]), np.array([[[2.0, 0.3], [0.3, 0.5]]]))
+    H, b = post.hessians()[0], post.hessians()[0] @ np.array([1.0, -1.0])
+    sampler = {
+        "DESGLD": DESGLD(0.1),
+        "DESGHMC": DESGHMC(0.3, 1.0),
+        "DULA": DULA(0.1, 0.3),
+        "GTDULA": GTDULA(0.1, 0.3, 0.3),
+    }[method]
+    net = accord.Network.ring(1)
+    law = accord.law(post, net, sampler)
+    n = 2
+    if method == "DESGHMC":
+        one, eta = np.eye(n), 0.3
+        to_v = np.hstack([-eta * H, (1.0 - eta) * one])
+        A = np.vstack([np.hstack([one, np.zeros((n, n))]) + eta * to_v, to_v])
+        B = np.sqrt(2.0 * eta) * np.vstack([eta * one, one])
+        mean, cov, c = np.zeros(2 * n), np.zeros((2 * n, 2 * n)), np.concatenate([eta**2 * b, eta * b])
+    else:
+        A, B, c = np.eye(n) - 0.1 * H, np.sqrt(0.2) * np.eye(n), 0.1 * b
+        mean, cov = np.zeros(n), np.zeros((n, n))
+    for k in range(1, 30):
+        mean, cov = A @ mean + c, A @ cov @ A.T + B @ B.T
+        np.testing.assert_allclose(law.at(k).agent(0).mean, mean[:n], rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(law.at(k).agent(0).cov, cov[:n, :n], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", MIXING_METHODS)
+def test_bias_of_the_average_is_of_first_order_in_the_step(method):
+    # equal potentials, so that the network has no part in it
+    post = accord.models.gaussian(np.zeros((AGENTS, 1)), np.ones((AGENTS, 1, 1)))
+    net, exact = NETWORKS["ring"], post.exact().cov[0, 0]
+    make = {
+        "DESGLD": lambda h: DESGLD(h * AGENTS),
+        "DESGHMC": lambda h: DESGHMC(np.sqrt(h), 1.0),
+        "DULA": lambda h: DULA(h, 0.2),
+        "GTDULA": lambda h: GTDULA(h, 0.2, 0.2),
+    }[method]
+    error = [
+        abs(accord.law(post, net, make(h)).stationary().average.cov[0, 0] / exact - 1.0) for h in (2e-3, 1e-3, 5e-4)
+    ]
+    order = np.diff(np.log(error)) / np.log(0.5)
+    # For DE-SGHMC h is the square of its own step: symplectic Euler keeps the positions' marginal to second order.
+    np.testing.assert_allclose(order, 1.0, atol=0.1)
+
+
+class HubState(NamedTuple):
+    position: jax.Array
+
+
+@pytest.mark.parametrize("noise", ["independent", "common"])
+def test_a_users_method_can_use_the_total_of_a_hub(noise):
+    @pytree
+    class HubLangevin(accord.Sampler):
+        """Langevin on F whose gradient is summed by a hub."""
+
+        step_size: float
+        receives: ClassVar[tuple[str, ...]] = ("total",)
+
+        def init(self, agent, position, noise):
+            return HubState(position)
+
+        def message(self, agent, state):
+            return agent.gradient(state.position)
+
+        def update(self, agent, state, inbox, noise):
+            move = self.step_size * inbox.total()
+            return HubState(
+                state.position - move + (2.0 * self.step_size) ** 0.5 * noise.normal * agent.num_agents**0.5
+            )
+
+        def position(self, state):
+            return state.position
+
+        def langevin_step(self, network):
+            return self.step_size
+
+    post = unequal_curvature(2)
+    stationary = accord.law(post, NETWORKS["star"], HubLangevin(0.01, noise=noise), init=np.zeros(2))
+    if noise == "independent":
+        # nothing pulls the agents together: their differences walk away
+        with pytest.raises(ValueError, match="unstable"):
+            stationary.stationary()
+    else:
+        law = stationary.at(2000)
+        exact = post.exact()
+        for i in range(AGENTS):
+            np.testing.assert_allclose(law.agent(i).mean, exact.mean, rtol=1e-6)
+            np.testing.assert_allclose(np.diag(law.agent(i).cov), np.diag(exact.cov), rtol=0.05)
+
+
+def test_an_undeclared_inbox_is_named():
+    @pytree
+    class Forgetful(DESGLD):
+        receives: ClassVar[tuple[str, ...]] = ("neighbour_sum",)
+
+    with pytest.raises(TypeError, match=r"reads inbox.mix\(\) but its `receives` does not name 'mix'"):
+        accord.sample(unequal_shards(1), NETWORKS["ring"], Forgetful(0.01), draws=1, burn_in=0)

@@ -1,0 +1,82 @@
+"""The randomness: standard normal, independent across every counter, drawable alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from jax.extend.random import threefry_2x32
+
+from accord.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
+
+SEED = 12345678901234
+
+
+def draw(agents, count, chains, round=0, stream=Stream.NORMAL, seed=SEED):
+    words = bits(seed_words(seed), chains, jnp.uint32(round), stream, jnp.asarray(agents, jnp.uint32), count)
+    return np.asarray(joined(normals(words, jnp.float32), count))
+
+
+def test_normals_are_standard():
+    x = draw(np.arange(1000), 5, 200).ravel()
+    assert scipy.stats.kstest(x, "norm").pvalue > 1e-3
+    # the first four moments, within five standard errors
+    for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
+        assert abs((x.astype(float) ** power).mean() - expected) < 5 * np.sqrt(variance / x.size)
+    assert np.isfinite(x).all()
+
+
+def test_extreme_words_give_finite_symmetric_normals():
+    words = jnp.array([0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF], jnp.uint32)
+    x = np.asarray(normals((words, ~words), jnp.float32)[0])
+    mirrored = np.asarray(normals((words, ~words), jnp.float32)[1])
+    assert np.isfinite(x).all()
+    np.testing.assert_array_equal(x, -mirrored)
+    assert np.abs(x).max() > 5
+
+
+@pytest.mark.parametrize("what", ["agent", "round", "chain", "stream", "seed", "index"])
+def test_counters_do_not_share_numbers(what):
+    base = draw(np.arange(20_000), 2, 2)
+    other = {
+        "agent": draw(np.arange(20_000, 40_000), 2, 2),
+        "round": draw(np.arange(20_000), 2, 2, round=1),
+        "chain": base[:, :, ::-1],
+        "stream": draw(np.arange(20_000), 2, 2, stream=Stream.POSITION),
+        "seed": draw(np.arange(20_000), 2, 2, seed=SEED + 2**40),
+        "index": base[:, ::-1],
+    }[what]
+    correlation = np.corrcoef(base.ravel(), other.ravel())[0, 1]
+    # pairs count twice where both sides hold the same numbers in another order
+    assert abs(correlation) < 5 * np.sqrt(2.0 / base.size)
+
+
+def test_any_slice_can_be_drawn_alone():
+    everything = draw(np.arange(50), 7, 3)
+    np.testing.assert_array_equal(draw([17, 4], 7, 3), everything[[17, 4]])
+    np.testing.assert_array_equal(draw(np.arange(50), 7, 2), everything[:, :, :2])
+
+
+def test_words_are_threefry_at_their_counters():
+    # jax's own block cipher, called pair by pair
+    first, second = bits(seed_words(SEED), 2, jnp.uint32(9), Stream.BATCH, jnp.array([3, 5], jnp.uint32), 4)
+    for chain in range(2):
+        key = threefry_2x32(seed_words(SEED), jnp.array([chain, 0], jnp.uint32))
+        key = threefry_2x32(key, jnp.array([9, Stream.BATCH], jnp.uint32))
+        for a, agent in enumerate((3, 5)):
+            for index in range(2):
+                expected = threefry_2x32(key, jnp.array([agent, index], jnp.uint32))
+                assert (int(first[a, index, chain]), int(second[a, index, chain])) == tuple(map(int, expected))
+
+
+def test_no_agent_number_is_the_common_one():
+    # the common counter is the last 32-bit number, beyond any index of an agent
+    assert EVERY_AGENT == 2**32 - 1
+    with jax.enable_x64(True):
+        assert int(jnp.arange(10, dtype=jnp.uint32)[-1]) < EVERY_AGENT
+
+
+def test_bad_seeds():
+    for seed in (-1, 2**64, 0.5, True):
+        with pytest.raises(ValueError, match="seed must be a whole number"):
+            seed_words(seed)

@@ -1,0 +1,116 @@
+"""Proximal steps: closed form, Newton and L-BFGS against one another and against optimality."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import accord
+from accord import proximal
+from accord.engines.local import build_problem
+from accord.samplers import DADMMS
+
+
+def agent_of(post):
+    """The first agent of a posterior, as methods see it."""
+    problem = build_problem(post, accord.Network.ring(post.num_agents), DADMMS(1.0), seed=0)
+    agents = problem.agents(0)
+    return type(agents)(
+        index=agents.index[0],
+        degree=agents.degree[0],
+        shard=jax.tree.map(lambda leaf: leaf[0], agents.shard),
+        round=agents.round,
+        facts=agents.facts,
+        potential=agents.potential,
+    )
+
+
+def regression(model, dim=4, rows=12, agents=2):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((agents, rows, dim))
+    y = X[..., 0] + rng.standard_normal((agents, rows))
+    data = {"linear_regression": y, "logistic_regression": y > 0, "poisson_regression": np.round(np.abs(y))}[model]
+    return getattr(accord.models, model)([(x, t.astype(float)) for x, t in zip(X, data, strict=True)])
+
+
+SOLVERS = {"newton": proximal._newton, "lbfgs": proximal._lbfgs}
+POSTERIORS = {
+    "linear": lambda: regression("linear_regression"),
+    "logistic": lambda: regression("logistic_regression"),
+    "poisson": lambda: regression("poisson_regression"),
+    "power-4": lambda: accord.models.power(np.ones((2, 4)), 4.0),
+    "power-1.5": lambda: accord.models.power(np.ones((2, 4)), 1.5),
+}
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("strength", [0.1, 1.0, 100.0])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("target", POSTERIORS)
+def test_solvers_reach_the_stated_tolerance(target, solver, strength, x64):
+    tolerance = 1e-6 if x64 else 1e-4
+    with jax.enable_x64(x64):
+        agent = agent_of(POSTERIORS[target]())
+        center = jnp.asarray(np.array([2.0, -1.0, 0.5, 1.0]))
+        start = jnp.zeros(4)
+        found, error = jax.jit(lambda s: SOLVERS[solver](agent, center, s, start, jnp.asarray(tolerance)))(
+            jnp.asarray(strength)
+        )
+        assert error <= tolerance
+    # the truth: the same problem in double precision, to the last digits, by another library
+    import scipy.optimize
+
+    with jax.enable_x64(True):
+        exact_agent = agent_of(POSTERIORS[target]())
+        value = jax.jit(lambda x: exact_agent.value(x) + strength * jnp.sum((x - jnp.asarray(center, float)) ** 2) / 2)
+        truth = scipy.optimize.minimize(
+            lambda x: float(value(x)),
+            np.asarray(found, np.float64),
+            jac=lambda x: np.asarray(jax.grad(value)(x)),
+            method="BFGS",
+            options={"gtol": 1e-11},
+        ).x
+    assert np.linalg.norm(np.asarray(found, np.float64) - truth) <= 3 * tolerance
+
+
+def test_closed_form_is_the_minimum():
+    post = regression("linear_regression")
+    agent, center = agent_of(post), jnp.arange(4.0)
+    point, error = proximal.proximal_point(agent, center, jnp.asarray(3.0), start=center, tolerance=jnp.asarray(1e-9))
+    np.testing.assert_allclose(agent.gradient(point) + 3.0 * (point - center), 0.0, atol=1e-4)
+    assert error == 0.0
+
+
+def test_solver_is_chosen_by_the_number_of_parameters():
+    wide = accord.models.power(np.ones((2, proximal.NEWTON_DIM + 1)), 4.0)
+    agent = agent_of(wide)
+    center = jnp.full(wide.dim, 2.0)
+    step = lambda c: proximal.proximal_point(agent, c, jnp.asarray(5.0), start=c, tolerance=jnp.asarray(1e-4))  # noqa: E731
+    # Newton would form a Hessian of dim x dim; L-BFGS does not
+    assert f"{wide.dim},{wide.dim}" not in str(jax.make_jaxpr(step)(center))
+    point, error = jax.jit(step)(center)
+    assert error == 0.0
+    # 4 (x - 1)^3 + 5 (x - 2) = 0 in every coordinate
+    residual = 4 * (np.asarray(point, float) - 1) ** 3 + 5 * (np.asarray(point, float) - 2)
+    np.testing.assert_allclose(residual, 0.0, atol=5e-3)
+
+
+def test_a_missed_tolerance_warns(monkeypatch):
+    monkeypatch.setattr(proximal, "MAX_ITERATIONS", 1)
+    post = accord.models.power(np.array([[0.0], [30.0], [60.0]]), 4.0)
+    with pytest.warns(UserWarning, match="a proximal step of D-ADMMS missed its tolerance"):
+        run = accord.sample(post, accord.Network.ring(3), DADMMS(1.0), draws=3, burn_in=0, chains=1)
+    assert run.statistics["unsolved_error"].max() > 0
+
+
+def test_every_solver_in_a_run():
+    # the same draws whichever solver a run uses
+    post = regression("logistic_regression", agents=4)
+    net = accord.Network.ring(4)
+    runs = []
+    for limit in (300, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(proximal, "NEWTON_DIM", limit)
+            jax.clear_caches()
+            runs.append(accord.sample(post, net, DADMMS(1.0, tolerance=1e-5), draws=20, burn_in=0, chains=2, seed=0))
+    np.testing.assert_allclose(runs[0].draws, runs[1].draws, atol=2e-3)

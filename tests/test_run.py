@@ -1,0 +1,99 @@
+"""Runs: the tree, saving, the summary."""
+
+import arviz_stats
+import numpy as np
+import pytest
+import xarray as xr
+from tables import NETWORKS, unequal_shards
+
+import accord
+from accord.samplers import DADMMS, DESGLD
+
+
+@pytest.fixture(scope="module")
+def run():
+    post = accord.models.linear_regression(unequal_shards(2).shards, 2.0, 10.0, names=["age", "dose"])
+    return accord.sample(post, NETWORKS["ring"], DESGLD(0.1), draws=400, burn_in=50, thin=5, chains=3, seed=0)
+
+
+def test_tree_has_the_dimensions_of_arviz(run):
+    tree = run.to_datatree()
+    x = tree["posterior"]["x"]
+    assert x.dims == ("chain", "draw", "agent", "x_dim_0")
+    assert list(x["x_dim_0"].values) == ["age", "dose"]
+    np.testing.assert_array_equal(x.values, run.draws)
+    np.testing.assert_array_equal(tree["average"]["x"].values, run.average)
+    assert tree["sample_stats"]["consensus_error"].shape == (3, 400)
+    # ArviZ computes on it as it is
+    table = arviz_stats.summary(tree)
+    assert len(table) == 12
+    expected = run.draws.astype(float).mean(axis=(0, 1)).ravel()
+    np.testing.assert_allclose(table["mean"].astype(float), expected, atol=0.05)
+
+
+def test_pytrees_keep_their_shapes_in_the_tree():
+    rng = np.random.default_rng(0)
+    post = accord.Posterior(
+        lambda p, rows: -((rows["y"] - p["a"] - rows["X"] @ p["M"].sum(axis=0)) ** 2),
+        lambda p: -(p["a"] ** 2) - (p["M"] ** 2).sum(),
+        [{"X": rng.standard_normal((3, 2)), "y": np.ones(3)}] * 6,
+        {"a": 0.0, "M": np.zeros((3, 2))},
+    )
+    run = accord.sample(post, NETWORKS["ring"], DESGLD(0.001), draws=4, burn_in=0, chains=2, seed=0)
+    tree = run.to_datatree()
+    assert tree["posterior"]["M"].shape == (2, 4, 6, 3, 2)
+    assert tree["posterior"]["a"].shape == (2, 4, 6)
+    np.testing.assert_array_equal(tree["posterior"]["a"].values, run.draws[..., post.names.index("a")])
+    np.testing.assert_array_equal(tree["posterior"]["M"].values[..., 2, 1], run.draws[..., post.names.index("M[2, 1]")])
+
+
+@pytest.mark.parametrize("keep", ["agents", "average", [3]])
+def test_saved_runs_load_as_they_were(tmp_path, keep):
+    run = accord.sample(
+        unequal_shards(2), NETWORKS["ring"], DADMMS(1.0), draws=5, burn_in=1, chains=2, seed=0, keep=keep
+    )
+    path = tmp_path / "run.nc"
+    run.save(path)
+    loaded = accord.Run.load(path)
+    np.testing.assert_array_equal(loaded.kept, run.kept)
+    np.testing.assert_array_equal(loaded.average, run.average)
+    np.testing.assert_array_equal(loaded.agents, run.agents)
+    assert (loaded.names, loaded.variables, loaded.seconds) == (run.names, run.variables, run.seconds)
+    assert loaded.settings["method"] == run.settings["method"]
+    np.testing.assert_array_equal(loaded.traffic.bytes_sent, run.traffic.bytes_sent)
+    for name, values in run.statistics.items():
+        np.testing.assert_array_equal(loaded.statistics[name], values)
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    path = tmp_path / "other.nc"
+    xr.DataTree.from_dict({"posterior": xr.Dataset({"x": ("draw", np.zeros(3))})}).to_netcdf(path, engine="h5netcdf")
+    with pytest.raises(ValueError, match="not a run written by accord"):
+        accord.Run.load(path)
+
+
+def test_summary_puts_average_and_worst_agent_side_by_side(run):
+    table = run.summary()
+    assert list(table.index) == ["age", "dose"]
+    flat = run.average.reshape(-1, 2).astype(float)
+    np.testing.assert_allclose(table["average"]["mean"], flat.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(table["average"]["5%"], np.quantile(flat, 0.05, axis=0), rtol=1e-6)
+    # the worst agent is found by brute force: distance of Gaussian marginals
+    for d in range(2):
+        own = accord.Gaussian(flat[:, d].mean(), flat[:, d].var())
+        distance = [
+            accord.metrics.wasserstein2(accord.Gaussian(x.mean(), x.var()), own)
+            for x in (run.draws[:, :, i, d].ravel().astype(float) for i in range(6))
+        ]
+        assert table["worst agent"]["agent"].iloc[d] == np.argmax(distance)
+    assert (table["average"]["ess"] > 10).all()
+    assert (table["worst agent"]["rhat"] < 1.2).all()
+
+
+def test_summary_of_tiny_runs_has_no_diagnostics():
+    run = accord.sample(unequal_shards(1), NETWORKS["ring"], DESGLD(0.05), draws=2, burn_in=0, chains=1, keep="average")
+    table = run.summary()
+    assert np.isnan(table["average"]["ess"]).all()
+    assert np.isnan(table["average"]["rhat"]).all()
+    assert "worst agent" not in table
