@@ -1,17 +1,77 @@
-"""Mixing more than once in a step, and mixing by a consensus step along the edges."""
+"""Mixing weights: the named rules, a user's own matrix, several exchanges in a step, consensus steps along edges."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
-import scipy.sparse.linalg
 
 from .schedules import Step, at
+from .spectrum import check_doubly_stochastic, extreme_eigenvalues, largest_entry, off_diagonal
 
 if TYPE_CHECKING:
     from .network import Network
+
+
+# Rounding of a single-precision matrix; what is left of it is removed after the checks.
+_TOLERANCE = 1e-6
+
+
+def _metropolis(network: Network) -> np.ndarray:
+    return 1.0 / (1 + network.degrees[network.edges].max(axis=1))
+
+
+def _max_degree(network: Network) -> np.ndarray:
+    return np.full(len(network.edges), 1.0 / (1 + network.max_degree))
+
+
+def _laplacian(network: Network, delta: float | None = None) -> np.ndarray:
+    if delta is None and (network.num_agents == 1 or not network.is_connected):
+        return _max_degree(network)
+    smallest, largest = network.laplacian_extremes()
+    if delta is None:
+        delta = 2.0 / (smallest + largest)
+    bound = 2.0 / largest if largest > 0 else np.inf
+    if not 0 < delta < bound:
+        raise ValueError(f"delta must be in (0, 2 / lambda_max(L)) = (0, {bound:.10g}), found {delta!r}")
+    return np.full(len(network.edges), float(delta))
+
+
+def _lazy(network: Network) -> np.ndarray:
+    return _metropolis(network) / 2
+
+
+# The weight of each edge, (edge,); the self weights follow, as rows sum to 1.
+RULES: dict[str, Callable[..., np.ndarray]] = {
+    "metropolis": _metropolis,
+    "max-degree": _max_degree,
+    "laplacian": _laplacian,
+    "lazy": _lazy,
+}
+
+
+def checked_weights(network: Network, mixing: Any) -> scipy.sparse.csr_array:
+    """Return the part of a user's matrix that lies on the edges, after checking all of it."""
+    mixing = mixing if scipy.sparse.issparse(mixing) else np.asarray(mixing)
+    if mixing.dtype.kind not in "iuf":
+        raise ValueError(f"the mixing matrix must hold real numbers, found dtype {mixing.dtype}")
+    if mixing.ndim != 2:
+        raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
+    W = scipy.sparse.csr_array(mixing, dtype=np.float64)
+    check_doubly_stochastic(W, network.num_agents, _TOLERANCE)
+    sent = off_diagonal(W)
+    on_edges = sent.multiply(network.adjacency).tocsr()
+    value, i, j = largest_entry(sent - on_edges)
+    if value > _TOLERANCE:
+        found = f"W[{i}, {j}] = {W[i, j]:.10g}"
+        raise ValueError(f"the mixing matrix must be zero between agents that do not talk, found {found}")
+    smallest, second = extreme_eigenvalues(W, _TOLERANCE)
+    if smallest <= -1.0 or second > 1.0 + _TOLERANCE:
+        wrong = smallest if smallest <= -1.0 else second
+        raise ValueError(f"the mixing matrix must not let disagreement grow, found the eigenvalue {wrong:.10g}")
+    return (on_edges + on_edges.T) / 2
 
 
 def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list[tuple[float, float]]:
@@ -24,8 +84,6 @@ def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list
     coefficients = [(1.0, 0.0)]
     if rounds == 1:
         return coefficients
-    from .network import extreme_eigenvalues
-
     smallest, second = extreme_eigenvalues(weights)
     s = max(abs(smallest), abs(second))
     # ratio_k = T_k(1/s) / T_{k+1}(1/s); T_{k+1}(t) = 2 t T_k(t) - T_{k-1}(t), so ratio_k = s / (2 - s ratio_{k-1})
@@ -67,32 +125,3 @@ def consensus_weights(network: Network, name: str, step: Step) -> scipy.sparse.c
 def identity_plus(weights: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """I + W."""
     return scipy.sparse.csr_array(scipy.sparse.eye_array(weights.shape[0], format="csr") + weights)
-
-
-def largest_curvature(hessians: np.ndarray, metric: scipy.sparse.csr_array) -> float:
-    """The largest eigenvalue of (metric kron I)^-1 blockdiag(H_1, ..., H_N): what a step size is bounded by.
-
-    Parameters
-    ----------
-    hessians
-        Shape (agent, dim, dim).
-    metric
-        A symmetric positive definite (agent, agent) matrix.
-    """
-    num_agents, dim, _ = hessians.shape
-    size = num_agents * dim
-    if size <= 500:
-        inverse = np.linalg.inv(np.linalg.cholesky(metric.toarray()))
-        whitened = np.einsum("ik,kab,jk->iajb", inverse, hessians, inverse).reshape(size, size)
-        return float(np.linalg.eigvalsh(whitened)[-1])
-    solve = scipy.sparse.linalg.splu(scipy.sparse.csc_array(metric)).solve
-    values, vectors = np.linalg.eigh(hessians)
-    roots = np.einsum("nij,nj,nkj->nik", vectors, np.sqrt(np.clip(values, 0.0, None)), vectors)
-
-    def apply(x: np.ndarray) -> np.ndarray:
-        inner = np.einsum("nij,nj->ni", roots, x.reshape(num_agents, dim))
-        return np.einsum("nij,nj->ni", roots, solve(inner)).ravel()
-
-    operator = scipy.sparse.linalg.LinearOperator((size, size), matvec=apply, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(size)
-    return float(scipy.sparse.linalg.eigsh(operator, k=1, which="LA", tol=1e-6, v0=start, return_eigenvectors=False)[0])

@@ -13,11 +13,11 @@ import networkx as nx
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
-from accord.errors import unknown_name_error
+from .errors import unknown_name_error
+from .mixing import RULES, checked_weights
+from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 
-_DENSE_AGENTS = 1000  # eigvalsh of this many agents takes a fraction of a second
 _DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
 
 
@@ -251,7 +251,7 @@ class Network:
             - ``"max-degree"``: W = I - L / (1 + max_degree).
             - ``"laplacian"``: W = I - delta L.
             - ``"lazy"``: (I + W) / 2 of the metropolis W, whose eigenvalues are not negative.
-            - A matrix of your own, checked to 1e-8 (1e-6 if less than double precision). What rounding left
+            - A matrix of your own, checked to 1e-6. What rounding left
               is removed: it is symmetrised, and its diagonal set so that the rows sum to 1.
         delta : float, optional
             For ``"laplacian"`` only, in (0, 2 / lambda_max(L)). By default 2 / (lambda_2 + lambda_max), the
@@ -267,14 +267,14 @@ class Network:
             If the name is unknown, delta is out of range or not wanted, or the matrix breaks a condition.
         """
         named = isinstance(mixing, str)
-        if named and mixing not in _MIXING:
-            raise unknown_name_error("mixing", mixing, _MIXING)
+        if named and mixing not in RULES:
+            raise unknown_name_error("mixing", mixing, RULES)
         if delta is not None and not (named and mixing == "laplacian"):
             found = repr(mixing) if named else "a matrix"
             raise ValueError(f"only the 'laplacian' mixing takes delta, found delta = {delta!r} with {found}")
         options = {} if delta is None else {"delta": delta}
-        S = self._spread(_MIXING[mixing](self, **options)) if named else _checked_weights(self, mixing)
-        return (S + sp.diags_array(1.0 - _row_sums(S))).tocsr()
+        S = self._spread(RULES[mixing](self, **options)) if named else checked_weights(self, mixing)
+        return (S + sp.diags_array(1.0 - row_sums(S))).tocsr()
 
     def mixing(self, name: Any = "metropolis", delta: float | None = None) -> np.ndarray:
         """Return `weights` as a dense array, (agent, agent) of float64."""
@@ -283,7 +283,7 @@ class Network:
     @property
     def sparse_laplacian(self) -> sp.csr_array:
         """The Laplacian L = D - A as a sparse array, (agent, agent)."""
-        return _laplacian_of(self._adjacency)
+        return laplacian_of(self._adjacency)
 
     @property
     def laplacian(self) -> np.ndarray:
@@ -296,18 +296,17 @@ class Network:
 
     @cached_property
     def _laplacian_extremes(self) -> tuple[float, float]:
-        return _extremes_off_average(self._adjacency)
+        return extremes_off_average(self._adjacency)
 
     def spectral_gap(self, mixing: Any = "metropolis", delta: float | None = None) -> float:
         """Return 1 - s, where s is the largest modulus of the eigenvalues of W, one eigenvalue 1 left out.
 
         Disagreement shrinks by s in a round, so the gap is 0 for a disconnected network and 1 for one agent.
-        It is negative for a matrix of your own with which disagreement would grow.
         """
         if self.num_agents == 1:
             return 1.0
         # From eigenvalues m of I - W, as 1 - |1 - m| = min(m, 2 - m) keeps all digits of a small gap.
-        smallest, largest = _extremes_off_average(_off_diagonal(self.weights(mixing, delta)))
+        smallest, largest = extremes_off_average(off_diagonal(self.weights(mixing, delta)))
         return min(smallest, 2.0 - largest)
 
     def coloring(self) -> np.ndarray:
@@ -368,67 +367,6 @@ class Network:
         return type(self), (self.num_agents, self.edges, self.name, self.labels)
 
 
-def extreme_eigenvalues(W: Any) -> tuple[float, float]:
-    """Return (lambda_min, lambda_2) of a symmetric matrix whose rows sum to 1, one eigenvalue 1 left out.
-
-    Exact for circulant matrices, such as the weights of a ring, of any size; by a dense solver for up to 1000
-    agents; else by Lanczos.
-
-    Parameters
-    ----------
-    W : array_like or sparse array, shape (agent, agent)
-        Such as `Network.weights` returns.
-
-    Returns
-    -------
-    tuple of float
-        (0, 0) for one agent, who has no other eigenvalue.
-
-    Raises
-    ------
-    ValueError
-        If W is not square, finite, symmetric, or its rows do not sum to 1.
-    """
-    W = sp.csr_array(W, dtype=np.float64)
-    _check_doubly_stochastic(W, W.shape[0], 1e-8)
-    if W.shape[0] == 1:
-        return 0.0, 0.0
-    smallest, largest = _extremes_off_average(_off_diagonal(W))
-    return 1.0 - largest, 1.0 - smallest
-
-
-def _metropolis(network: Network) -> np.ndarray:
-    return 1.0 / (1 + network.degrees[network.edges].max(axis=1))
-
-
-def _max_degree(network: Network) -> np.ndarray:
-    return np.full(len(network.edges), 1.0 / (1 + network.max_degree))
-
-
-def _laplacian(network: Network, delta: float | None = None) -> np.ndarray:
-    if delta is None and (network.num_agents == 1 or not network.is_connected):
-        return _max_degree(network)
-    smallest, largest = network.laplacian_extremes()
-    if delta is None:
-        delta = 2.0 / (smallest + largest)
-    bound = 2.0 / largest if largest > 0 else np.inf
-    if not 0 < delta < bound:
-        raise ValueError(f"delta must be in (0, 2 / lambda_max(L)) = (0, {bound:.10g}), found {delta!r}")
-    return np.full(len(network.edges), float(delta))
-
-
-def _lazy(network: Network) -> np.ndarray:
-    return _metropolis(network) / 2
-
-
-# The weight of each edge, (edge,); the self weights follow, as rows sum to 1.
-_MIXING: dict[str, Callable[..., np.ndarray]] = {
-    "metropolis": _metropolis,
-    "max-degree": _max_degree,
-    "laplacian": _laplacian,
-    "lazy": _lazy,
-}
-
 _BUILDERS: dict[str, Callable[..., Network]] = {
     "ring": Network.ring,
     "complete": Network.complete,
@@ -441,139 +379,6 @@ _BUILDERS: dict[str, Callable[..., Network]] = {
     "regular": Network.regular,
     "edges": Network.from_edges,
 }
-
-
-def _checked_weights(network: Network, mixing: Any) -> sp.csr_array:
-    """Return the part of a user's matrix that lies on the edges, after checking all of it."""
-    mixing = mixing if sp.issparse(mixing) else np.asarray(mixing)
-    if mixing.dtype.kind not in "iuf":
-        raise ValueError(f"the mixing matrix must hold real numbers, found dtype {mixing.dtype}")
-    tolerance = 1e-6 if mixing.dtype.kind == "f" and mixing.dtype.itemsize < 8 else 1e-8
-    if mixing.ndim != 2:
-        raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
-    W = sp.csr_array(mixing, dtype=np.float64)
-    _check_doubly_stochastic(W, network.num_agents, tolerance)
-    off_diagonal = _off_diagonal(W)
-    on_edges = off_diagonal.multiply(network._adjacency).tocsr()
-    value, i, j = _largest(off_diagonal - on_edges)
-    if value > tolerance:
-        found = f"W[{i}, {j}] = {W[i, j]:.10g}"
-        raise ValueError(f"the mixing matrix must be zero between agents that do not talk, found {found}")
-    return (on_edges + on_edges.T) / 2
-
-
-def _check_doubly_stochastic(W: sp.csr_array, n: int, tolerance: float) -> None:
-    if W.shape != (n, n):
-        raise ValueError(f"the mixing matrix must have shape ({n}, {n}), found {W.shape}")
-    value, i, j = _largest(W)
-    if not np.isfinite(value):
-        raise ValueError(f"the mixing matrix must be finite, found W[{i}, {j}] = {W[i, j]}")
-    value, i, j = _largest(W - W.T)
-    if value > tolerance:
-        found = f"W[{i}, {j}] = {W[i, j]:.10g} and W[{j}, {i}] = {W[j, i]:.10g}"
-        raise ValueError(f"the mixing matrix must be symmetric, found {found}")
-    sums = _row_sums(W)
-    i = int(np.argmax(np.abs(sums - 1)))
-    if abs(sums[i] - 1) > tolerance:
-        raise ValueError(f"the rows of the mixing matrix must sum to 1, found {sums[i]:.10g} in row {i}")
-
-
-def _largest(matrix: sp.csr_array) -> tuple[float, int, int]:
-    """Return the largest modulus in a sparse matrix, nan before all, with its row and column."""
-    entries = matrix.tocoo()
-    if entries.nnz == 0:
-        return 0.0, 0, 0
-    k = int(np.argmax(np.abs(entries.data)))
-    return float(abs(entries.data[k])), int(entries.coords[0][k]), int(entries.coords[1][k])
-
-
-def _off_diagonal(W: sp.csr_array) -> sp.csr_array:
-    return (W - sp.diags_array(W.diagonal())).tocsr()
-
-
-def _row_sums(S: sp.csr_array) -> np.ndarray:
-    return np.asarray(S.sum(axis=1)).ravel()
-
-
-def _laplacian_of(S: sp.csr_array) -> sp.csr_array:
-    return (sp.diags_array(_row_sums(S)) - S).tocsr()
-
-
-def _extremes_off_average(S: sp.csr_array) -> tuple[float, float]:
-    """Return the smallest and largest eigenvalue of L = diag(row sums) - S, off the constant vector.
-
-    S is symmetric with zero diagonal: the adjacency matrix, or mixing weights, for which L = I - W.
-    """
-    n = S.shape[0]
-    if n == 1:
-        return 0.0, 0.0
-    circulant = _circulant_row(S)
-    if circulant is not None:
-        # Eigenvalue k is sum_d s_d (1 - cos(2 pi d k / n)); as a sine it keeps all digits near 0.
-        k = np.arange(1, n // 2 + 1)
-        eigenvalues = np.zeros(len(k))
-        for d, s in circulant:
-            turn = d * k % n
-            eigenvalues += 2 * s * np.sin(np.pi * np.minimum(turn, n - turn) / n) ** 2
-        return float(eigenvalues.min()), float(eigenvalues.max())
-    L = _laplacian_of(S)
-    if n <= _DENSE_AGENTS:
-        eigenvalues = np.linalg.eigvalsh(L.toarray())
-        eigenvalues = np.delete(eigenvalues, np.argmin(np.abs(eigenvalues)))
-        smallest, largest = float(eigenvalues[0]), float(eigenvalues[-1])
-    else:
-        smallest, largest = _extreme_by_lanczos(L, "SA"), _extreme_by_lanczos(L, "LA")
-    if csgraph.connected_components(S, directed=False)[0] > 1 and S.min() >= 0:
-        smallest = 0.0
-    return smallest, largest
-
-
-def _circulant_row(S: sp.csr_array) -> list[tuple[int, float]] | None:
-    """Return (offset, value) of each entry of row 0 if every row is row 0 shifted, else None."""
-    n, row_length = S.shape[0], int(S.indptr[1])
-    if np.any(np.diff(S.indptr) != row_length):
-        return None
-    offsets = (S.indices.reshape(n, row_length) - np.arange(n)[:, None]) % n
-    order = np.argsort(offsets, axis=1)
-    offsets = np.take_along_axis(offsets, order, axis=1)
-    values = np.take_along_axis(S.data.reshape(n, row_length), order, axis=1)
-    if np.any(offsets != offsets[0]) or np.any(values != values[0]):
-        return None
-    return list(zip(offsets[0].tolist(), values[0].tolist(), strict=True))
-
-
-def _extreme_by_lanczos(L: sp.csr_array, which: str) -> float:
-    """Return the smallest ("SA") or largest ("LA") eigenvalue of L off the constant vector."""
-    n, diagonal = L.shape[0], L.diagonal()
-    # Gershgorin: every eigenvalue lies in [low, high]; low is 0 unless weights are negative.
-    radius = _row_sums(abs(L)) - np.abs(diagonal)
-    low, high = float((diagonal - radius).min()), float((diagonal + radius).max())
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that all processes find the same digits
-    settings: dict[str, Any] = {"k": 1, "v0": start - start.mean(), "ncv": 40, "return_eigenvectors": False}
-    moved = high if which == "SA" else low  # takes the constant vector to the other end
-    operator = LinearOperator((n, n), lambda x: L @ x + moved * np.mean(x), dtype=float)
-    # Lanczos alone does well on expanders, whose factors fill. Long thin networks and trees are the other way
-    # round: no more than a brief try for what has hardly more edges than a tree.
-    restarts = 150 if L.nnz - n > 2.1 * n else 5
-    try:
-        return float(eigsh(operator, which=which, maxiter=restarts, tol=1e-11, **settings)[0])
-    except ArpackNoConvergence:
-        pass
-    # Just outside the spectrum, L - shift is diagonally dominant, so its factors need no pivots.
-    shift = low - 1e-10 * (high - low) if which == "SA" else high + 1e-10 * (high - low)
-    factors = splu(
-        (L - shift * sp.eye_array(n)).tocsc(),
-        permc_spec="MMD_AT_PLUS_A",
-        diag_pivot_thresh=0.0,
-        options={"SymmetricMode": True},
-    )
-
-    def solve(x: np.ndarray) -> np.ndarray:
-        y = factors.solve(x - np.mean(x))
-        return y - np.mean(y)
-
-    inverse = LinearOperator((n, n), solve, dtype=float)
-    return float(eigsh(L, sigma=shift, OPinv=inverse, which="LM", tol=1e-11, **settings)[0])
 
 
 def _integer(what: str, value: Any, low: int, high: float = np.inf) -> int:

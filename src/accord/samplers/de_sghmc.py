@@ -9,11 +9,12 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..mixing import identity_plus, largest_curvature
+from ..mixing import identity_plus
 from ..network import Network
 from ..pytree import pytree, static
 from ..sampler import Agent, Inbox, MixingSampler, Noise, hashable_mixing
 from ..schedules import Step, at, require_positive, rescaled
+from ..spectrum import largest_curvature
 
 
 class DESGHMCState(NamedTuple):

@@ -8,11 +8,12 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..mixing import consensus_weights, identity_plus, largest_curvature
+from ..mixing import consensus_weights, identity_plus
 from ..network import Network
 from ..pytree import pytree
 from ..sampler import Agent, Inbox, MixingSampler, Noise
 from ..schedules import Step, at
+from ..spectrum import largest_curvature
 
 
 class DULAState(NamedTuple):
