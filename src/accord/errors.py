@@ -59,6 +59,6 @@ def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> Value
     choices = list(choices)
     # Compared without case, so that "Ring" finds "ring".
     lowered = {choice.lower(): choice for choice in choices}
-    nearest = difflib.get_close_matches(str(name).lower(), lowered, n=1)
+    nearest = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
     hint = f", did you mean {lowered[nearest[0]]!r}?" if nearest else "."
     return ValueError(f"unknown {kind} {name!r}{hint} The choices are {', '.join(map(repr, choices))}")

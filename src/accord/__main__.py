@@ -1,0 +1,5 @@
+"""`python -m accord` is the command line."""
+
+from .cli import app
+
+app()

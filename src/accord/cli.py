@@ -1,0 +1,178 @@
+"""The command line: `accord run` and `accord demo`. It only calls the library."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from .errors import DivergenceError
+from .run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .config import Job
+
+# The column of Run.summary() that names the agent furthest from the average.
+_WORST = ("worst agent", "agent")
+_NAME_WIDTH = 10
+_HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
+_FORMATS = {"ess": ".0f", "rhat": ".3f"}
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Draw samples of one Bayesian posterior from data that stays with its owners.",
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from . import __version__
+
+        typer.echo(f"accord {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Draw samples of one Bayesian posterior from data that stays with its owners."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network], [method], [run].")],
+    output: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the file's.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
+) -> None:
+    """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
+    with _users_errors():
+        from . import config as configs
+        from .sample import sample
+
+        job = configs.load(config, output)
+        _claim(job.output)
+        if not quiet:
+            Console().print(f"{job.posterior!r} on {job.network!r} by {type(job.sampler).__name__}", highlight=False)
+        try:
+            drawn = sample(job.posterior, job.network, job.sampler, progress=not quiet, **job.options)
+        except DivergenceError as error:
+            if error.run is not None:
+                _write(error.run, job, config)
+                print(f"the draws before it are in {job.output / 'run.nc'}", file=sys.stderr)
+            raise
+        _write(drawn, job, config)
+        if not quiet:
+            _report(drawn, job.sites)
+            print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
+
+
+@app.command()
+def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> None:
+    """Compare four methods on real data split over ten agents with a pooled reference."""
+    with _users_errors():
+        from . import demo as demonstration
+
+        demonstration.main(seed)
+
+
+@contextmanager
+def _users_errors() -> Iterator[None]:
+    """Show warnings and the user's errors as one line each, without a traceback."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
+            Console(stderr=True, soft_wrap=True).print(
+                f"error: {error}", style="bold red", highlight=False, markup=False
+            )
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt:
+            print("interrupted before the first draw", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+def _claim(folder: Path) -> None:
+    """Make the output folder; refuse one that holds another run."""
+    for name in ("run.nc", "summary.csv"):
+        if (folder / name).exists():
+            raise ValueError(f"the output folder {folder} holds another run ({name}); name a new one")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _summary(drawn: Run, sites: tuple[str, ...]) -> pd.DataFrame:
+    """The run's summary with agents by the names of their sites."""
+    table = drawn.summary()
+    if _WORST in table:
+        table[_WORST] = [sites[int(agent)] for agent in table[_WORST]]
+    return table
+
+
+def _write(drawn: Run, job: Job, config: Path) -> None:
+    drawn.save(job.output / "run.nc")
+    table = _summary(drawn, job.sites)
+    table.columns = ["worst agent" if column == _WORST else " ".join(column) for column in table.columns]
+    table.to_csv(job.output / "summary.csv", index_label="parameter")
+    shutil.copyfile(config, job.output / "config.toml")
+
+
+def _report(drawn: Run, sites: tuple[str, ...]) -> None:
+    """Print the posterior, the average beside the worst agent, and what the run cost."""
+    summary = _summary(drawn, sites)
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_cost(drawn), caption_justify="left"
+    )
+    table.add_column("average", overflow="fold", min_width=_NAME_WIDTH)
+    for block, name in summary.columns:
+        named = (block, name) == _WORST
+        table.add_column(
+            "worst agent" if named else _HEADINGS.get(name, name),
+            justify="left" if named else "right",
+            style="cyan" if named else None,
+            overflow="fold",
+            no_wrap=not named,
+            min_width=_NAME_WIDTH if named else None,
+        )
+    for parameter, row in summary.iterrows():
+        cells = [v if column == _WORST else format(v, _FORMATS.get(column[1], "#.3g")) for column, v in row.items()]
+        table.add_row(str(parameter), *cells)
+    Console().print(table)
+
+
+def _cost(drawn: Run) -> str:
+    traffic = drawn.traffic
+    chains = drawn.average.shape[0]
+    most = chains * int(traffic.bytes_sent.max())
+    return (
+        f"{traffic.rounds:,} rounds in {drawn.seconds:.1f} s; an agent sent at most {human_bytes(most)} "
+        f"over {chains} chains; consensus error {drawn.statistics['consensus_error'].mean():.3g}"
+    )
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes with three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,182 @@
+"""A TOML file into a job: data, model, network, method, run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from . import data, models, samplers
+from .errors import unknown_name_error
+from .network import Network
+from .posterior import Posterior
+from .sample import sample
+from .sampler import Sampler
+from .schedules import Polynomial
+
+MODELS: dict[str, Callable[..., Posterior]] = {
+    "linear_regression": models.linear_regression,
+    "logistic_regression": models.logistic_regression,
+    "poisson_regression": models.poisson_regression,
+}
+METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
+SECTIONS = ("data", "model", "network", "method", "run")
+RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that `accord run` needs.
+
+    Parameters
+    ----------
+    posterior, network, sampler
+        As `accord.sample` takes them.
+    options
+        Its keyword arguments that the file gave.
+    sites
+        Names of the agents.
+    output
+        The folder for results.
+    """
+
+    posterior: Posterior
+    network: Network
+    sampler: Sampler
+    options: dict[str, Any]
+    sites: tuple[str, ...]
+    output: Path
+
+
+def load(path: str | Path, output: str | Path | None = None) -> Job:
+    """Read a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file; the paths in it are relative to its folder.
+    output
+        A folder for results instead of the file's `run.output`.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file, or none that it names.
+    ValueError
+        The file is no TOML, lacks a section or key, or holds an unknown name (the nearest right one is said).
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no such config file: {path}")
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+    _require_known("section", document, SECTIONS)
+    for section in SECTIONS:
+        if not isinstance(document.get(section), dict):
+            raise ValueError(f"{path} must have a [{section}] section")
+    run = dict(document["run"])
+    _require_known("key of [run]", run, (*RUN_OPTIONS, "output"))
+    if output is None and "output" not in run:
+        raise ValueError('[run] must name an output folder: output = "results"')
+    folder = Path(output) if output is not None else path.parent / run["output"]
+    run.pop("output", None)
+    _check_counts(run)
+    table = _read_table(dict(document["data"]), path.parent)
+    posterior = _build_model(dict(document["model"]), table, path.parent)
+    network = _build_network(dict(document["network"]), posterior.num_agents)
+    return Job(posterior, network, _build_method(dict(document["method"])), run, table.sites, folder)
+
+
+def _check_counts(run: dict[str, Any]) -> None:
+    """Refuse bad counts before any data is read; `sample` checks them again for callers from Python."""
+    known = inspect.signature(sample).parameters
+    for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1)):
+        value = run.get(name, known[name].default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} in [run] must be a whole number >= {least}, found {value!r}")
+
+
+def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
+    _require_known("key of [data]", section, inspect.signature(data.read).parameters)
+    _require_given("[data]", section, ("target",))
+    for key in ("files", "file"):
+        if isinstance(section.get(key), str):
+            section[key] = str(folder / section[key])
+        elif isinstance(section.get(key), list):
+            section[key] = [str(folder / name) for name in section[key]]
+    return data.read(**section)
+
+
+def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
+    name = _pop_name("model", section)
+    if ":" not in name:
+        if name not in MODELS:
+            raise unknown_name_error("model", name, [*MODELS, "module:function"])
+        section.setdefault("names", table.columns)
+        return _call(f"model {name}", MODELS[name], table.shards, **section)
+    module, _, function = name.partition(":")
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        build = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"[model] name {name!r} cannot be loaded: {error}") from error
+    finally:
+        sys.path.remove(str(folder.resolve()))
+    posterior = _call(f"model {name}", build, table.shards, **section)
+    if not isinstance(posterior, Posterior):
+        raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
+    return posterior
+
+
+def _build_network(section: dict[str, Any], num_agents: int) -> Network:
+    name = _pop_name("network", section)
+    return Network.build(name, num_agents, **section)
+
+
+def _build_method(section: dict[str, Any]) -> Sampler:
+    name = _pop_name("method", section)
+    if name not in METHODS:
+        raise unknown_name_error("method", name, METHODS)
+    method = METHODS[name]
+    _require_known(f"number of {name}", section, [f.name for f in fields(method)])
+    for key, value in section.items():
+        if isinstance(value, dict):
+            section[key] = _call(f"schedule {key} of {name}", Polynomial, **value)
+    return _call(f"method {name}", method, **section)
+
+
+def _pop_name(section: str, content: dict[str, Any]) -> str:
+    _require_given(f"[{section}]", content, ("name",))
+    name = content.pop("name")
+    if not isinstance(name, str):
+        raise ValueError(f"name in [{section}] must be a string, found {name!r}")
+    return name
+
+
+def _call(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call with the file's keys as keyword arguments; keys that do not fit are the file's error, not a traceback."""
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from error
+    return function(*arguments, **options)
+
+
+def _require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:
+    choices = list(choices)
+    for name in found:
+        if name not in choices:
+            raise unknown_name_error(kind, name, choices)
+
+
+def _require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{where} must have the key {name!r}")

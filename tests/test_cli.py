@@ -1,0 +1,219 @@
+"""`accord run` on files: what it prints and writes, and one clear line for each mistake."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import accord
+from accord.cli import app
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
+
+CONFIG = """
+[data]
+{data}
+[model]
+{model}
+[network]
+{network}
+[method]
+{method}
+[run]
+{run}
+"""
+
+GOOD = {
+    "data": 'files = "site-*.csv"\ntarget = "y"',
+    "model": 'name = "logistic_regression"\nprior_variance = 2.0',
+    "network": 'name = "path"',
+    "method": 'name = "DESGLD"\nstep_size = 0.02',
+    "run": 'draws = 20\nburn_in = 5\nchains = 2\nseed = 1\noutput = "out"',
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for site in range(3):
+        X = rng.normal(size=(6 + site, 2))
+        frame = pd.DataFrame({"dose": X[:, 0], "age": X[:, 1], "y": (X[:, 0] > 0).astype(int)})
+        frame.to_csv(tmp_path / f"site-{site}.csv", index=False)
+    return tmp_path
+
+
+def invoke(folder, *arguments, **sections):
+    path = folder / "job.toml"
+    path.write_text(CONFIG.format(**{**GOOD, **sections}))
+    return CliRunner().invoke(app, ["run", str(path), *arguments], env={"COLUMNS": "100"})
+
+
+def test_a_run_prints_the_table_and_writes_its_files(folder):
+    result = invoke(folder)
+    assert result.exit_code == 0, result.output
+    for word in ("intercept", "dose", "age", "ESS", "R-hat", "5%", "95%", "average", "worst agent", "25 rounds"):
+        assert word in result.stdout
+    run = accord.Run.load(folder / "out" / "run.nc")
+    assert run.draws.shape == (2, 20, 3, 3)
+    assert run.names == ("intercept", "dose", "age")
+    with xr.open_datatree(folder / "out" / "run.nc", engine="h5netcdf") as tree:
+        assert tree["posterior"]["x"].dims[:3] == ("chain", "draw", "agent")
+    table = pd.read_csv(folder / "out" / "summary.csv", index_col="parameter")
+    np.testing.assert_allclose(table["average mean"], run.average.astype(float).mean(axis=(0, 1)), rtol=1e-6)
+    assert set(table["worst agent"]) <= {"site-0", "site-1", "site-2"}
+    assert (folder / "out" / "config.toml").read_text() == (folder / "job.toml").read_text()
+
+
+def test_the_draws_are_those_of_the_library(folder):
+    assert invoke(folder, "--quiet").exit_code == 0
+    table = accord.data.read(files=str(folder / "site-*.csv"), target="y")
+    post = accord.models.logistic_regression(table.shards, prior_variance=2.0)
+    run = accord.sample(
+        post, accord.Network.path(3), accord.samplers.DESGLD(0.02), draws=20, burn_in=5, chains=2, seed=1
+    )
+    np.testing.assert_array_equal(accord.Run.load(folder / "out" / "run.nc").draws, run.draws)
+
+
+def test_quiet_prints_nothing(folder):
+    result = invoke(folder, "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_one_file_with_a_split_rule_and_a_schedule(folder):
+    whole = pd.concat([pd.read_csv(folder / f"site-{site}.csv") for site in range(3)])
+    whole.to_csv(folder / "all.csv", index=False)
+    result = invoke(
+        folder,
+        data='file = "all.csv"\nsplit = "by-column"\ncolumn = "age"\nagents = 4\ntarget = "y"',
+        network='name = "erdos_renyi"\np = 0.9\nseed = 0',
+        method='name = "DULA"\nstep_size = {a = 0.01, b = 2.0, chi = 0.6}\nconsensus_step = 0.2\nnoise = "common"',
+    )
+    assert result.exit_code == 0, result.output
+    assert accord.Run.load(folder / "out" / "run.nc").draws.shape == (2, 20, 4, 3)
+
+
+def test_a_model_of_ones_own(folder):
+    (folder / "mymodel.py").write_text(
+        "import accord\n\ndef build(shards, scale):\n"
+        "    return accord.models.linear_regression(shards, noise_scale=scale)\n"
+    )
+    result = invoke(folder, model='name = "mymodel:build"\nscale = 2.0')
+    assert result.exit_code == 0, result.output
+
+
+def test_the_example_runs(tmp_path):
+    result = CliRunner().invoke(app, ["run", str(EXAMPLE), "--output", str(tmp_path / "deep" / "results")])
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "deep" / "results" / "summary.csv", index_col="parameter")
+    # the data were made with recovery rising with the dose and falling with age
+    assert table.loc["dose", "average 5%"] > 0 > table.loc["age", "average 95%"]
+
+
+def test_another_run_is_never_overwritten(folder):
+    assert invoke(folder, "--quiet").exit_code == 0
+    before = (folder / "out" / "run.nc").read_bytes()
+    result = invoke(folder)
+    assert result.exit_code == 1
+    assert "holds another run (run.nc)" in result.stderr
+    assert (folder / "out" / "run.nc").read_bytes() == before
+
+
+def test_a_diverging_run_keeps_its_draws(folder):
+    result = invoke(
+        folder,
+        model='name = "poisson_regression"',
+        method='name = "DESGLD"\nstep_size = 3.0\ntemperature = 50.0',
+        run='draws = 5000\nburn_in = 0\nchains = 1\nseed = 0\noutput = "out"',
+    )
+    assert result.exit_code == 1
+    assert "became non-finite in round" in result.stderr
+    assert "DESGLD is stable for step_size below" in result.stderr
+    assert np.isfinite(accord.Run.load(folder / "out" / "run.nc").draws).all()
+
+
+BAD = {
+    "method": ({"method": 'name = "DESGDL"\nstep_size = 0.1'}, "unknown method 'DESGDL', did you mean 'DESGLD'?"),
+    "number": (
+        {"method": 'name = "DESGLD"\nstepsize = 0.1'},
+        "unknown number of DESGLD 'stepsize', did you mean 'step_size'?",
+    ),
+    "missing number": (
+        {"method": 'name = "DESGHMC"\nstep_size = 0.1'},
+        "method DESGHMC: missing a required argument: 'friction'",
+    ),
+    "schedule": ({"method": 'name = "DESGLD"\nstep_size = {a = 1.0, c = 2.0}'}, "schedule step_size of DESGLD"),
+    "network": ({"network": 'name = "rng"'}, "unknown network 'rng', did you mean 'ring'?"),
+    "model": ({"model": 'name = "logistic"'}, "unknown model 'logistic', did you mean 'logistic_regression'?"),
+    "module": ({"model": 'name = "nowhere:build"'}, "'nowhere:build' cannot be loaded"),
+    "model number": (
+        {"model": 'name = "logistic_regression"\nvariance = 1.0'},
+        "unexpected keyword argument 'variance'",
+    ),
+    "draws": ({"run": 'draws = 0\noutput = "out"'}, "draws in [run] must be a whole number >= 1, found 0"),
+    "negative draws": ({"run": 'draws = -5\noutput = "out"'}, "found -5"),
+    "run key": ({"run": 'drws = 5\noutput = "out"'}, "unknown key of [run] 'drws', did you mean 'draws'?"),
+    "output": ({"run": "draws = 5"}, "[run] must name an output folder"),
+    "data key": ({"data": 'file = "site-0.csv"\ntarget = "y"\nagnts = 3'}, "did you mean 'agents'?"),
+    "target": ({"data": 'files = "site-*.csv"'}, "[data] must have the key 'target'"),
+    "column": ({"data": 'files = "site-*.csv"\ntarget = "yy"'}, "unknown column 'yy', did you mean 'y'?"),
+    "labels": (
+        {"data": 'files = "site-*.csv"\ntarget = "age"'},
+        "labels of a logistic regression must be 0 or 1, agent 0 has",
+    ),
+    "glob": ({"data": 'files = "nothing-*.csv"\ntarget = "y"'}, "no file matches"),
+    "toml": ({"data": "files = = 3"}, "is not valid TOML"),
+    "step": ({"method": 'name = "DESGLD"\nstep_size = -1.0'}, "step_size must be a finite number > 0, found -1.0"),
+    "unstable": (
+        {"model": 'name = "linear_regression"', "method": 'name = "DESGLD"\nstep_size = 30.0'},
+        "the stability bound of DESGLD",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_one_line_and_nothing_is_written(folder, name):
+    sections, message = BAD[name]
+    result = invoke(folder, **sections)
+    assert result.exit_code == 1
+    # one line says it, without a traceback
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in result.output
+    assert not (folder / "out" / "run.nc").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("dose,age,y\n", "site-1.csv"),
+        ('dose,age,y\n1,"2\n', "site-1.csv"),
+        ("dose,age,y\n1,nan,0\n", "site-1.csv"),
+    ],
+    ids=["empty", "header", "broken", "nan"],
+)
+def test_a_bad_csv_is_named(folder, content, message):
+    (folder / "site-1.csv").write_text(content)
+    result = invoke(folder)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "site-1.csv" in result.stderr
+
+
+def test_a_missing_config_and_a_missing_section(folder):
+    result = CliRunner().invoke(app, ["run", str(folder / "none.toml")])
+    assert (result.exit_code, "no such config file" in result.stderr) == (1, True)
+    (folder / "half.toml").write_text('[data]\nfile = "a.csv"\n')
+    result = CliRunner().invoke(app, ["run", str(folder / "half.toml")])
+    assert (result.exit_code, "must have a [model] section" in result.stderr) == (1, True)
+    (folder / "typo.toml").write_text("[dta]\n")
+    result = CliRunner().invoke(app, ["run", str(folder / "typo.toml")])
+    assert "unknown section 'dta', did you mean 'data'?" in result.stderr
+
+
+def test_version():
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.stdout == f"accord {accord.__version__}\n"
