@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # The column of Run.summary() that names the agent furthest from the average.
 _WORST = ("worst agent", "agent")
-_NAME_WIDTH = 10
+_NAME_WIDTH = 11
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
 _FORMATS = {"ess": ".0f", "rhat": ".3f"}
 
@@ -139,9 +139,7 @@ def _write(drawn: Run, job: Job, config: Path) -> None:
 def _report(drawn: Run, sites: tuple[str, ...]) -> None:
     """Print the posterior, the average beside the worst agent, and what the run cost."""
     summary = _summary(drawn, sites)
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), caption=_cost(drawn), caption_justify="left"
-    )
+    table = Table(box=None, padding=(0, 1, 0, 0), caption=_cost(drawn), caption_justify="left")
     table.add_column("average", overflow="fold", min_width=_NAME_WIDTH)
     for block, name in summary.columns:
         named = (block, name) == _WORST
@@ -154,7 +152,10 @@ def _report(drawn: Run, sites: tuple[str, ...]) -> None:
             min_width=_NAME_WIDTH if named else None,
         )
     for parameter, row in summary.iterrows():
-        cells = [v if column == _WORST else format(v, _FORMATS.get(column[1], "#.3g")) for column, v in row.items()]
+        # as many decimals as show two digits of the sd
+        sd = row["average", "sd"]
+        decimals = int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if sd > 0 else 3
+        cells = [v if c == _WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
         table.add_row(str(parameter), *cells)
     Console().print(table)
 

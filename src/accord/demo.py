@@ -182,13 +182,14 @@ def findings(rows: list[Row], net: Network) -> list[str]:
     sgld, tracking, tracked, published, calibrated = (by_label[entry.label] for entry in ENTRIES)
     trusted = [row.label for row in rows if row.trusted]
     temperature = net.max_degree / (2 * RHO)
+    wide = f"{tracking.sd_high:.2f} times too wide; noise common to all agents leaves {tracked.sd_high:.2f}"
     return [
         f"trust: every agent's sd within {SD_TOLERANCE:.0%} and mean within {MEAN_TOLERANCE} sd of the reference: "
         + (", ".join(trusted) if trusted else "none of them")
         + ".",
         f"DE-SGLD: the agents' gradients differ, which pulls their means apart, by up to {sgld.mean_error:.2f} sd.",
         f"GT-DULA tracks the average gradient (mean error {tracking.mean_error:.2f} sd), but noise of its own "
-        f"makes an agent's sd up to {tracking.sd_high:.2f} times too wide; noise common to all agents leaves {tracked.sd_high:.2f}.",
+        f"makes an agent's sd up to {wide}.",
         f"D-ADMMS as published has the temperature degree / (2 rho) = {temperature:.2f} on a ring instead of 1: its "
         f"sds are as small as {published.sd_low:.2f} of the truth.",
         f"Calibrated, with common noise, the same method has sds of {calibrated.sd_low:.2f} to "
