@@ -1,5 +1,6 @@
 """Every form of a neighbour sum is the same matrix product."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
@@ -23,7 +24,7 @@ GRAPHS = {
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operators_are_the_matrix(name):
     net, form = GRAPHS[name]
-    x = np.random.default_rng(0).standard_normal((net.num_agents, 6)).astype(np.float32)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((net.num_agents, 6)))
     for matrix in (net.weights("metropolis"), net.adjacency):
         apply = exchange.operator(matrix)
         np.testing.assert_allclose(apply(x), scipy.sparse.csr_array(matrix) @ x, rtol=1e-4, atol=1e-5)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.random import threefry2x32_p
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Num, UInt32
 
 # The counter that stands for all agents when they share their noise.
 EVERY_AGENT = 0xFFFFFFFF
@@ -28,7 +29,7 @@ class Stream(enum.IntEnum):
     FIRST_BATCH = 3
 
 
-def seed_words(seed: int) -> UInt32[Array, 2]:
+def seed_words(seed: Any) -> UInt32[Array, 2]:
     """The two 32-bit words of a seed.
 
     Raises
@@ -63,7 +64,7 @@ def bits(
     )
 
 
-def normals(words: tuple[Array, Array], dtype: jnp.dtype) -> tuple[Array, Array]:
+def normals(words: tuple[Array, Array], dtype: Any) -> tuple[Array, Array]:
     """Standard normals from random words: 24 of their bits, symmetric about 0 and never infinite."""
 
     def convert(word: Array) -> Array:
@@ -75,7 +76,7 @@ def normals(words: tuple[Array, Array], dtype: jnp.dtype) -> tuple[Array, Array]
     return convert(words[0]), convert(words[1])
 
 
-def joined(halves: tuple[Array, Array], count: int) -> Float[Array, "agent count chain"]:
+def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count chain"]:
     """The `count` numbers of each agent and chain from their two halves."""
     return jax.lax.slice_in_dim(jnp.concatenate(halves, axis=1), 0, count, axis=1)
 

@@ -19,7 +19,7 @@ Vector = Float[Array, " dim"]
 
 
 def proximal_point(
-    agent: Agent, center: Vector, strength: Array, *, start: Vector, tolerance: Array
+    agent: Agent, center: Vector, strength: Array, *, start: Vector, tolerance: Array | float
 ) -> tuple[Vector, Array]:
     """The proximal point of f_i, and its error where that is above the tolerance.
 

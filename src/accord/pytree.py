@@ -15,6 +15,14 @@ def static(**kwargs: Any) -> Any:
     return dataclasses.field(metadata={"static": True}, **kwargs)
 
 
+def unchecked(cls: type[T], **values: Any) -> T:
+    """An instance made around the constructor: a pytree of anything but data, such as the axes of a `vmap`."""
+    instance = object.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(instance, name, value)
+    return instance
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
 def pytree(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree; `static` fields become part of its structure.
@@ -31,10 +39,7 @@ def pytree(cls: type[T]) -> type[T]:
         return tuple(getattr(value, n) for n in leaves), tuple(getattr(value, n) for n in fixed)
 
     def unflatten(aux: tuple[Any, ...], children: tuple[Any, ...]) -> T:
-        value = object.__new__(cls)
-        for name, child in zip(leaves + fixed, (*children, *aux), strict=True):
-            object.__setattr__(value, name, child)
-        return value
+        return unchecked(cls, **dict(zip(leaves + fixed, (*children, *aux), strict=True)))
 
     jax.tree_util.register_pytree_node(cls, flatten, unflatten)
     return cls

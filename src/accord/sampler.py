@@ -44,8 +44,9 @@ class Facts(NamedTuple):
 class Agent:
     """One agent, as a method sees it: its place, its data behind f_i and its gradients, and the round."""
 
-    index: Int[Array, ""]
-    degree: Float[Array, ""]
+    # with a leading agent axis where an engine holds all agents in one
+    index: UInt32[Array, "*agent"]
+    degree: Float[Array, "*agent"]
     shard: Shard
     round: Int[Array, ""]
     facts: Facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ DENSE_AGENTS = 256
 MAX_SHIFTS = 8
 
 
+@runtime_checkable
 class Operator(Protocol):
     """A matrix over the agents."""
 

@@ -18,7 +18,7 @@ from ..mixing import chebyshev_coefficients
 from ..network import Network
 from ..noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
 from ..posterior import Posterior, Potential, Shard
-from ..pytree import pytree, static
+from ..pytree import pytree, static, unchecked
 from ..sampler import Agent, Facts, Inbox, Noise, Sampler
 from .exchange import Operator, operator, over_agents
 
@@ -69,7 +69,7 @@ class Problem:
 
 
 # Which parts of stacked agents carry the agent axis.
-AGENT_AXES = Agent(index=0, degree=0, shard=0, round=None, facts=None, potential=None)  # type: ignore[arg-type]
+AGENT_AXES = unchecked(Agent, index=0, degree=0, shard=0, round=None, facts=None, potential=None)
 
 
 class RawNoise(NamedTuple):
