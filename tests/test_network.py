@@ -102,17 +102,17 @@ def test_random_networks_follow_their_seed_and_their_parameters():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Network.ring(0), "n must be an integer >= 1, found 0"),
-        (lambda: Network.star(2.0), r"n must be an integer >= 1, found 2\.0"),
-        (lambda: Network.complete(True), "n must be an integer >= 1, found True"),
-        (lambda: Network.path("3"), "n must be an integer >= 1, found '3'"),
-        (lambda: Network.empty(-1), "n must be an integer >= 1, found -1"),
-        (lambda: Network.grid(2, 0), "columns must be an integer >= 1, found 0"),
-        (lambda: Network.tree(0), "layers must be an integer >= 1, found 0"),
+        (lambda: Network.ring(0), "n must be a whole number >= 1, found 0"),
+        (lambda: Network.star(2.0), r"n must be a whole number >= 1, found 2\.0"),
+        (lambda: Network.complete(True), "n must be a whole number >= 1, found True"),
+        (lambda: Network.path("3"), "n must be a whole number >= 1, found '3'"),
+        (lambda: Network.empty(-1), "n must be a whole number >= 1, found -1"),
+        (lambda: Network.grid(2, 0), "columns must be a whole number >= 1, found 0"),
+        (lambda: Network.tree(0), "layers must be a whole number >= 1, found 0"),
         (lambda: Network.erdos_renyi(5, 1.5, seed=0), r"p must be a number in \[0, 1\], found 1\.5"),
         (lambda: Network.erdos_renyi(5, float("nan"), seed=0), r"p must be a number in \[0, 1\], found nan"),
-        (lambda: Network.erdos_renyi(5, 0.5, seed=None), "seed must be an integer >= 0, found None"),
-        (lambda: Network.regular(5, 2, seed=None), "seed must be an integer >= 0, found None"),
+        (lambda: Network.erdos_renyi(5, 0.5, seed=None), "seed must be a whole number >= 0, found None"),
+        (lambda: Network.regular(5, 2, seed=None), "seed must be a whole number >= 0, found None"),
         (lambda: Network.regular(5, 3, seed=0), r"n \* degree must be even, found 5 \* 3 = 15"),
         (lambda: Network.regular(4, 4, seed=0), "degree must be below n, found degree = 4 and n = 4"),
         (lambda: Network.from_edges(3, [(0, 3)]), r"edge \(0, 3\) leaves the agents 0\.\.2"),
@@ -121,8 +121,8 @@ def test_random_networks_follow_their_seed_and_their_parameters():
         (lambda: Network.from_edges(3, [(0, 1, 2)]), r"found int64 of shape \(1, 3\)"),
         (lambda: Network.from_edges(3, [(0.0, 1.0)]), "edges must be integers .* found float64"),
         (lambda: Network(3, [(0, 1)], labels=["a", "b", "a"]), "labels must be 3 distinct names, found 2 in 3"),
-        (lambda: Network.ring(3).neighbors(3), r"i must be an integer in 0\.\.2, found 3"),
-        (lambda: Network.ring(3).spanning_tree(-1), r"root must be an integer in 0\.\.2, found -1"),
+        (lambda: Network.ring(3).neighbors(3), r"i must be a whole number in 0\.\.2, found 3"),
+        (lambda: Network.ring(3).spanning_tree(-1), r"root must be a whole number in 0\.\.2, found -1"),
     ],
 )
 def test_bad_arguments_are_named_with_their_value(make, message):
@@ -163,7 +163,7 @@ def test_to_networkx_survives_labels_that_are_a_permutation_of_the_numbers():
     [
         (nx.DiGraph([(0, 1)]), ValueError, "directed"),
         (nx.Graph([("a", "b"), ("b", "b")]), ValueError, "self loop at node 'b'"),
-        (nx.Graph(), ValueError, "num_agents must be an integer >= 1, found 0"),
+        (nx.Graph(), ValueError, "num_agents must be a whole number >= 1, found 0"),
         ([(0, 1)], TypeError, "found list"),
     ],
 )
@@ -225,7 +225,7 @@ def test_build_makes_each_network_by_name(name, num_agents, options, expected):
         ("ring", 5, {"rows": 3}, "network 'ring' has no option 'rows'"),
         ("ring", 5, {"n": 5}, "network 'ring' has no option 'n'"),
         ("regular", 8, {"degree": 3}, r"network 'regular' needs the options \['seed'\]"),
-        ("ring", 0, {}, "num_agents must be an integer >= 1, found 0"),
+        ("ring", 0, {}, "num_agents must be a whole number >= 1, found 0"),
     ],
 )
 def test_build_names_what_is_wrong(name, num_agents, options, message):

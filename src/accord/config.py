@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from . import data, models, samplers
+from .checks import whole_number
 from .errors import unknown_name_error
 from .network import Network
 from .posterior import Posterior
@@ -98,9 +99,7 @@ def _check_counts(run: dict[str, Any]) -> None:
     """Refuse bad counts before any data is read; `sample` checks them again for callers from Python."""
     known = inspect.signature(sample).parameters
     for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1)):
-        value = run.get(name, known[name].default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} in [run] must be a whole number >= {least}, found {value!r}")
+        whole_number(f"{name} in [run]", run.get(name, known[name].default), least)
 
 
 def _read_table(section: dict[str, Any], folder: Path) -> data.Table:

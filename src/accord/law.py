@@ -21,6 +21,7 @@ import scipy.sparse
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
+from .checks import whole_number
 from .engines.local import build_problem, everywhere, initial_state, network_round, positions
 from .gaussian import Gaussian
 from .initial import starting_law
@@ -64,8 +65,7 @@ class Moments:
 
     def agent(self, i: int) -> Gaussian:
         """The law of one agent's position."""
-        if not 0 <= i < self.num_agents:
-            raise ValueError(f"agent must be from 0 to {self.num_agents - 1}, found {i}")
+        i = whole_number("agent", i, 0, self.num_agents - 1)
         dim = self.joint.dim // self.num_agents
         span = slice(i * dim, (i + 1) * dim)
         return Gaussian(self.joint.mean[span], self.joint.cov[span, span])
@@ -128,6 +128,17 @@ class Law:
 
         return jax.jit(advance)
 
+    # compiled once, for schedules differentiate every round
+    @cached_property
+    def _state_columns(self) -> Callable[..., jax.Array]:
+        silence = self._silence
+        return _columns(lambda z, k: self._round(z, silence, k), np.zeros(self._known[0][0].size))
+
+    @cached_property
+    def _noise_columns(self) -> Callable[..., jax.Array]:
+        zero = np.zeros(self._known[0][0].size)
+        return _columns(lambda w, k: self._round(zero, w, k), self._silence)
+
     def _affine(self, k: int) -> Affine:
         """The map of round k. With constant steps rounds from 1 on are one; a method may begin differently."""
         key = min(k, 1) if self._constant else k
@@ -141,8 +152,8 @@ class Law:
         size, silence = self._known[0][0].size, self._silence
         zero = np.zeros(size)
         with jax.enable_x64(True):
-            A = _jacobian(lambda z, k: self._round(z, silence, k), zero, np.int32(k))
-            B = _jacobian(lambda w, k: self._round(zero, w, k), silence, np.int32(k))
+            A = _assemble(self._state_columns, size, np.int32(k))
+            B = _assemble(self._noise_columns, silence.size, np.int32(k))
             c = np.asarray(self._round(zero, silence, np.int32(k)))
             generator = np.random.default_rng(0)
             z, w = generator.standard_normal(size), generator.standard_normal(silence.size)
@@ -154,8 +165,7 @@ class Law:
 
     def at(self, k: int) -> Moments:
         """The law after k rounds, k >= 0 (the state that `burn_in + (t + 1) * thin = k` draws)."""
-        if isinstance(k, bool) or int(k) != k or k < 0:
-            raise ValueError(f"k must be a whole number of rounds >= 0, found {k!r}")
+        k = whole_number("k", k, 0)
         nearest = max(r for r in self._known if r <= k)
         z, P = self._known[nearest]
         for r in range(nearest, k):
@@ -279,20 +289,29 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     return Law(post, net, sampler, init)
 
 
-def _jacobian(function: Callable[..., Any], x: Any, *arguments: Any) -> scipy.sparse.csr_array:
-    """The derivative of `function(x, *arguments)` by x, as a sparse matrix, some columns at a time."""
+def _jacobian(function: Callable[[Any], Any], x: Any) -> scipy.sparse.csr_array:
+    """The derivative of `function` at x, as a sparse matrix."""
+    return _assemble(_columns(function, x), np.size(x))
+
+
+def _columns(function: Callable[..., Any], x: Any) -> Callable[..., jax.Array]:
+    """A compiled function (first, *arguments) -> the columns from `first` on of the derivative at x by x."""
     x = jnp.asarray(x)
-    width = min(_COLUMNS, x.size)
 
     @jax.jit
     def columns(first: jax.Array, *arguments: Any) -> jax.Array:
-        tangents = (jnp.arange(width)[:, None] + first == jnp.arange(x.size)[None]).astype(x.dtype)
+        basis = jnp.arange(min(_COLUMNS, x.size))[:, None] + first == jnp.arange(x.size)[None]
         push = jax.vmap(lambda t: jax.jvp(lambda y: function(y, *arguments), (x,), (t,))[1], out_axes=-1)
-        return push(tangents)
+        return push(basis.astype(x.dtype))
 
-    blocks = [np.asarray(columns(first, *arguments)) for first in range(0, x.size, width)]
+    return columns
+
+
+def _assemble(columns: Callable[..., jax.Array], size: int, *arguments: Any) -> scipy.sparse.csr_array:
+    """All columns, some at a time, as a sparse matrix."""
+    blocks = [np.asarray(columns(first, *arguments)) for first in range(0, size, min(_COLUMNS, size))]
     matrix = scipy.sparse.hstack([scipy.sparse.csr_array(block) for block in blocks], format="csr")
-    return scipy.sparse.csr_array(matrix[:, : x.size])
+    return scipy.sparse.csr_array(matrix[:, :size])
 
 
 def _sandwich(A: Any, P: Matrix) -> Matrix:

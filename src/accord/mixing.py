@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,29 @@ if TYPE_CHECKING:
 
 # Rounding of a single-precision matrix; what is left of it is removed after the checks.
 _TOLERANCE = 1e-6
+
+
+class MixingMatrix:
+    """A user's mixing matrix, held sparsely, that compares and hashes by its content and prints in a few words.
+
+    Methods keep it as static data: compiled programs are looked up by it, and runs record its text.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix)
+        entries = scipy.sparse.csr_array(self.matrix) if self.matrix.ndim == 2 else None
+        parts = (self.matrix,) if entries is None else (entries.indptr, entries.indices, entries.data)
+        content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        self._digest = hashlib.sha256(repr(self.matrix.shape).encode() + content).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MixingMatrix) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __repr__(self) -> str:
+        return f"<mixing matrix {self.matrix.shape}, sha256 {self._digest[:12]}>"
 
 
 def _metropolis(network: Network) -> np.ndarray:
@@ -54,6 +78,8 @@ RULES: dict[str, Callable[..., np.ndarray]] = {
 
 def checked_weights(network: Network, mixing: Any) -> scipy.sparse.csr_array:
     """Return the part of a user's matrix that lies on the edges, after checking all of it."""
+    if isinstance(mixing, MixingMatrix):
+        mixing = mixing.matrix
     mixing = mixing if scipy.sparse.issparse(mixing) else np.asarray(mixing)
     if mixing.dtype.kind not in "iuf":
         raise ValueError(f"the mixing matrix must hold real numbers, found dtype {mixing.dtype}")
@@ -94,6 +120,13 @@ def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list
         coefficients.append((2.0 * following / s if s > 0 else 1.0, following * ratio))
         ratio = following
     return coefficients
+
+
+def contraction(weights: scipy.sparse.csr_array, rounds: int) -> float:
+    """1 / T_K(1/s): what is left of disagreement, and the bound on every other eigenvalue of P than 1."""
+    smallest, second = extreme_eigenvalues(weights)
+    s = max(abs(smallest), abs(second))
+    return float(1.0 / np.cosh(rounds * np.arccosh(1.0 / s))) if s > 0 else 0.0
 
 
 def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:

@@ -10,8 +10,8 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
+from .checks import positive
 from .posterior import Posterior
-from .schedules import require_positive
 
 Rows = tuple[np.ndarray, np.ndarray]
 
@@ -101,8 +101,8 @@ def linear_regression(
     names
         Names of the coefficients, the columns of X.
     """
-    require_positive("noise_scale", noise_scale)
-    require_positive("prior_variance", prior_variance)
+    positive("noise_scale", noise_scale)
+    positive("prior_variance", prior_variance)
     dim = _check_regression(shards)
     likelihood = Partial(_linear, float(noise_scale) ** -2)
     return Posterior(
@@ -129,7 +129,7 @@ def logistic_regression(
     ValueError
         A label is not 0 or 1 (agent and value are named).
     """
-    require_positive("prior_variance", prior_variance)
+    positive("prior_variance", prior_variance)
     dim = _check_regression(shards)
     for agent, (_, y) in enumerate(shards):
         wrong = np.setdiff1d(np.asarray(y), [0, 1])
@@ -157,7 +157,7 @@ def poisson_regression(
     ValueError
         A count is negative or not whole (agent and value are named).
     """
-    require_positive("prior_variance", prior_variance)
+    positive("prior_variance", prior_variance)
     dim = _check_regression(shards)
     for agent, (_, y) in enumerate(shards):
         y = np.asarray(y)
@@ -177,7 +177,7 @@ def power(centers: np.ndarray, exponent: float) -> Posterior:
     exponent
         p, > 1: convex with a continuous gradient; 1.5 in the paper.
     """
-    require_positive("exponent - 1", exponent - 1.0)
+    positive("exponent - 1", exponent - 1.0)
     centers = np.asarray(centers, np.float64)
     centers = centers[:, None] if centers.ndim == 1 else centers
     if centers.ndim != 2:

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from operator import index as as_index
 from typing import Any
 
 import networkx as nx
@@ -14,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse import csgraph
 
+from .checks import whole_number
 from .errors import unknown_name_error
 from .mixing import RULES, checked_weights
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
@@ -59,7 +59,7 @@ class Network:
 
     def __post_init__(self) -> None:
         """Check the fields and bring the edges to i < j, sorted, each once."""
-        n = _integer("num_agents", self.num_agents, 1)
+        n = whole_number("num_agents", self.num_agents, 1)
         edges = _canonical_edges(n, self.edges)
         labels = tuple(self.labels) or tuple(range(n))
         if len(labels) != n or len(set(labels)) != n:
@@ -70,52 +70,52 @@ class Network:
     @classmethod
     def ring(cls, n: int) -> Network:
         """Return n >= 1 agents in a circle; two agents share one edge, one agent has none."""
-        n = _integer("n", n, 1)
+        n = whole_number("n", n, 1)
         i = np.arange(n if n > 2 else n - 1)
         return cls(n, np.column_stack([i, (i + 1) % n]), f"ring({n})")
 
     @classmethod
     def complete(cls, n: int) -> Network:
         """Return n >= 1 agents of which each talks to all others."""
-        n = _integer("n", n, 1)
+        n = whole_number("n", n, 1)
         return cls(n, np.column_stack(np.triu_indices(n, 1)), f"complete({n})")
 
     @classmethod
     def star(cls, n: int) -> Network:
         """Return n >= 1 agents of which agent 0, the hub, talks to all others."""
-        n = _integer("n", n, 1)
+        n = whole_number("n", n, 1)
         return cls(n, np.column_stack([np.zeros(n - 1, int), np.arange(1, n)]), f"star({n})")
 
     @classmethod
     def path(cls, n: int) -> Network:
         """Return n >= 1 agents in a line."""
-        n = _integer("n", n, 1)
+        n = whole_number("n", n, 1)
         return cls(n, np.column_stack([np.arange(n - 1), np.arange(1, n)]), f"path({n})")
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Network:
         """Return rows * columns agents on a grid, numbered row by row."""
-        rows, columns = _integer("rows", rows, 1), _integer("columns", columns, 1)
+        rows, columns = whole_number("rows", rows, 1), whole_number("columns", columns, 1)
         graph = nx.grid_2d_graph(rows, columns)
         return cls(rows * columns, _graph_edges(graph, sorted(graph)), f"grid({rows}, {columns})")
 
     @classmethod
     def tree(cls, layers: int) -> Network:
         """Return the perfect binary tree of 2**layers - 1 agents, numbered layer by layer from the root."""
-        layers = _integer("layers", layers, 1)
+        layers = whole_number("layers", layers, 1)
         n = 2**layers - 1
         return cls(n, _graph_edges(nx.balanced_tree(2, layers - 1), range(n)), f"tree({layers})")
 
     @classmethod
     def empty(cls, n: int) -> Network:
         """Return n >= 1 agents who do not talk at all."""
-        n = _integer("n", n, 1)
+        n = whole_number("n", n, 1)
         return cls(n, np.zeros((0, 2), np.int64), f"empty({n})")
 
     @classmethod
     def erdos_renyi(cls, n: int, p: float, seed: int) -> Network:
         """Return n >= 1 agents, each pair talking with probability p in [0, 1]; it may be disconnected."""
-        n, seed = _integer("n", n, 1), _integer("seed", seed, 0)
+        n, seed = whole_number("n", n, 1), whole_number("seed", seed, 0)
         if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
             raise ValueError(f"p must be a number in [0, 1], found {p!r}")
         graph = nx.fast_gnp_random_graph(n, float(p), seed=seed)
@@ -124,7 +124,7 @@ class Network:
     @classmethod
     def regular(cls, n: int, degree: int, seed: int) -> Network:
         """Return n agents with `degree` neighbours each, at random; 0 <= degree < n, n * degree even."""
-        n, degree, seed = _integer("n", n, 1), _integer("degree", degree, 0), _integer("seed", seed, 0)
+        n, degree, seed = whole_number("n", n, 1), whole_number("degree", degree, 0), whole_number("seed", seed, 0)
         if degree >= n:
             raise ValueError(f"degree must be below n, found degree = {degree} and n = {n}")
         if n * degree % 2:
@@ -149,7 +149,7 @@ class Network:
     @classmethod
     def from_edges(cls, n: int, edges: Any) -> Network:
         """Return n >= 1 agents joined by `edges`, pairs of agents (edge, 2); repeated edges count once."""
-        n = _integer("n", n, 1)
+        n = whole_number("n", n, 1)
         return cls(n, edges, f"from_edges({n})")
 
     @classmethod
@@ -171,7 +171,7 @@ class Network:
         ValueError
             If the name or an option is unknown, an option is missing, or the number of agents is another.
         """
-        num_agents = _integer("num_agents", num_agents, 1)
+        num_agents = whole_number("num_agents", num_agents, 1)
         if name not in _BUILDERS:
             raise unknown_name_error("network", name, _BUILDERS)
         builder = _BUILDERS[name]
@@ -237,7 +237,7 @@ class Network:
 
     def neighbors(self, i: int) -> np.ndarray:
         """Return the neighbours of agent i in increasing order, (degree,)."""
-        i = _integer("i", i, 0, self.num_agents - 1)
+        i = whole_number("i", i, 0, self.num_agents - 1)
         start, stop = self._adjacency.indptr[i : i + 2]
         return self._adjacency.indices[start:stop].astype(np.int64)
 
@@ -330,7 +330,7 @@ class Network:
 
         Raises ValueError if the network is not connected.
         """
-        root = _integer("root", root, 0, self.num_agents - 1)
+        root = whole_number("root", root, 0, self.num_agents - 1)
         self.require_connected()
         _, parents = csgraph.breadth_first_order(self._adjacency, root, directed=False)
         return np.where(np.arange(self.num_agents) == root, -1, parents).astype(np.int64)
@@ -379,18 +379,6 @@ _BUILDERS: dict[str, Callable[..., Network]] = {
     "regular": Network.regular,
     "edges": Network.from_edges,
 }
-
-
-def _integer(what: str, value: Any, low: int, high: float = np.inf) -> int:
-    """Return value as an int, or raise ValueError if it is not one in [low, high]."""
-    try:
-        number = low - 1 if isinstance(value, (bool, np.bool_)) else as_index(value)
-    except TypeError:
-        number = low - 1
-    if not low <= number <= high:
-        limits = f">= {low}" if high == np.inf else f"in {low}..{high}"
-        raise ValueError(f"{what} must be an integer {limits}, found {value!r}")
-    return number
 
 
 def _graph_edges(graph: nx.Graph, nodes: Iterable[Hashable]) -> np.ndarray:

@@ -138,6 +138,7 @@ class Posterior:
             (jax.tree_util.keystr(path, simple=True, separator=".") or "x", leaf.shape)
             for (path, _), leaf in zip(paths, leaves, strict=True)
         )
+        _check_variables([name for name, _ in self.variables])
         self.names = _names(self.variables) if names is None else tuple(names)
         if len(self.names) != self.dim or len(set(self.names)) != self.dim:
             raise ValueError(f"names must be {self.dim} different strings, one a parameter, found {list(self.names)}")
@@ -189,10 +190,14 @@ class Posterior:
 
         return jax.tree.map(pad, *self.shards)
 
+    def _rows(self) -> Shard:
+        """All shards on the device in the present float width; never kept, as widths change and traces end."""
+        return jax.tree.map(jnp.asarray, Shard(self._padded, self.sizes.astype(np.int32), None))
+
     @cached_property
     def _quadratic_form(self) -> Quadratic:
         with jax.enable_x64(True):
-            raw = Shard(jax.tree.map(jnp.asarray, self._padded), jnp.asarray(self.sizes, jnp.int32), None)
+            raw = self._rows()
             zero = jnp.zeros(self.dim)
 
             def expand(shard: Shard) -> Quadratic:
@@ -219,8 +224,7 @@ class Posterior:
         form = None
         if self.quadratic:
             form = self._spectral_form if spectral else self._quadratic_form
-        shard = Shard(self._padded, self.sizes.astype(np.int32), form)
-        return jax.tree.map(jnp.asarray, shard)
+        return self._rows()._replace(quadratic=jax.tree.map(jnp.asarray, form))
 
     def _check_quadratic(self) -> None:
         form = self._quadratic_form
@@ -239,8 +243,7 @@ class Posterior:
             )
 
     def _map(self, function: Callable[[Shard, Array], PyTree], x: np.ndarray) -> PyTree:
-        shards = Shard(jax.tree.map(jnp.asarray, self._padded), jnp.asarray(self.sizes, jnp.int32), None)
-        return jax.jit(jax.vmap(function, in_axes=(0, None)))(shards, jnp.asarray(x))
+        return jax.jit(jax.vmap(function, in_axes=(0, None)))(self._rows(), jnp.asarray(x))
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """Gradients of all potentials at one position, shape (agent, dim), in double precision."""
@@ -257,12 +260,8 @@ class Posterior:
 
     def logdensity(self, x: Float[Array, " dim"]) -> Array:
         """Log density of the pooled posterior, up to a constant, at a flat position; differentiable."""
-        values = jax.vmap(self.potential.value, in_axes=(0, None))(self._pooled, x)
+        values = jax.vmap(self.potential.value, in_axes=(0, None))(self._rows(), x)
         return -jnp.sum(values)
-
-    @cached_property
-    def _pooled(self) -> Shard:
-        return self.stacked()._replace(quadratic=None)
 
     def mode(self) -> np.ndarray:
         """The pooled mode, shape (dim,), by trust-region Newton (L-BFGS for many parameters) in double precision.
@@ -275,7 +274,7 @@ class Posterior:
         if self.quadratic:
             return self.exact().mean
         with jax.enable_x64(True):
-            shards = Shard(jax.tree.map(jnp.asarray, self._padded), jnp.asarray(self.sizes, jnp.int32), None)
+            shards = self._rows()
 
             def total(x: Array) -> Array:
                 return jnp.sum(jax.vmap(self.potential.value, in_axes=(0, None))(shards, x))
@@ -339,6 +338,16 @@ class Posterior:
         return expansion
 
 
+def _check_variables(names: list[str]) -> None:
+    """Names of variables must be usable in the tree of a run: unique, no dimension's name, no path."""
+    for name in names:
+        if name in ("chain", "draw", "agent") or "/" in name or names.count(name) > 1:
+            raise ValueError(
+                f"the name {name!r} in init cannot be used: names must differ, hold no '/', and not be chain, draw "
+                "or agent"
+            )
+
+
 def _names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
     names = []
     for name, shape in variables:
@@ -352,11 +361,11 @@ def _splits(log_likelihood: Partial, params: PyTree, shards: Sequence[PyTree]) -
         raise ValueError(f"log_likelihood must return one array, found {type(shape).__name__}")
     if shape.shape == ():
         return False
-    rows = len(jax.tree.leaves(shards[0])[0])
-    if shape.shape == (rows,):
+    leading = jax.tree.leaves(shards[0])[0].shape[:1]
+    if len(leading) == 1 and shape.shape == leading:
         return True
     raise ValueError(
-        f"log_likelihood must return one number a row, shape ({rows},), or a scalar; found shape {shape.shape}"
+        f"log_likelihood must return one number a row, shape {leading}, or a scalar; found shape {shape.shape}"
     )
 
 
@@ -379,6 +388,8 @@ def _check_leaves(shards: Sequence[PyTree]) -> None:
                 )
             if leaf.dtype.kind not in "fiub":
                 raise ValueError(f"shard of agent {agent} must hold numbers, found dtype {leaf.dtype}")
+            if leaf.dtype.kind in "iu" and np.abs(leaf.astype(np.float64)).max() > 2**31 - 1:
+                raise ValueError(f"shard of agent {agent} holds whole numbers beyond 32 bits; pass them as floats")
             if not np.isfinite(leaf).all():
                 where = [int(i) for i in np.argwhere(~np.isfinite(leaf))[0]]
                 raise ValueError(f"shard of agent {agent} holds NaN or infinity, first at index {where}")
@@ -387,6 +398,8 @@ def _check_leaves(shards: Sequence[PyTree]) -> None:
 def _check_rows(shards: Sequence[PyTree]) -> np.ndarray:
     sizes = np.zeros(len(shards), dtype=np.int64)
     for agent, shard in enumerate(shards):
+        if any(leaf.ndim == 0 for leaf in jax.tree.leaves(shard)):
+            raise ValueError(f"shard of agent {agent} holds a single number: every array needs an axis of rows")
         lengths = {len(leaf) for leaf in jax.tree.leaves(shard)}
         if len(lengths) > 1:
             raise ValueError(f"arrays in the shard of agent {agent} differ in rows: {sorted(lengths)}")

@@ -37,14 +37,14 @@ def proximal_point(
     Returns
     -------
     point, error
-        Shape (dim,) and a number: 0 where the tolerance is met, else the size of the last step or gradient / strength
-        (which bounds the distance to the solution), whichever is smaller.
+        Shape (dim,) and a number: 0 where the tolerance is met, else a bound on the distance to the solution,
+        |gradient| / strength, or the size of Newton's last step if that is smaller.
     """
     if agent.shard.quadratic is not None:
         return _closed_form(agent, center, strength)
     solve = _newton if center.size <= NEWTON_DIM else _lbfgs
     # no solver gets closer than a few roundings of x
-    floor = 8.0 * jnp.finfo(center.dtype).eps * (1.0 + jnp.linalg.norm(center))
+    floor = 64.0 * jnp.finfo(center.dtype).eps * (1.0 + jnp.linalg.norm(center))
     point, error = solve(agent, center, strength, start, tolerance + floor)
     return point, jnp.where(error <= tolerance + floor, 0.0, error)
 
@@ -106,7 +106,8 @@ def _lbfgs(agent: Agent, center: Vector, strength: Array, start: Vector, toleran
 
     def unfinished(carry: tuple) -> Array:
         _, gradient, _, count = carry
-        return (distance(gradient) > tolerance) & (count < MAX_ITERATIONS)
+        # at least one step: a start within the tolerance must not be where an optimiser stays
+        return ((distance(gradient) > tolerance) | (count == 0)) & (count < MAX_ITERATIONS)
 
     def step(carry: tuple) -> tuple:
         x, gradient, state, count = carry

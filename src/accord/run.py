@@ -219,11 +219,13 @@ def _statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
 
     draws = draws.astype(np.float64)
     low, high = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
-    # both need at least four draws a chain, and R-hat two chains
-    enough = draws.shape[1] >= 4
-    missing = np.full(draws.shape[2], np.nan)
-    ess = array_stats.ess(draws, chain_axis=0, draw_axis=1) if enough else missing
-    rhat = array_stats.rhat(draws, chain_axis=0, draw_axis=1) if enough and draws.shape[0] > 1 else missing
+    ess, rhat = np.full((2, draws.shape[2]), np.nan)
+    # both need at least four draws a chain that differ, and R-hat two chains
+    varied = np.flatnonzero(np.ptp(draws, axis=1).min(axis=0) > 0)
+    if draws.shape[1] >= 4 and varied.size:
+        ess[varied] = array_stats.ess(draws[..., varied], chain_axis=0, draw_axis=1)
+        if draws.shape[0] > 1:
+            rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
     return {
         "mean": draws.mean(axis=(0, 1)),
         "sd": draws.std(axis=(0, 1)),

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from .checks import whole_number
 from .engines.local import LocalEngine
 from .errors import DivergenceError, unknown_name_error
 from .initial import starting_law
@@ -19,6 +20,7 @@ from .posterior import Posterior
 from .progress import ProgressBar
 from .run import Run, Traffic
 from .sampler import Sampler
+from .schedules import at
 
 ENGINES = {"local": LocalEngine}
 
@@ -27,6 +29,7 @@ _CHUNK_SECONDS = 0.5
 # The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
 # stopped when it does.
 _BOUND_SIZE = 20_000
+_DENSE_BOUND_SIZE = 2_000
 
 
 def sample(
@@ -84,14 +87,8 @@ def sample(
     DivergenceError
         A chain became non-finite; its `run` holds what was drawn before.
     """
-    for name, value, least in (
-        ("draws", draws, 1),
-        ("burn_in", burn_in, 0),
-        ("thin", thin, 1),
-        ("chains", chains, 1),
-    ):
-        if isinstance(value, bool) or int(value) != value or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}, found {value!r}")
+    draws, burn_in = whole_number("draws", draws, 1), whole_number("burn_in", burn_in, 0)
+    thin, chains = whole_number("thin", thin, 1), whole_number("chains", chains, 1)
     if engine not in ENGINES:
         raise unknown_name_error("engine", engine, ENGINES)
     check_fit(post, net, sampler)
@@ -133,14 +130,20 @@ def check_fit(post: Posterior, net: Network, sampler: Sampler) -> None:
 
 def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
     """Raise `ValueError` where the step is known to be unstable: constant steps on Gaussian posteriors."""
-    if post.quadratic and sampler.is_constant() and post.num_agents * post.dim <= _BOUND_SIZE:
-        bound = sampler.max_step(net, post.hessians())
-        step = getattr(sampler, "step_size", None)
-        if bound is not None and step is not None and not step < bound:
-            raise ValueError(
-                f"step_size {step:.6g} is not below {bound:.6g}, the stability bound of {type(sampler).__name__} "
-                "on this posterior and network"
-            )
+    if not post.quadratic or not sampler.is_constant() or not _bound_is_cheap(post, sampler):
+        return
+    bound, step = sampler.max_step(net, post.hessians()), getattr(sampler, "step_size", None)
+    if bound is not None and step is not None and not step < bound:
+        raise ValueError(
+            f"step_size {step:.6g} is not below {bound:.6g}, the stability bound of {type(sampler).__name__} "
+            "on this posterior and network"
+        )
+
+
+def _bound_is_cheap(post: Posterior, sampler: Sampler) -> bool:
+    # several exchanges fill the matrix that the bound factors
+    limit = _BOUND_SIZE if sampler.exchanges_per_round() == 1 else _DENSE_BOUND_SIZE
+    return post.num_agents * post.dim <= limit
 
 
 def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:
@@ -240,7 +243,7 @@ def _drive(machine: LocalEngine, carry: Any, tape: _Tape, bar: ProgressBar) -> N
     while tape.count < tape.draws:
         count = min(chunk.size((tape.draws - tape.count) * tape.thin, tape.thin) // tape.thin, machine.capacity)
         before = carry
-        carry, records = chunk.timed(partial(machine.record, carry, count, tape.thin), count * tape.thin)
+        carry, records = chunk.timed(partial(machine.record, carry, count, tape.thin), count * tape.thin, tape.thin)
         _require_finite(machine, before, carry, count * tape.thin, tape, records)
         tape.append(records, count)
         tape.rounds += count * tape.thin
@@ -256,13 +259,13 @@ class _Chunk:
     def size(self, left: int, least: int = 1) -> int:
         return min(max(self.rounds, least), left)
 
-    def timed(self, work: Callable[[], Any], rounds: int) -> Any:
+    def timed(self, work: Callable[[], Any], rounds: int, grain: int = 1) -> Any:
         import jax
 
         start = time.perf_counter()
         result = jax.block_until_ready(work())
         elapsed = time.perf_counter() - start
-        if elapsed < _CHUNK_SECONDS / 2 and rounds >= self.rounds:
+        if elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:
             self.rounds *= 2
         elif elapsed > 2 * _CHUNK_SECONDS:
             self.rounds = max(1, self.rounds // 2)
@@ -275,6 +278,8 @@ def _require_finite(
     """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
     if machine.finite(after).all():
         return
+    if rounds == 0:
+        raise ValueError("init is too large for the float width of the run: it became infinite")
     # the rounds are deterministic, so bisection over re-runs finds the first bad one
     good, bad = 0, rounds
     while bad - good > 1:
@@ -289,15 +294,25 @@ def _require_finite(
     last = tape.rounds + bad - 1
     tape.rounds += bad
     message = f"agent {agent} became non-finite in round {last}"
-    raise DivergenceError(message + _remedy(tape), agent=agent, round=last, run=tape.run() if tape.count else None)
+    raise DivergenceError(
+        message + _remedy(tape, last), agent=agent, round=last, run=tape.run() if tape.count else None
+    )
 
 
-def _remedy(tape: _Tape) -> str:
-    post, method = tape.post, type(tape.sampler).__name__
+def _remedy(tape: _Tape, last: int) -> str:
+    """What to say of a diverged run: the step's bound where one is known, and where the draws are."""
     kept = f"; {tape.count} draws before it are in this error's `run`" if tape.count else ""
+    sampler, step = tape.sampler, getattr(tape.sampler, "step_size", None)
     bound = None
-    if post.num_agents * post.dim <= _BOUND_SIZE:
-        bound = tape.sampler.max_step(tape.net, post.hessians())
-    if bound is None or not np.isfinite(bound):
+    if _bound_is_cheap(tape.post, sampler):
+        try:
+            bound = sampler.max_step(tape.net, tape.post.hessians())
+        except (ArithmeticError, ValueError):
+            # a bound is a help, not worth losing the draws over
+            bound = None
+    if bound is None or step is None or not np.isfinite(bound):
         return kept
-    return f"; {method} is stable for step_size below {bound:.6g}, by the curvature at the posterior's init{kept}"
+    return (
+        f"; {type(sampler).__name__} is stable for step_size below {bound:.6g}, by the curvature at the posterior's "
+        f"init, and it was {float(at(step, last)):.6g} in that round{kept}"
+    )

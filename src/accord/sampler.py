@@ -15,7 +15,6 @@ differentiates these very functions to get a method's exact mean and covariance.
 from __future__ import annotations
 
 import abc
-import numbers
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -23,7 +22,8 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
-from .mixing import chebyshev
+from .checks import whole_number
+from .mixing import MixingMatrix, chebyshev
 from .posterior import Potential, Shard
 from .pytree import pytree, static
 from .schedules import as_step
@@ -115,9 +115,9 @@ class Sampler(abc.ABC):
         Samples exp(-F / temperature), >= 0; 0 removes the noise and leaves the method's optimiser.
     noise
         "independent": every agent draws its own noise. "common": all agents draw the same noise from the shared
-        seed, scaled so that the network average keeps its law; the agents then hardly disagree, and their own
-        draws have the posterior's spread. Its price: neighbours know each other's noise, so that it hides nothing
-        of a gradient.
+        seed, scaled to move the average as independent noise does; the agents then disagree only where their
+        gradients do, and their own draws have the posterior's spread. Its price: neighbours know each other's noise,
+        so that it hides nothing of a gradient.
     """
 
     temperature: float = static(default=1.0)
@@ -141,7 +141,7 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> Any:
-        """The agent's state before round 0."""
+        """The agent's state before round 0. Of the noise only `batch` is given, for a first gradient; `normal` is 0."""
 
     @abc.abstractmethod
     def message(self, agent: Agent, state: Any) -> PyTree:
@@ -176,7 +176,7 @@ class Sampler(abc.ABC):
         return None
 
     def common_scale(self, agent: Agent) -> Array:
-        """What common noise is multiplied by, so that the average has the law it has under independent noise."""
+        """What common noise is multiplied by, so that it moves the average as much as independent noise does."""
         return agent.num_agents**-0.5
 
     def rows_per_gradient(self) -> int | None:
@@ -188,7 +188,7 @@ class Sampler(abc.ABC):
         return 1
 
     def diagnostics(self, state: Any) -> dict[str, Array]:
-        """Numbers of an agent's state worth recording with each draw."""
+        """Numbers of an agent's state to watch; each draw records the largest of all agents and rounds until then."""
         return {}
 
     def complaint(self, statistics: dict[str, np.ndarray]) -> str | None:
@@ -231,8 +231,8 @@ class MixingSampler(Sampler):
         super().__post_init__()
         for name in ("batch_size", "mix_rounds"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1):
-                raise ValueError(f"{name} must be a whole number >= 1, found {value!r}")
+            if value is not None:
+                whole_number(name, value, 1)
 
     def rows_per_gradient(self) -> int | None:
         return self.batch_size
@@ -247,9 +247,6 @@ class MixingSampler(Sampler):
         return chebyshev(weights, self.mix_rounds)
 
 
-def hashable_mixing(mixing: Any) -> Any:
-    """A mixing rule as static data of a compiled method: its name, or a user's matrix as nested tuples."""
-    if isinstance(mixing, str | tuple):
-        return mixing
-    matrix = mixing.toarray() if scipy.sparse.issparse(mixing) else np.asarray(mixing, dtype=np.float64)
-    return tuple(map(tuple, matrix.tolist()))
+def static_mixing(mixing: Any) -> str | MixingMatrix:
+    """A mixing rule as static data of a compiled method: its name, or a user's matrix behind a hash."""
+    return mixing if isinstance(mixing, str | MixingMatrix) else MixingMatrix(mixing)

@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
+from .checks import positive
 from .pytree import pytree
 
 Step = float | Callable[[Any], Any]
@@ -33,8 +34,8 @@ class Polynomial:
     chi: float
 
     def __post_init__(self) -> None:
-        require_positive("a", self.a)
-        require_positive("b", self.b)
+        positive("a", self.a)
+        positive("b", self.b)
         if not 0 <= self.chi < float("inf"):
             raise ValueError(f"chi must be a finite number >= 0, found {self.chi}")
 
@@ -48,11 +49,6 @@ def at(step: Step, k: Any) -> Any:
     return step(k) if callable(step) else step
 
 
-def is_constant(step: Step) -> bool:
-    """Whether a step is the same at every round."""
-    return not callable(step)
-
-
 def rescaled(step: Step, factor: float) -> Step:
     """The step times a number."""
     return (lambda k: factor * at(step, k)) if callable(step) else factor * step
@@ -63,14 +59,8 @@ def as_step(name: str, step: Any) -> Step:
     if isinstance(step, bool) or not (isinstance(step, numbers.Real) or callable(step)):
         raise TypeError(f"{name} must be a number or a function of the round, found {step!r}")
     if not callable(step):
-        require_positive(name, step)
+        positive(name, step)
         return float(step)
-    require_positive(f"{name} at round 0", float(step(jnp.zeros((), jnp.int32))))
+    positive(f"{name} at round 0", float(step(jnp.zeros((), jnp.int32))))
     # a bare function becomes a pytree, so that the method can be an argument of compiled code
     return step if isinstance(step, Partial | Polynomial) else Partial(step)
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise `ValueError` unless a number is finite and > 0."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} must be a finite number > 0, found {value}")

@@ -170,13 +170,18 @@ def largest_curvature(hessians: np.ndarray, metric: sp.csr_array) -> float:
         Shape (agent, dim, dim).
     metric
         A symmetric positive definite (agent, agent) matrix.
+
+    Returns
+    -------
+    float
+        >= 0: negative curvature bounds no step.
     """
     num_agents, dim, _ = hessians.shape
     size = num_agents * dim
     if size <= 500:
         inverse = np.linalg.inv(np.linalg.cholesky(metric.toarray()))
         whitened = np.einsum("ik,kab,jk->iajb", inverse, hessians, inverse).reshape(size, size)
-        return float(np.linalg.eigvalsh(whitened)[-1])
+        return max(0.0, float(np.linalg.eigvalsh(whitened)[-1]))
     solve = splu(sp.csc_array(metric)).solve
     values, vectors = np.linalg.eigh(hessians)
     roots = np.einsum("nij,nj,nkj->nik", vectors, np.sqrt(np.clip(values, 0.0, None)), vectors)
@@ -187,4 +192,9 @@ def largest_curvature(hessians: np.ndarray, metric: sp.csr_array) -> float:
 
     operator = LinearOperator((size, size), matvec=apply, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(size)
-    return float(eigsh(operator, k=1, which="LA", tol=1e-6, v0=start, return_eigenvectors=False)[0])
+    return max(0.0, float(eigsh(operator, k=1, which="LA", tol=1e-6, v0=start, return_eigenvectors=False)[0]))
+
+
+def reciprocal(curvature: float) -> float:
+    """1 / curvature; infinity where there is none, for then every step is stable."""
+    return 1.0 / curvature if curvature > 0 else np.inf

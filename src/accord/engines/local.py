@@ -95,18 +95,21 @@ def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int
     return Problem(sampler, post.potential, shards, index, jnp.asarray(degrees), facts, exchange, seed_words(seed))
 
 
-def draw_noise(problem: Problem, round: Array, chains: int, streams: tuple[Stream, Stream]) -> RawNoise:
+def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     """The noise of a round, for all agents and chains."""
     sampler, dim = problem.sampler, _dim(problem)
-    normal = batch = None
+    normal = None
     if sampler.temperature > 0:
         shared = sampler.noise == "common"
         agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if shared else problem.index
-        normal = normals(bits(problem.seed, chains, round, streams[0], agents, dim), problem.degree.dtype)
-    rows = sampler.rows_per_gradient()
-    if rows is not None:
-        batch = bits(problem.seed, chains, round, streams[1], problem.index, rows)
-    return RawNoise(normal, batch)
+        normal = normals(bits(problem.seed, chains, round, Stream.NORMAL, agents, dim), problem.degree.dtype)
+    return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH))
+
+
+def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> tuple[Array, Array] | None:
+    """Random words that choose the rows of all agents' minibatches, or None for full gradients."""
+    rows = problem.sampler.rows_per_gradient()
+    return None if rows is None else bits(problem.seed, chains, round, stream, problem.index, rows)
 
 
 def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
@@ -172,7 +175,7 @@ class Records(NamedTuple):
 
     draws: Float[Array, "draw kept dim chain"]
     average: Float[Array, "draw dim chain"]
-    # named numbers a chain and draw, the worst over the agents
+    # named numbers of each chain and draw
     statistics: dict[str, Float[Array, "draw chain"]]
 
 
@@ -186,12 +189,20 @@ class Carry(NamedTuple):
     state: Any
     noise: RawNoise
     round: Int[Array, ""]
+    # the largest over agents and rounds so far of what the method watches, by name
+    watched: dict[str, Float[Array, " chain"]]
 
 
 def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     state = network_round(problem, carry.state, assemble(problem, carry.noise, chains), carry.round)
     following = carry.round + 1
-    return Carry(state, draw_noise(problem, following, chains, (Stream.NORMAL, Stream.BATCH)), following)
+    watched = jax.tree.map(jnp.maximum, carry.watched, _watched(problem, state))
+    return Carry(state, draw_noise(problem, following, chains), following, watched)
+
+
+def _watched(problem: Problem, state: Any) -> dict[str, Array]:
+    found = everywhere(lambda agent, own: problem.sampler.diagnostics(own), problem.agents(0), (state,))
+    return {name: value.max(axis=0) for name, value in found.items()}
 
 
 @partial(jax.jit, static_argnames="chains")
@@ -201,12 +212,9 @@ def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> 
         words = bits(problem.seed, chains, jnp.uint32(0), Stream.POSITION, problem.index, position.shape[1])
         normal = joined(normals(words, position.dtype), position.shape[1])
         position = position + jnp.einsum("nij,njc->nic", factor, normal)
-    raw = draw_noise(problem, jnp.int32(0), chains, (Stream.POSITION, Stream.FIRST_BATCH))
-    # no method starts from the update's normals; a batch is all that a first gradient may need
-    noise = assemble(problem, raw._replace(normal=None), chains)
-    state = initial_state(problem, position, noise)
-    first = draw_noise(problem, jnp.int32(0), chains, (Stream.NORMAL, Stream.BATCH))
-    return Carry(state, first, jnp.int32(0))
+    batch = draw_batch(problem, jnp.int32(0), chains, Stream.FIRST_BATCH)
+    state = initial_state(problem, position, assemble(problem, RawNoise(None, batch), chains))
+    return Carry(state, draw_noise(problem, jnp.int32(0), chains), jnp.int32(0), _watched(problem, state))
 
 
 @partial(jax.jit, static_argnames="chains")
@@ -218,22 +226,20 @@ def _advance(problem: Problem, carry: Carry, rounds: Array, chains: int) -> Carr
 def _record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, chains: int, capacity: int
 ) -> tuple[Carry, Records]:
-    def observe(state: Any) -> Records:
-        x = positions(problem, state)
+    def observe(carry: Carry) -> Records:
+        x = positions(problem, carry.state)
         average = x.mean(axis=0)
         distance = jnp.sum((x - average[None]) ** 2, axis=1)
-        found = everywhere(lambda agent, own: problem.sampler.diagnostics(own), problem.agents(0), (state,))
-        statistics = {name: value.max(axis=0) for name, value in found.items()}
-        return Records(x[keep], average, {"consensus_error": jnp.sqrt(distance.mean(axis=0)), **statistics})
+        return Records(x[keep], average, {"consensus_error": jnp.sqrt(distance.mean(axis=0)), **carry.watched})
 
     def one(t: Array, both: tuple[Carry, Records]) -> tuple[Carry, Records]:
         carry, records = both
         carry = _advance(problem, carry, thin, chains)
-        seen = observe(carry.state)
+        seen = observe(carry)
         put = jax.tree.map(lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, t, 0), records, seen)
         return carry, put
 
-    shapes = jax.eval_shape(observe, carry.state)
+    shapes = jax.eval_shape(observe, carry)
     empty = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
     return jax.lax.fori_loop(0, draws, one, (carry, empty))
 

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..checks import positive
 from ..network import Network
 from ..proximal import proximal_point
 from ..pytree import pytree, static
 from ..sampler import Agent, Inbox, Noise, Sampler
-from ..schedules import Step, at, require_positive
+from ..schedules import Step, at
 
 
 class DADMMSState(NamedTuple):
@@ -47,7 +48,7 @@ class DADMMS(Sampler):
         "calibrated" (default) or "published": the scale of the noise.
     tolerance
         Error allowed in each proximal step, as a fraction of the standard deviation of the noise that the step
-        adds at temperature one; a run in which a step misses it warns.
+        adds (at temperature zero, of a millionth of that at temperature one). A run in which a step misses it warns.
     temperature, noise
         As in `Sampler`.
 
@@ -76,7 +77,7 @@ class DADMMS(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("rho")
-        require_positive("tolerance", self.tolerance)
+        positive("tolerance", self.tolerance)
         if self.calibration not in _NOISE:
             raise ValueError(f'calibration must be "calibrated" or "published", found {self.calibration!r}')
 
@@ -102,8 +103,11 @@ class DADMMS(Sampler):
         noise_scale, _ = _NOISE[self.calibration]
         scale = noise_scale(rho, degree)
         center = (x + neighbours / degree) / 2.0 - dual / strength - scale * noise.normal
-        position, error = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * scale)
-        return DADMMSState(position, dual, error / scale)
+        spread = scale * max(self.temperature**0.5, _COLD)
+        if self.noise == "common":
+            spread = spread * self.common_scale(agent)
+        position, error = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
+        return DADMMSState(position, dual, error / spread)
 
     def position(self, state: DADMMSState) -> Float[Array, " dim"]:
         return state.position
@@ -133,6 +137,9 @@ class DADMMS(Sampler):
             return lambda k: 1.0 / (2.0 * total * at(self.rho, k))
         return 1.0 / (2.0 * total * self.rho)
 
+
+# The noise against which proximal steps of the optimiser are judged, relative to that at temperature one.
+_COLD = 1e-6
 
 # For each calibration: the noise's scale s_i at the proximal centre, and what common noise is multiplied by. The
 # degree-weighted average has noise sum_i deg_i s_i w_i / D, D = sum_i deg_i; a shared w scaled by

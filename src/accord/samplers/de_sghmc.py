@@ -9,11 +9,12 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
+from ..checks import positive
 from ..mixing import identity_plus
 from ..network import Network
 from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, MixingSampler, Noise, hashable_mixing
-from ..schedules import Step, at, require_positive, rescaled
+from ..sampler import Agent, Inbox, MixingSampler, Noise, static_mixing
+from ..schedules import Step, at, rescaled
 from ..spectrum import largest_curvature
 
 
@@ -33,8 +34,9 @@ class DESGHMC(MixingSampler):
     DE-SGHMC slides (Gurbuzbalaban et al. 2021), the recursion before Theorem 7, eta = `step_size`, gamma = `friction`.
     The network average follows kinetic Langevin on F; one agent's draws are biased as under DE-SGLD. W must be
     symmetric, doubly stochastic and on the edges. Stable on quadratic potentials while
-    `step_size^2 H < (2 - step_size friction) (I + W)` and `step_size friction < 2`. At `temperature=0` this is the
-    decentralised heavy ball, which ends at its own fixed point near the mode.
+    `step_size^2 H < (2 - step_size friction) (I + W)` and `step_size friction < 2`; with `mix_rounds` above one, W is
+    its Chebyshev polynomial. At `temperature=0` this is the decentralised heavy ball, which ends at its own fixed
+    point near the mode.
 
     Parameters
     ----------
@@ -69,11 +71,11 @@ class DESGHMC(MixingSampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("step_size")
-        require_positive("friction", self.friction)
+        positive("friction", self.friction)
         first = float(at(self.step_size, 0))
         if not first * self.friction < 2:
             raise ValueError(f"step_size * friction must be < 2, found {first * self.friction:.4g}")
-        object.__setattr__(self, "mixing", hashable_mixing(self.mixing))
+        object.__setattr__(self, "mixing", static_mixing(self.mixing))
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGHMCState:
         return DESGHMCState(position, jnp.zeros_like(position))
@@ -104,4 +106,5 @@ class DESGHMC(MixingSampler):
         W = self.effective_weights(network)
         curvature = largest_curvature(hessians, identity_plus(W))
         friction = float(self.friction)
-        return float((np.sqrt(friction**2 + 8.0 * curvature) - friction) / (2.0 * curvature))
+        # the root written so that it becomes 2 / friction where there is no curvature
+        return float(4.0 / (np.sqrt(friction**2 + 8.0 * curvature) + friction))

@@ -11,9 +11,9 @@ from jaxtyping import Array, Float
 from ..mixing import identity_plus
 from ..network import Network
 from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, MixingSampler, Noise, hashable_mixing
+from ..sampler import Agent, Inbox, MixingSampler, Noise, static_mixing
 from ..schedules import Step, at, rescaled
-from ..spectrum import largest_curvature
+from ..spectrum import largest_curvature, reciprocal
 
 
 class DESGLDState(NamedTuple):
@@ -30,7 +30,8 @@ class DESGLD(MixingSampler):
     eq. 22 of the D-ADMMS paper. The network average follows Langevin on F with the step `step_size / N`; one agent's
     draws are over-dispersed under independent noise, the more the larger and sparser the network, and keep a bias of
     order `step_size` where the agents' gradients differ. W must be symmetric, doubly stochastic and on the edges.
-    Stable on quadratic potentials while `step_size H < I + W`. At `temperature=0` this is D-SG, decentralised
+    Stable on quadratic potentials while `step_size H < I + W`; with
+    `mix_rounds` above one W is its Chebyshev polynomial. At `temperature=0` this is D-SG, decentralised
     (sub)gradient descent, which ends at its own fixed point near the mode.
 
     Parameters
@@ -63,7 +64,7 @@ class DESGLD(MixingSampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("step_size")
-        object.__setattr__(self, "mixing", hashable_mixing(self.mixing))
+        object.__setattr__(self, "mixing", static_mixing(self.mixing))
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGLDState:
         return DESGLDState(position)
@@ -86,4 +87,4 @@ class DESGLD(MixingSampler):
         return network.weights(self.mixing)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        return 1.0 / largest_curvature(hessians, identity_plus(self.effective_weights(network)))
+        return reciprocal(largest_curvature(hessians, identity_plus(self.effective_weights(network))))

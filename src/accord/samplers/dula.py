@@ -13,7 +13,7 @@ from ..network import Network
 from ..pytree import pytree
 from ..sampler import Agent, Inbox, MixingSampler, Noise
 from ..schedules import Step, at
-from ..spectrum import largest_curvature
+from ..spectrum import largest_curvature, reciprocal
 
 
 class DULAState(NamedTuple):
@@ -90,4 +90,4 @@ class DULA(MixingSampler):
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
         curvature = largest_curvature(hessians, identity_plus(self.effective_weights(network)))
-        return 1.0 / (network.num_agents * curvature)
+        return reciprocal(network.num_agents * curvature)

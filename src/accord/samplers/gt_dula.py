@@ -8,12 +8,12 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..mixing import chebyshev, consensus_weights, identity_plus
+from ..mixing import consensus_weights, contraction, identity_plus
 from ..network import Network
 from ..pytree import pytree
 from ..sampler import Agent, Inbox, MixingSampler, Noise
 from ..schedules import Step, at
-from ..spectrum import largest_curvature
+from ..spectrum import largest_curvature, reciprocal
 
 
 class GTDULAState(NamedTuple):
@@ -40,7 +40,8 @@ class GTDULA(MixingSampler):
     The network average follows Langevin on F with `step_size`, and the gradients' differences leave no bias of their
     own; under independent noise one agent's draws are still over-dispersed on large sparse networks. With
     `mix_rounds` above one, I - beta L of round 0 is replaced by its Chebyshev polynomial P, and both consensus terms
-    become multiples of I - P (1 and gamma/beta at round 0). Needs beta, gamma < 2 / lambda_max(L); stable on quadratic
+    become multiples of I - P (1 and gamma/beta at round 0). Needs beta, gamma < 2 / lambda_max(L), and for several
+    exchanges gamma/beta < 2 / (1 + their contraction of disagreement); stable on quadratic
     potentials while `2 step_size N H < (I + W_beta)(I + W_gamma)`. At `temperature=0` this is gradient tracking, which
     converges to the mode.
 
@@ -106,13 +107,22 @@ class GTDULA(MixingSampler):
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
         consensus_weights(network, "tracking_step", self.tracking_step)
-        return consensus_weights(network, "consensus_step", self.consensus_step)
+        weights = consensus_weights(network, "consensus_step", self.consensus_step)
+        if self.mix_rounds > 1:
+            # the tracker mixes by I - (gamma / beta)(I - P), and no eigenvalue of P is below -contraction
+            bound = 2.0 * float(at(self.consensus_step, 0)) / (1.0 + contraction(weights, self.mix_rounds))
+            if not float(at(self.tracking_step, 0)) < bound:
+                raise ValueError(
+                    f"tracking_step must be below {bound:.6g} with mix_rounds={self.mix_rounds} and this "
+                    f"consensus_step, found {float(at(self.tracking_step, 0)):.6g}"
+                )
+        return weights
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
         # Roots of z^2 - z (W_b + W_c - a N H) + (W_c W_b - a N H) leave the unit circle at z = -1.
-        mixed = chebyshev(self.weights(network), self.mix_rounds)
+        mixed = self.effective_weights(network)
         identity = scipy.sparse.eye_array(network.num_agents, format="csr")
         ratio = float(at(self.tracking_step, 0)) / float(at(self.consensus_step, 0))
         tracking = identity - ratio * (identity - mixed)
         metric = identity_plus(mixed) @ identity_plus(tracking) / 2.0
-        return 1.0 / (network.num_agents * largest_curvature(hessians, metric))
+        return reciprocal(network.num_agents * largest_curvature(hessians, metric))
