@@ -8,6 +8,7 @@ import pytest
 from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
+from accord import proximal
 from accord.mixing import chebyshev
 from accord.pytree import pytree
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
@@ -26,6 +27,16 @@ def test_gradient_tracking_and_c_admm_reach_the_mode(name, make, network):
         with jax.enable_x64(True):
             run = accord.sample(post, NETWORKS[network], sampler, draws=1, burn_in=4000, chains=1)
         np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
+
+
+def test_c_admm_reaches_the_mode_by_l_bfgs_too(monkeypatch):
+    monkeypatch.setattr(proximal, "NEWTON_DIM", 0)
+    jax.clear_caches()
+    post = logistic()
+    with jax.enable_x64(True):
+        run = accord.sample(post, NETWORKS["star"], DADMMS(0.7, temperature=0.0), draws=1, burn_in=2000, chains=1)
+    np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
+    jax.clear_caches()
 
 
 @pytest.mark.parametrize("method", ["DESGLD", "DESGHMC", "DULA"])

@@ -8,12 +8,13 @@ from dataclasses import FrozenInstanceError
 import networkx as nx
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.sparse as sp
 from scipy.linalg import eigvalsh_tridiagonal
 
 from accord.errors import DivergenceError, unknown_name_error
 from accord.network import Network
-from accord.spectrum import extreme_eigenvalues
+from accord.spectrum import extreme_eigenvalues, largest_curvature
 
 NAMED = ["metropolis", "max-degree", "laplacian", "lazy"]
 
@@ -401,6 +402,18 @@ def set_pair(i, j, value):
 def test_each_broken_condition_on_your_matrix_is_named(matrix, message):
     with pytest.raises(ValueError, match=message):
         Network.path(4).weights(matrix)
+
+
+def test_largest_curvature_is_one_number_by_both_ways():
+    # above 500 rows it is found without dense matrices
+    rng = np.random.default_rng(0)
+    network = Network.ring(200)
+    factor = rng.standard_normal((200, 3, 3))
+    hessians = factor @ np.swapaxes(factor, 1, 2)
+    metric = sp.csr_array(sp.eye_array(200) + network.weights("metropolis"))
+    blocks = sp.block_diag(list(hessians)).toarray()
+    dense = scipy.linalg.eigh(blocks, np.kron(metric.toarray(), np.eye(3)), eigvals_only=True)[-1]
+    assert largest_curvature(hessians, metric) == pytest.approx(dense, rel=1e-5)
 
 
 def test_specks_off_the_edges_are_dropped():

@@ -1,6 +1,5 @@
 """The randomness: standard normal, independent across every counter, drawable alone."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -69,11 +68,10 @@ def test_words_are_threefry_at_their_counters():
                 assert (int(first[a, index, chain]), int(second[a, index, chain])) == tuple(map(int, expected))
 
 
-def test_no_agent_number_is_the_common_one():
-    # the common counter is the last 32-bit number, beyond any index of an agent
-    assert EVERY_AGENT == 2**32 - 1
-    with jax.enable_x64(True):
-        assert int(jnp.arange(10, dtype=jnp.uint32)[-1]) < EVERY_AGENT
+def test_common_noise_is_no_agents_own():
+    common = draw([EVERY_AGENT], 4, 3)
+    own = draw(np.arange(2000), 4, 3)
+    assert not np.isin(common, own).any()
 
 
 def test_bad_seeds():

@@ -213,6 +213,16 @@ BAD = {
         lambda: models.quadratic(np.array([[[1.0, 1.0], [0.0, 1.0]]]), np.zeros((1, 2))),
         "hessian of agent 0 must be symmetric",
     ),
+    "whole numbers": (
+        lambda: accord.Posterior(line, flat, [np.array([[5_000_000_000]])], np.zeros(1)),
+        "agent 0 holds whole numbers beyond 32 bits",
+    ),
+    "single number": (
+        lambda: accord.Posterior(lambda x, d: d["a"] * x[0], flat, [{"a": np.ones(2), "b": 1.0}], np.zeros(1)),
+        "agent 0 holds a single number",
+    ),
+    "reserved": (lambda: accord.Posterior(line, flat, [np.ones((2, 1))], {"agent": 0.0}), "the name 'agent' in init"),
+    "path": (lambda: accord.Posterior(line, flat, [np.ones((2, 1))], {"a/b": 0.0}), "the name 'a/b' in init"),
     "exponent": (lambda: models.power([0.0], 1.0), "exponent - 1 must be a finite number > 0"),
 }
 
@@ -241,3 +251,14 @@ def test_bad_gaussians():
     ):
         with pytest.raises(ValueError, match=message):
             accord.Gaussian(mean, cov)
+
+
+def test_logdensity_can_be_traced_and_called_in_any_order_and_width():
+    post = models.logistic_regression([(X, (y > 0).astype(int)) for X, y in rows((9, 4))])
+    traced = jax.jit(post.logdensity)(jnp.asarray(X_AT))
+    single = post.logdensity(jnp.asarray(X_AT))
+    with jax.enable_x64(True):
+        double = post.logdensity(jnp.asarray(X_AT))
+    assert (single.dtype, double.dtype) == (np.float32, np.float64)
+    expected = -sum(potentials(post, X_AT))
+    np.testing.assert_allclose([traced, single, double], expected, rtol=1e-5)

@@ -101,6 +101,10 @@ def test_a_missed_tolerance_warns(monkeypatch):
     with pytest.warns(UserWarning, match="a proximal step of D-ADMMS missed its tolerance"):
         run = accord.sample(post, accord.Network.ring(3), DADMMS(1.0), draws=3, burn_in=0, chains=1)
     assert run.statistics["unsolved_error"].max() > 0
+    # rounds between kept draws count as much
+    with pytest.warns(UserWarning, match="missed its tolerance"):
+        thinned = accord.sample(post, accord.Network.ring(3), DADMMS(1.0), draws=1, burn_in=1, thin=2, chains=1)
+    assert thinned.statistics["unsolved_error"][0, -1] == run.statistics["unsolved_error"][0, -1]
 
 
 def test_every_solver_in_a_run():

@@ -91,6 +91,14 @@ def test_summary_puts_average_and_worst_agent_side_by_side(run):
     assert (table["worst agent"]["rhat"] < 1.2).all()
 
 
+def test_summary_of_an_optimisers_run_has_no_diagnostics_either():
+    still = accord.sample(
+        unequal_shards(2), NETWORKS["ring"], DADMMS(1.0, temperature=0.0), draws=8, burn_in=2000, chains=2
+    )
+    table = still.summary()
+    assert np.isfinite(table["average"]["mean"]).all()
+
+
 def test_summary_of_tiny_runs_has_no_diagnostics():
     run = accord.sample(unequal_shards(1), NETWORKS["ring"], DESGLD(0.05), draws=2, burn_in=0, chains=1, keep="average")
     table = run.summary()

@@ -162,6 +162,32 @@ def test_divergence_names_agent_round_and_bound_and_keeps_draws():
     np.testing.assert_array_equal(whole.draws, error.run.draws)
 
 
+def test_divergence_without_a_bound_still_keeps_draws():
+    # no curvature at init: nothing bounds the step there
+    post = accord.models.power(np.zeros((4, 2)), 4.0)
+    with pytest.raises(accord.DivergenceError, match=r"became non-finite in round \d+; \d+ draws before it") as e:
+        accord.sample(post, accord.Network.ring(4), DESGLD(0.5, temperature=9.0), draws=500, burn_in=0, chains=1)
+    assert e.value.run.draws.shape[1] == e.value.round
+
+
+@pytest.mark.parametrize("thin", [1, 20, 33])
+def test_chunks_grow_whatever_the_thinning(monkeypatch, thin):
+    calls = []
+    record = local.LocalEngine.record
+    monkeypatch.setattr(local.LocalEngine, "record", lambda *arguments: calls.append(1) or record(*arguments))
+    accord.sample(unequal_shards(1), RING, DESGLD(0.01), draws=600, burn_in=0, thin=thin, chains=1)
+    assert len(calls) < 60
+
+
+def test_a_matrix_of_ones_own_stays_sparse_and_prints_in_a_few_words():
+    net = accord.Network.ring(100_000)
+    sampler = DESGLD(0.1, mixing=net.weights("lazy"))
+    assert len(repr(sampler)) < 300
+    assert sampler == DESGLD(0.1, mixing=net.weights("lazy"))
+    assert sampler != DESGLD(0.1, mixing=net.weights("metropolis"))
+    assert abs(sampler.weights(net) - net.weights("lazy")).max() < 1e-12
+
+
 def test_ctrl_c_keeps_what_was_drawn():
     post = unequal_shards(2)
     interrupt = threading.Timer(2.0, lambda: signal.raise_signal(signal.SIGINT))
@@ -252,6 +278,9 @@ def fit_errors():
         (post, RING, DESGLD(0.01, mixing="metroplis"), {}, "did you mean 'metropolis'"),
         (post, RING, DESGLD(0.01, mixing=np.ones((6, 6)) / 5), {}, "rows"),
         (post, RING, DESGLD(0.01, mixing=np.ones((6, 6)) / 6), {}, "must be zero between agents that do not talk"),
+        (post, RING, GTDULA(1e-4, 0.1, 0.4, mix_rounds=4), {}, "tracking_step must be below 0.1.* with mix_rounds=4"),
+        (post, RING, ok, {"init": np.full(2, 1e39)}, "init is too large for the float width"),
+        (post, RING, ok, {"draws": 10.0}, "draws must be a whole number >= 1, found 10.0"),
         (post, accord.Network.empty(AGENTS), DADMMS(1.0), {}, "needs a neighbour for every agent"),
     ]
 

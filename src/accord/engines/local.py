@@ -281,7 +281,9 @@ class LocalEngine:
         """Before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim) or None."""
         dtype = self.problem.degree.dtype
         factor = None if factors is None else jnp.asarray(factors, dtype)
-        return _start(self.problem, jnp.asarray(means, dtype), factor, self.chains)
+        with np.errstate(over="ignore"):  # what the run's float width cannot hold becomes infinite, and is then named
+            mean = jnp.asarray(np.asarray(means, dtype))
+        return _start(self.problem, mean, factor, self.chains)
 
     def advance(self, carry: Carry, rounds: int) -> Carry:
         """Run rounds and keep nothing of them."""
