@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .errors import DivergenceError
-from .run import Run
+from .run import Run, human_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,12 +168,3 @@ def _cost(drawn: Run) -> str:
         f"{traffic.rounds:,} rounds in {drawn.seconds:.1f} s; an agent sent at most {human_bytes(most)} "
         f"over {chains} chains; consensus error {drawn.statistics['consensus_error'].mean():.3g}"
     )
-
-
-def human_bytes(count: float) -> str:
-    """A number of bytes with three digits and a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

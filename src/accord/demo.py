@@ -13,6 +13,7 @@ from . import data, models
 from .network import Network
 from .posterior import Posterior
 from .reference import nuts
+from .run import human_bytes
 from .sample import sample
 from .sampler import Sampler
 from .samplers import DADMMS, DESGLD, GTDULA
@@ -140,8 +141,6 @@ def compare(
 
 def main(seed: int = 0) -> None:
     """Print the table and what it shows."""
-    from .cli import human_bytes
-
     console = Console(width=max(100, Console().width))
     post, net = breast_cancer(), Network.ring(AGENTS)
     console.print(

@@ -234,3 +234,12 @@ def _statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
         "ess": ess,
         "rhat": rhat,
     }
+
+
+def human_bytes(count: float) -> str:
+    """A number of bytes with three digits and a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -297,7 +297,7 @@ class LocalEngine:
         carry, records = _record(
             self.problem, carry, jnp.int32(draws), jnp.int32(thin), self.keep, self.chains, self.capacity
         )
-        return carry, jax.tree.map(lambda leaf: np.asarray(leaf[:draws]), records)
+        return carry, jax.tree.map(lambda leaf: np.asarray(leaf)[:draws], records)
 
     def finite(self, carry: Carry) -> np.ndarray:
         """Whether each agent's position is finite in all chains, shape (agent,)."""
