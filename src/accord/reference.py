@@ -2,11 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .posterior import Posterior
+
+
+class NutsChain(NamedTuple):
+    """One chain of NUTS: positions (draw, dim), whether each transition diverged (draw,), and gradients evaluated."""
+
+    positions: jax.Array
+    divergent: jax.Array
+    gradients: jax.Array
+
+
+def require_blackjax(purpose: str) -> None:
+    """Raise an `ImportError` that says which extra to install, before anything long starts."""
+    try:
+        import blackjax  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{purpose} needs BlackJAX: pip install 'accord[nuts]'") from error
+
+
+def nuts_chain(
+    key: jax.Array,
+    logdensity: Callable[[jax.Array], jax.Array],
+    start: jax.Array,
+    *,
+    draws: int,
+    warmup: int,
+    dense: bool,
+) -> NutsChain:
+    """One chain of BlackJAX's NUTS after its window adaptation; to be called inside compiled code."""
+    import blackjax
+
+    adapt_key, draw_key = jax.random.split(key)
+    adaptation = blackjax.window_adaptation(
+        blackjax.nuts,
+        logdensity,
+        is_mass_matrix_diagonal=not dense,
+        # the whole history of the metric would be kept otherwise
+        adaptation_info_fn=lambda state, info, adaptation: info.num_integration_steps,
+    )
+    (state, parameters), steps = adaptation.run(adapt_key, start, warmup)
+    kernel = blackjax.nuts(logdensity, **parameters)
+
+    def step(state, key):  # type: ignore[no-untyped-def]
+        state, info = kernel.step(key, state)
+        return state, (state.position, info.is_divergent, info.num_integration_steps)
+
+    positions, divergent, more = jax.lax.scan(step, state, jax.random.split(draw_key, draws))[1]
+    return NutsChain(positions, divergent, steps.sum() + more.sum())
 
 
 def nuts(
@@ -35,21 +85,10 @@ def nuts(
     ImportError
         BlackJAX is not installed.
     """
-    try:
-        import blackjax
-    except ImportError as error:
-        raise ImportError("pooled NUTS needs BlackJAX: pip install 'accord[nuts]'") from error
+    require_blackjax("pooled NUTS")
+    start = jnp.asarray(post.init, jnp.result_type(float))
 
     def one_chain(key: jax.Array) -> jax.Array:
-        adapt_key, draw_key = jax.random.split(key)
-        adaptation = blackjax.window_adaptation(blackjax.nuts, post.logdensity, is_mass_matrix_diagonal=not dense)
-        (state, parameters), _ = adaptation.run(adapt_key, jnp.asarray(post.init, jnp.result_type(float)), warmup)
-        kernel = blackjax.nuts(post.logdensity, **parameters)
-
-        def step(state, key):  # type: ignore[no-untyped-def]
-            state, _ = kernel.step(key, state)
-            return state, state.position
-
-        return jax.lax.scan(step, state, jax.random.split(draw_key, draws))[1]
+        return nuts_chain(key, post.logdensity, start, draws=draws, warmup=warmup, dense=dense).positions
 
     return np.asarray(jax.jit(jax.vmap(one_chain))(jax.random.split(jax.random.key(seed), chains)))
