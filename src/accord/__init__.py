@@ -1,6 +1,6 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
-from . import data, metrics, models, samplers, schedules
+from . import combine, data, metrics, models, samplers, schedules
 from .errors import DivergenceError
 from .gaussian import Gaussian
 from .law import Law, law
@@ -18,6 +18,7 @@ __all__ = [
     "Posterior",
     "Run",
     "Sampler",
+    "combine",
     "data",
     "law",
     "metrics",

@@ -1,0 +1,318 @@
+"""What one-shot methods share: each shard sampled alone by NUTS, the draws combined once and given to all agents."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from ..checks import whole_number
+from ..posterior import Posterior, Potential, Shard
+from ..reference import nuts_chain, require_blackjax
+from ..run import Run, Traffic
+
+# A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
+# sides of its mode and along every axis of its curvature, has no posterior that draws could describe.
+_RISE, _REACH = 1.0, 1e6
+# Divergent transitions above this share of an agent's draws are reported.
+_DIVERGENT_SHARE = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Subsets:
+    """Draws of every subset posterior.
+
+    Parameters
+    ----------
+    draws
+        Shape (chain, draw, agent, dim), double precision.
+    gradients
+        Gradients that NUTS evaluated for each agent, warm-up included, mean over chains, shape (agent,).
+    message_bytes
+        Bytes of one draw as it is sent.
+    """
+
+    draws: np.ndarray
+    gradients: np.ndarray
+    message_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """What the hub made of the subset draws.
+
+    Parameters
+    ----------
+    draws
+        Shape (chain, draw, dim).
+    statistics
+        Arrays of shape (chain, draw).
+    facts
+        Text and numbers about the whole combination, which go to the run's settings.
+    numbers_sent
+        Numbers that each agent sent for all chains; its draws where left out.
+    """
+
+    draws: np.ndarray
+    statistics: dict[str, np.ndarray] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    numbers_sent: int | None = None
+
+
+def one_shot(
+    post: Posterior,
+    combine: Callable[[np.ndarray, np.random.Generator], Combination],
+    *,
+    method: str,
+    likelihood_power: int = 1,
+    draws: int,
+    chains: int,
+    seed: int,
+    warmup: int,
+) -> Run:
+    """Sample every subset posterior, combine the draws at a hub, and give them to all agents.
+
+    Parameters
+    ----------
+    post
+        The posterior.
+    combine
+        Maps subset draws (chain, draw, agent, dim) and a source of randomness to the combined draws.
+    method
+        The method with its options, as text.
+    likelihood_power
+        p of the subset posteriors exp(-p f_i): 1, or N where each stands for the whole posterior.
+    draws, chains, seed, warmup
+        As in every one-shot method.
+    """
+    began = time.perf_counter()
+    subsets = sample_subsets(post, likelihood_power, draws=draws, chains=chains, seed=seed, warmup=warmup)
+    # a stream of its own, so that the hub's randomness does not depend on how NUTS uses the seed
+    combined = combine(subsets.draws, np.random.default_rng([seed, 1]))
+    average = combined.draws.astype(np.dtype(jnp.result_type(float)))
+    agents = np.arange(post.num_agents)
+    total = subsets.message_bytes * chains * draws
+    if combined.numbers_sent is not None:
+        total = combined.numbers_sent * np.dtype(np.float64).itemsize
+    return Run(
+        average=average,
+        agents=agents,
+        # one array seen N times: every agent has the same draws
+        kept=np.broadcast_to(average[:, :, None], (chains, draws, post.num_agents, post.dim)),
+        statistics={"consensus_error": np.zeros((chains, draws), average.dtype), **combined.statistics},
+        names=post.names,
+        variables=post.variables,
+        traffic=Traffic(
+            rounds=1,
+            exchanges=1,
+            bytes_sent=np.full(post.num_agents, -(-total // chains), dtype=np.int64),
+            gradient_rows=subsets.gradients * post.sizes,
+        ),
+        seconds=time.perf_counter() - began,
+        settings={
+            "method": method,
+            "seed": seed,
+            "warmup": warmup,
+            # agents work at the same time: the sum is the work, the largest is what one waits for
+            "gradients": float(subsets.gradients.sum()),
+            "gradients_largest": float(subsets.gradients.max()),
+            **combined.facts,
+        },
+    )
+
+
+def sample_subsets(
+    post: Posterior, likelihood_power: int = 1, *, draws: int, chains: int, seed: int, warmup: int
+) -> Subsets:
+    """Draw from every subset posterior exp(-p f_i) by NUTS with a dense metric, started around its mode.
+
+    Parameters
+    ----------
+    post
+        The posterior.
+    likelihood_power
+        p; with p = N the likelihood of a shard counts N times and the prior, of which f_i holds 1/N, once.
+    draws, chains, seed, warmup
+        Draws kept in each chain, chains, a whole number >= 0, and adaptation steps before the draws.
+
+    Raises
+    ------
+    ValueError
+        A number is out of its range, the draws are too few for a covariance, or a subset posterior is improper.
+    ArithmeticError
+        NUTS drew something that is not finite (the agent is named).
+    ImportError
+        BlackJAX is not installed.
+    """
+    for name, value, low in (("draws", draws, 1), ("chains", chains, 1), ("warmup", warmup, 1), ("seed", seed, 0)):
+        whole_number(name, value, low)
+    if draws * chains <= post.dim:
+        raise ValueError(
+            f"draws * chains must exceed the {post.dim} parameters for covariances, found {draws} * {chains}"
+        )
+    require_blackjax("a one-shot method")
+    modes, factors = subset_modes(post, likelihood_power)
+    width = jnp.result_type(float)
+    normals = np.random.default_rng([seed, 0]).standard_normal((post.num_agents, chains, post.dim))
+    # started as the Gaussian approximation is spread, so that chains that fail to forget their start can be told
+    starts = modes[:, None] + np.einsum("nij,ncj->nci", factors, normals)
+    keys = jax.vmap(lambda key: jax.random.split(key, chains))(
+        jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), jnp.arange(post.num_agents))
+    )
+    found = _draw(
+        post.potential,
+        post.stacked(),
+        keys,
+        jnp.asarray(starts, width),
+        jnp.asarray(likelihood_power, width),
+        draws=draws,
+        warmup=warmup,
+    )
+    positions, divergent, gradients = (np.asarray(part) for part in found)
+    finite = np.isfinite(positions).all(axis=(1, 2, 3))
+    if not finite.all():
+        agent = int(np.argmin(finite))
+        raise ArithmeticError(f"NUTS on the shard of agent {agent} ({_rows(post, agent)}) drew NaN or infinity")
+    share = divergent.mean(axis=(1, 2), dtype=np.float64)
+    if (share > _DIVERGENT_SHARE).any():
+        agent = int(np.argmax(share))
+        warnings.warn(
+            f"{100 * share[agent]:.2g}% of NUTS transitions on the shard of agent {agent} ({_rows(post, agent)}) "
+            "diverged: its draws, and what they are combined to, may be wrong",
+            stacklevel=2,
+        )
+    return Subsets(
+        draws=np.moveaxis(positions, 0, 2).astype(np.float64),
+        gradients=gradients.mean(axis=1, dtype=np.float64),
+        message_bytes=post.dim * positions.dtype.itemsize,
+    )
+
+
+@partial(jax.jit, static_argnames=("draws", "warmup"))
+def _draw(
+    potential: Potential,
+    shards: Shard,
+    keys: jax.Array,
+    starts: jax.Array,
+    likelihood_power: jax.Array,
+    *,
+    draws: int,
+    warmup: int,
+) -> Any:
+    def one_agent(shard: Shard, keys: jax.Array, starts: jax.Array) -> Any:
+        def logdensity(x: jax.Array) -> jax.Array:
+            return -likelihood_power * potential.value(shard, x)
+
+        def one_chain(key: jax.Array, start: jax.Array) -> Any:
+            return nuts_chain(key, logdensity, start, draws=draws, warmup=warmup, dense=True)
+
+        return jax.vmap(one_chain)(keys, starts)
+
+    return jax.vmap(one_agent)(shards, keys, starts)
+
+
+def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Modes (agent, dim) of the subset posteriors exp(-p f_i), and factors (agent, dim, dim) of inverse curvatures.
+
+    Raises
+    ------
+    ValueError
+        A subset posterior is improper, or no mode was found: agent, rows and the smallest eigenvalue of the Hessian
+        are named.
+    """
+    modes = np.zeros((post.num_agents, post.dim))
+    values, vectors = np.zeros(modes.shape), np.zeros((*modes.shape, post.dim))
+    if post.quadratic:
+        hessians = post.hessians()
+        values, vectors = np.linalg.eigh(hessians)
+        flat = ~(values[:, 0] > 1e-12 * np.abs(hessians).max(axis=(1, 2)))
+        if flat.any():
+            agent = int(np.argmax(flat))
+            raise _improper(post, agent, values[agent, 0])
+        modes = -np.linalg.solve(hessians, post.gradients(np.zeros(post.dim))[..., None])[..., 0]
+    else:
+        with jax.enable_x64(True):
+            shards = post.stacked()
+            functions = [jax.jit(f) for f in (_value, _slope, _curvature)]
+            for agent in range(post.num_agents):
+                own = (post.potential, jax.tree.map(lambda leaf, i=agent: leaf[i], shards))
+                modes[agent], values[agent], vectors[agent] = _search(post, agent, own, *functions)
+    # a mode without curvature (|x|^4) still gets a finite spread
+    floor = 1e-12 * np.abs(values).max(axis=1, keepdims=True)
+    factors = vectors / np.sqrt(np.maximum(values, floor) * likelihood_power)[:, None, :]
+    return modes, factors
+
+
+def _value(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
+    return potential.value(shard, x)
+
+
+def _slope(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
+    return potential.gradient(shard, x)
+
+
+def _curvature(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
+    return potential.hessian(shard, x)
+
+
+def _search(
+    post: Posterior, agent: int, own: tuple[Potential, Shard], value: Any, slope: Any, curvature: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The mode of one f_i with the eigenvalues and eigenvectors of its Hessian there."""
+    found = scipy.optimize.minimize(
+        lambda x: float(value(*own, x)),
+        post.init,
+        jac=lambda x: np.asarray(slope(*own, x)),
+        hess=lambda x: np.asarray(curvature(*own, x)),
+        method="trust-exact",
+        options={"gtol": 1e-9, "maxiter": 2000},
+    )
+    hessian = np.asarray(curvature(*own, found.x))
+    if not (np.isfinite(hessian).all() and np.isfinite(found.fun)):
+        raise ValueError(f"{_whose(post, agent)} has no mode: its potential is not finite where the search ended")
+    values, vectors = np.linalg.eigh(hessian)
+    steepness = np.abs(np.asarray(slope(*own, found.x))).max()
+    scale = 1.0 + np.abs(np.asarray(slope(*own, post.init))).max()
+    if not _rises(own, value, found, vectors):
+        raise _improper(post, agent, values[0])
+    # 1e-3 and not less: potentials such as |x|^1.5 have a mode without a Hessian, which Newton steps only approach
+    if not steepness <= 1e-3 * scale:
+        raise ValueError(
+            f"{_whose(post, agent)} has no mode that could be found: its gradient is still {steepness:.3g} after "
+            f"{found.nit} iterations, where the smallest eigenvalue of its Hessian is {values[0]:.3g}"
+        )
+    return found.x, values, vectors
+
+
+def _rises(own: tuple[Potential, Shard], value: Any, found: Any, vectors: np.ndarray) -> bool:
+    """Whether a potential rises on both sides of its mode along every axis of its curvature."""
+    reach = (1.0 + np.abs(found.x).max()) * np.geomspace(1e-6, _REACH, 13)
+    for axis in vectors.T:
+        for side in (axis, -axis):
+            # written so that NaN, which overflow far out may give, is no rise; infinity is one
+            if not any(float(value(*own, found.x + step * side)) >= found.fun + _RISE for step in reach):
+                return False
+    return True
+
+
+def _improper(post: Posterior, agent: int, smallest: float) -> ValueError:
+    return ValueError(
+        f"{_whose(post, agent)} is improper: the smallest eigenvalue of its Hessian is {smallest:.3g}. One-shot "
+        "methods need shards that identify all parameters alone: give this agent more rows or the model a proper prior"
+    )
+
+
+def _whose(post: Posterior, agent: int) -> str:
+    return f"the subset posterior of agent {agent} ({_rows(post, agent)}, {post.dim} parameters)"
+
+
+def _rows(post: Posterior, agent: int) -> str:
+    return f"{post.sizes[agent]} rows" if post.splits else "a shard that does not split"
