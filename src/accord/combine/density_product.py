@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 
+from ..checks import whole_number
 from ..posterior import Posterior
 from ..run import Run
-from .kernels import check_bandwidth, moments, pooled, shrinkage_factor
+from .kernels import Moments, check_bandwidth, default_bandwidth, effective_shares, moments, pooled, shrinkage_factor
 from .subsets import Combination, one_shot
+
+# With fewer effective draws than this of some agent, the semiparametric product is noise.
+_FEWEST = 50.0
 
 
 def parametric(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, warmup: int = 1000) -> Run:
@@ -60,6 +65,7 @@ def nonparametric(
     warmup: int = 1000,
     bandwidth: float | None = None,
     shrinkage: bool = True,
+    sweeps: int = 50,
 ) -> Run:
     """Density product of kernel estimates.
 
@@ -67,13 +73,13 @@ def nonparametric(
     the mixtures, itself a mixture of T^N Gaussians, by Metropolis steps over the kernel that stands for each agent.
 
     Neiswanger, Wang and Xing 2014, Algorithm 1: in sweep t every agent in turn is offered one of its draws at random,
-    accepted with probability `min(1, w' / w)`, `w = prod_i N(x_i | mean, h^2 K_i)`, and one draw is made from the
-    kernel of the product, with the paper's annealed bandwidth `h = t^(-1/(4 + dim))`. As T grows and h falls it
+    accepted with probability `min(1, w' / w)`, `w = prod_i N(x_i | mean, h^2 K_i)`, and a draw is made from the
+    kernel of the product; the paper anneals the bandwidth, `h = t^(-1/(4 + dim))`. As T grows and h falls it
     approaches the posterior of any shards. At h > 0 the paper's form, `K_i = I`, turns Gaussian shards N(m_i, S_i)
     into `prod_i N(m_i, S_i + h^2 I)`, too wide. With shrinkage, the default here, the centres are moved to their mean
     and `K_i = S_i` (`kernels.shrinkage_factor`): the product of Gaussian shards is then exact at every h, up to the
-    error of a finite number of draws, and the bandwidth has no unit. Acceptance falls as h^dim: more than about ten
-    parameters are not for this method.
+    error of a finite number of draws, h has no unit, and one h serves all sweeps. Acceptance falls as h^dim, and
+    independent draws are more than 2 / h^2 sweeps apart: more than about ten parameters are not for this method.
 
     Parameters
     ----------
@@ -82,16 +88,19 @@ def nonparametric(
     warmup
         As in `consensus`, and as many sweeps at the first bandwidth before the first draw.
     bandwidth
-        One h for all sweeps instead of the annealed one: in (0, 1], in units of the draws' standard deviations; with
-        `shrinkage=False` > 0, in units of the parameters.
+        One h for all sweeps: in (0, 1], in units of the draws' standard deviations, left out
+        `kernels.default_bandwidth`; with `shrinkage=False` > 0, in units of the parameters, left out the paper's
+        annealed one.
     shrinkage
         False is the paper's form.
+    sweeps
+        Sweeps a draw, >= 1; 1 is the paper's number.
 
     Returns
     -------
     Run
-        The same draws for every agent. Statistics: `acceptance`, the share of the agents' offers that were taken in
-        a sweep, and `bandwidth`.
+        The same draws for every agent. Statistics: `acceptance`, the share of the agents' offers that were taken
+        before a draw, and `bandwidth`.
 
     Raises
     ------
@@ -106,11 +115,12 @@ def nonparametric(
     >>> run.draws.shape
     (2, 50, 3, 1)
     """
-    check_bandwidth(bandwidth, shrinkage=shrinkage)
+    check_bandwidth(bandwidth, scaled=shrinkage)
+    whole_number("sweeps", sweeps, 1)
     return one_shot(
         post,
-        partial(kernel_product, warmup=warmup, bandwidth=bandwidth, shrinkage=shrinkage),
-        method=f"nonparametric(bandwidth={bandwidth}, shrinkage={shrinkage})",
+        partial(kernel_product, warmup=warmup, bandwidth=bandwidth, shrinkage=shrinkage, sweeps=sweeps),
+        method=f"nonparametric(bandwidth={bandwidth}, shrinkage={shrinkage}, sweeps={sweeps})",
         draws=draws,
         chains=chains,
         seed=seed,
@@ -127,6 +137,7 @@ def semiparametric(
     warmup: int = 1000,
     bandwidth: float | None = None,
     scaled: bool = True,
+    sweeps: int = 50,
 ) -> Run:
     """Density product of fitted Gaussians, each corrected by a kernel estimate.
 
@@ -136,17 +147,21 @@ def semiparametric(
     Neiswanger, Wang and Xing 2014, section 3.3, with the full weights W. The estimate is unbiased where a shard is
     the fitted Gaussian, at every h, as the kernel then smooths the constant 1: no shrinkage is needed. The weights
     `1 / N(x_it | m_i, S_i)` are heavy: their variance is finite for `h^2 K_i < 2 S_i` only, which the paper's
-    `K_i = I` breaks for parameters of small standard deviation; the default here is `K_i = S_i`, for h <= 1.
+    `K_i = I` breaks for parameters of small standard deviation; the default here is `K_i = S_i`, for h <= 1. And the
+    correction rests on each agent's draws where the product lies: an agent whose posterior is three or more standard
+    deviations away has next to none there, at any h, and is named in a warning; `nonparametric` and `weierstrass`
+    with shrinkage do not break down in this way.
 
     Parameters
     ----------
     post, draws, chains, seed, warmup
         As in `nonparametric`.
     bandwidth
-        One h > 0 for all sweeps instead of the annealed `t^(-1/(4 + dim))`: in (0, 1], in units of the draws'
-        standard deviations; with `scaled=False` > 0, in units of the parameters.
+        As in `nonparametric`, with `scaled` for `shrinkage`.
     scaled
         False is the paper's kernel, of covariance h^2 I in units of the parameters.
+    sweeps
+        As in `nonparametric`.
 
     Returns
     -------
@@ -166,11 +181,12 @@ def semiparametric(
     >>> run.draws.shape
     (2, 50, 3, 1)
     """
-    check_bandwidth(bandwidth, shrinkage=scaled)
+    check_bandwidth(bandwidth, scaled=scaled)
+    whole_number("sweeps", sweeps, 1)
     return one_shot(
         post,
-        partial(corrected_product, warmup=warmup, bandwidth=bandwidth, scaled=scaled),
-        method=f"semiparametric(bandwidth={bandwidth}, scaled={scaled})",
+        partial(corrected_product, warmup=warmup, bandwidth=bandwidth, scaled=scaled, sweeps=sweeps),
+        method=f"semiparametric(bandwidth={bandwidth}, scaled={scaled}, sweeps={sweeps})",
         draws=draws,
         chains=chains,
         seed=seed,
@@ -194,6 +210,7 @@ def kernel_product(
     warmup: int,
     bandwidth: float | None = None,
     shrinkage: bool = True,
+    sweeps: int = 50,
 ) -> Combination:
     """Draws of the product of kernel estimates made of subset draws (chain, draw, agent, dim)."""
     points = pooled(subsets)
@@ -211,13 +228,22 @@ def kernel_product(
         square=np.einsum("nti,nti->nt", centred, scaled),
         gain=np.zeros(points.shape[:2]),
     )
+    if bandwidth is None and shrinkage:
+        bandwidth = default_bandwidth(fitted, points.shape[1])
     steps = _bandwidths(subsets, bandwidth)
     factors = shrinkage_factor(steps) if shrinkage else np.ones_like(steps)
-    return _metropolis(subsets, offers, origin, basis, np.zeros(len(basis)), steps, factors, warmup, rng)
+    product = Components(offers, origin, basis, np.zeros(len(basis)))
+    return _metropolis(subsets, product, steps, factors, warmup, sweeps, rng)
 
 
 def corrected_product(
-    subsets: np.ndarray, rng: np.random.Generator, *, warmup: int, bandwidth: float | None = None, scaled: bool = True
+    subsets: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    warmup: int,
+    bandwidth: float | None = None,
+    scaled: bool = True,
+    sweeps: int = 50,
 ) -> Combination:
     """Draws of the product of corrected Gaussians made of subset draws (chain, draw, agent, dim)."""
     points = pooled(subsets)
@@ -235,8 +261,25 @@ def corrected_product(
         square=np.einsum("nti,nti->nt", centred, weighted),
         gain=np.einsum("nti,nij,ntj->nt", own, fitted.precisions, own),
     )
+    if bandwidth is None and scaled:
+        bandwidth = default_bandwidth(fitted, points.shape[1], shrinkage=False)
+    if bandwidth is not None and scaled:
+        _warn_of_far_agents(fitted, points.shape[1], bandwidth)
     steps = _bandwidths(subsets, bandwidth)
-    return _metropolis(subsets, offers, origin, basis, ratio, steps, np.ones_like(steps), warmup, rng)
+    return _metropolis(
+        subsets, Components(offers, origin, basis, ratio), steps, np.ones_like(steps), warmup, sweeps, rng
+    )
+
+
+def _warn_of_far_agents(fitted: Moments, points: int, bandwidth: float) -> None:
+    worth = points * effective_shares(fitted, bandwidth, shrinkage=False)
+    if worth.min() < min(_FEWEST, points / 10.0):
+        agent = int(np.argmin(worth))
+        warnings.warn(
+            f"the draws of agent {agent} lie too far from the product: for semiparametric all {points} are worth "
+            f"{worth[agent]:.2g}; use nonparametric, weierstrass or parametric, or more draws",
+            stacklevel=2,
+        )
 
 
 class Offers(NamedTuple):
@@ -262,6 +305,15 @@ class Offers(NamedTuple):
     gain: np.ndarray
 
 
+class Components(NamedTuple):
+    """A product as `Offers` describes it: the offers, the origin (dim,), V (dim, dim) and the ratios (dim,)."""
+
+    offers: Offers
+    origin: np.ndarray
+    basis: np.ndarray
+    ratio: np.ndarray
+
+
 def _bandwidths(subsets: np.ndarray, bandwidth: float | None) -> np.ndarray:
     """One bandwidth a draw: the paper's annealed ones unless a number is given."""
     draws, dim = subsets.shape[1], subsets.shape[3]
@@ -272,79 +324,90 @@ def _bandwidths(subsets: np.ndarray, bandwidth: float | None) -> np.ndarray:
 
 def _metropolis(
     subsets: np.ndarray,
-    offers: Offers,
-    origin: np.ndarray,
-    basis: np.ndarray,
-    ratio: np.ndarray,
+    product: Components,
     bandwidths: np.ndarray,
     factors: np.ndarray,
     warmup: int,
+    sweeps: int,
     rng: np.random.Generator,
 ) -> Combination:
     chains, draws = subsets.shape[:2]
     # in double precision: weights are differences of squares over h^2
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(int(rng.integers(2**62))), chains)
-        spread = [np.concatenate([np.full(warmup, x[0]), x]) for x in (bandwidths, factors)]
-        positions, acceptance = (
-            np.asarray(part)[:, warmup:]
-            for part in _sweeps(keys, jax.tree.map(jnp.asarray, offers), *map(jnp.asarray, (ratio, *spread)))
-        )
+        inputs = (product.offers, product.ratio, bandwidths, factors)
+        found = _sweeps(keys, *jax.tree.map(jnp.asarray, inputs), warmup=warmup, sweeps=sweeps)
+        positions, acceptance = (np.asarray(part) for part in found)
     return Combination(
-        origin + positions @ basis.T,
+        product.origin + positions @ product.basis.T,
         statistics={"acceptance": acceptance, "bandwidth": np.broadcast_to(bandwidths, (chains, draws))},
     )
 
 
-@jax.jit
+@partial(jax.jit, static_argnames=("warmup", "sweeps"))
 def _sweeps(
-    keys: jax.Array, offers: Offers, ratio: jax.Array, bandwidths: jax.Array, factors: jax.Array
+    keys: jax.Array,
+    offers: Offers,
+    ratio: jax.Array,
+    bandwidths: jax.Array,
+    factors: jax.Array,
+    *,
+    warmup: int,
+    sweeps: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Sweeps of Algorithm 1 in every chain: coordinates in the basis (chain, sweep, dim), acceptance (chain, sweep)."""
+    """Algorithm 1 in every chain: coordinates in the basis (chain, draw, dim), acceptance (chain, draw)."""
     agents, points, dim = offers.sums.shape
 
+    def gather(indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+        own = jnp.arange(agents)
+        terms = (offers.linear[own, indices], offers.square[own, indices], offers.gain[own, indices])
+        return offers.sums[own, indices], jnp.stack(terms, axis=1)
+
+    def sweep(chosen: jax.Array, key: jax.Array, h: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
+        offer_key, accept_key = jax.random.split(key)
+        offered = jax.random.randint(offer_key, (agents,), 0, points)
+        luck = jnp.log(jax.random.uniform(accept_key, (agents,)))
+        narrowed = h**2 * (1.0 + h**2 * ratio)
+
+        def log_weight(sums: jax.Array, terms: jax.Array) -> jax.Array:
+            rest = jnp.sum(jnp.square(factor * sums) / narrowed)
+            linear, square, gain = terms
+            return -0.5 * ((2.0 * factor * linear + factor**2 * square) / h**2 - rest - gain)
+
+        old, new = gather(chosen), gather(offered)
+        change = jax.tree.map(jnp.subtract, new, old)
+        # summed anew in every sweep, so that rounding does not pile up
+        state = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), old)
+
+        def turn(carry: tuple[jax.Array, ...], own: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], jax.Array]:
+            sums, terms, weight = carry
+            moved = (sums + own[0], terms + own[1])
+            moved_weight = log_weight(*moved)
+            accept = own[2] < moved_weight - weight
+            kept = (jnp.where(accept, a, b) for a, b in zip((*moved, moved_weight), carry, strict=True))
+            return tuple(kept), accept
+
+        accepted = jax.lax.scan(turn, (*state, log_weight(*state)), (*change, luck))[1]
+        return jnp.where(accepted, offered, chosen), jnp.mean(accepted)
+
+    def several(chosen: jax.Array, key: jax.Array, h: jax.Array, factor: jax.Array, count: int) -> Any:
+        keys = jax.random.split(key, count)
+        return jax.lax.scan(lambda state, key: sweep(state, key, h, factor), chosen, keys)
+
     def one_chain(key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        start_key, sweep_key = jax.random.split(key)
-
-        def sweep(chosen: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            key, h, factor = inputs
-            offer_key, accept_key, kernel_key = jax.random.split(key, 3)
-            offered = jax.random.randint(offer_key, (agents,), 0, points)
-            luck = jnp.log(jax.random.uniform(accept_key, (agents,)))
-            narrowed = h**2 * (1.0 + h**2 * ratio)
-
-            def log_weight(sums: jax.Array, terms: jax.Array) -> jax.Array:
-                rest = jnp.sum(jnp.square(factor * sums) / narrowed)
-                linear, square, gain = terms
-                return -0.5 * ((2.0 * factor * linear + factor**2 * square) / h**2 - rest - gain)
-
-            def gather(indices: jax.Array) -> tuple[jax.Array, jax.Array]:
-                own = jnp.arange(agents)
-                terms = (offers.linear[own, indices], offers.square[own, indices], offers.gain[own, indices])
-                return offers.sums[own, indices], jnp.stack(terms, axis=1)
-
-            old, new = gather(chosen), gather(offered)
-            change = jax.tree.map(jnp.subtract, new, old)
-            # summed anew in every sweep, so that rounding does not pile up
-            state = jax.tree.map(lambda parts: jnp.sum(parts, axis=0), old)
-
-            def turn(
-                carry: tuple[jax.Array, ...], own: tuple[jax.Array, ...]
-            ) -> tuple[tuple[jax.Array, ...], jax.Array]:
-                sums, terms, weight = carry
-                moved = (sums + own[0], terms + own[1])
-                moved_weight = log_weight(*moved)
-                accept = own[2] < moved_weight - weight
-                kept = (jnp.where(accept, a, b) for a, b in zip((*moved, moved_weight), carry, strict=True))
-                return tuple(kept), accept
-
-            (sums, _, _), accepted = jax.lax.scan(turn, (*state, log_weight(*state)), (*change, luck))
-            normal = jax.random.normal(kernel_key, (dim,))
-            shrunk = 1.0 + h**2 * ratio
-            position = factor * sums / shrunk + h * normal / jnp.sqrt(shrunk)
-            return jnp.where(accepted, offered, chosen), (position, jnp.mean(accepted))
-
+        start_key, warm_key, draw_key = jax.random.split(key, 3)
         start = jax.random.randint(start_key, (agents,), 0, points)
-        return jax.lax.scan(sweep, start, (jax.random.split(sweep_key, len(bandwidths)), bandwidths, factors))[1]
+        chosen, _ = several(start, warm_key, bandwidths[0], factors[0], warmup)
+
+        def draw(chosen: jax.Array, inputs: tuple[jax.Array, ...]) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+            key, h, factor = inputs
+            sweep_key, kernel_key = jax.random.split(key)
+            chosen, accepted = several(chosen, sweep_key, h, factor, sweeps)
+            narrower = 1.0 + h**2 * ratio
+            mean = factor * jnp.sum(gather(chosen)[0], axis=0) / narrower
+            return chosen, (mean + h * jax.random.normal(kernel_key, (dim,)) / jnp.sqrt(narrower), jnp.mean(accepted))
+
+        keys = jax.random.split(draw_key, len(bandwidths))
+        return jax.lax.scan(draw, chosen, (keys, bandwidths, factors))[1]
 
     return jax.vmap(one_chain)(keys)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..posterior import Posterior
 from ..run import Run
-from .kernels import check_bandwidth, moments, pooled, scott_bandwidth, shrinkage_factor
+from .kernels import Moments, check_bandwidth, default_bandwidth, moments, pooled, shrinkage_factor
 from .subsets import Combination, one_shot
 
 # Rows of pairs weighed at once: a block of 256 rows against 4000 points is 8 MB.
@@ -50,16 +50,16 @@ def weierstrass(
         As in `consensus`. The draws of all chains are combined together; draws of the result are exchangeable.
         Time and the square of draws * chains grow together.
     bandwidth
-        h, in (0, 1], in units of the draws' standard deviations; > 0 with `shrinkage=False`. Left out it follows
-        Scott's rule, `(draws * chains)^(-1 / (dim + 4))`.
+        h, in (0, 1], in units of the draws' standard deviations; > 0 with `shrinkage=False`. Left out it is chosen
+        for each pair by `kernels.default_bandwidth`: Scott's rule, or more where the two sets overlap little.
     shrinkage
         False is the paper's form.
 
     Returns
     -------
     Run
-        The same draws for every agent. Settings: `acceptance`, the smallest of the pairs' acceptance rates in the
-        tree, and `effective_draws`, the smallest effective number of draws that a set contributed.
+        The same draws for every agent. Settings: `bandwidth`, the largest h in the tree, `acceptance`, the smallest of
+        the pairs' acceptance rates, and `effective_draws`, the smallest effective number of draws of a set.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def weierstrass(
     >>> run.draws.shape
     (2, 50, 3, 1)
     """
-    check_bandwidth(bandwidth, shrinkage=shrinkage)
+    check_bandwidth(bandwidth, scaled=shrinkage)
     return one_shot(
         post,
         partial(tree_of_pairs, bandwidth=bandwidth, shrinkage=shrinkage),
@@ -92,29 +92,31 @@ def tree_of_pairs(
     """The combination of subset draws (chain, draw, agent, dim)."""
     sets = list(pooled(subsets))
     points, dim = sets[0].shape
-    h = scott_bandwidth(points, dim) if bandwidth is None else float(bandwidth)
-    acceptance, effective = 1.0, float(points)
+    largest, acceptance, effective = 0.0, 1.0, float(points)
     while len(sets) > 1:
         merged = []
         for left, right in zip(sets[::2], sets[1::2], strict=False):
-            both, rate, size = _merge(np.stack([left, right]), rng, h, shrinkage)
+            pair = np.stack([left, right])
+            fitted = moments(pair)
+            h = default_bandwidth(fitted, points) if bandwidth is None else float(bandwidth)
+            both, rate, size = _merge(pair, fitted, rng, h, float(shrinkage_factor(h)) if shrinkage else 1.0)
             merged.append(both)
-            acceptance, effective = min(acceptance, rate), min(effective, size)
+            largest, acceptance, effective = max(largest, h), min(acceptance, rate), min(effective, size)
         # an odd one waits for the next level; its own covariance gives it the right weight there
         sets = merged + sets[2 * len(merged) :]
     # a new order: neighbours in a set share their first point
     mixed = rng.permutation(sets[0])
     return Combination(
         mixed.reshape(*subsets.shape[:2], dim),
-        facts={"bandwidth": h, "acceptance": acceptance, "effective_draws": effective},
+        facts={"bandwidth": largest, "acceptance": acceptance, "effective_draws": effective},
     )
 
 
-def _merge(pair: np.ndarray, rng: np.random.Generator, h: float, shrinkage: bool) -> tuple[np.ndarray, float, float]:
+def _merge(
+    pair: np.ndarray, fitted: Moments, rng: np.random.Generator, h: float, factor: float
+) -> tuple[np.ndarray, float, float]:
     """As many draws of the smoothed product of two sets (2, point, dim); acceptance and effective number of draws."""
-    fitted = moments(pair)
     _, points, dim = pair.shape
-    factor = float(shrinkage_factor(h)) if shrinkage else 1.0
     centres = fitted.means[:, None] + factor * (pair - fitted.means[:, None])
     root = np.linalg.cholesky(h**2 * fitted.covariances.sum(axis=0))
     white = np.linalg.solve(root, (centres - fitted.means.mean(axis=0)).reshape(-1, dim).T).T.reshape(pair.shape)
