@@ -8,19 +8,22 @@ import pytest
 import accord
 from accord import proximal
 from accord.engines.local import build_problem
+from accord.sampler import Prepared
 from accord.samplers import DADMMS
 
 
 def agent_of(post):
     """The first agent of a posterior, as methods see it."""
-    problem = build_problem(post, accord.Network.ring(post.num_agents), DADMMS(1.0), seed=0)
+    problem = build_problem(post, accord.Network.ring(post.num_agents), DADMMS(1.0), 0, Prepared())
     agents = problem.agents(0)
     return type(agents)(
         index=agents.index[0],
         degree=agents.degree[0],
         shard=jax.tree.map(lambda leaf: leaf[0], agents.shard),
+        own=agents.own,
         round=agents.round,
         facts=agents.facts,
+        shared=agents.shared,
         potential=agents.potential,
     )
 
@@ -53,7 +56,7 @@ def test_solvers_reach_the_stated_tolerance(target, solver, strength, x64):
         agent = agent_of(POSTERIORS[target]())
         center = jnp.asarray(np.array([2.0, -1.0, 0.5, 1.0]))
         start = jnp.zeros(4)
-        found, error = jax.jit(lambda s: SOLVERS[solver](agent, center, s, start, jnp.asarray(tolerance)))(
+        found, error, _ = jax.jit(lambda s: SOLVERS[solver](agent, center, s, start, jnp.asarray(tolerance)))(
             jnp.asarray(strength)
         )
         assert error <= tolerance
@@ -76,7 +79,9 @@ def test_solvers_reach_the_stated_tolerance(target, solver, strength, x64):
 def test_closed_form_is_the_minimum():
     post = regression("linear_regression")
     agent, center = agent_of(post), jnp.arange(4.0)
-    point, error = proximal.proximal_point(agent, center, jnp.asarray(3.0), start=center, tolerance=jnp.asarray(1e-9))
+    point, error, _ = proximal.proximal_point(
+        agent, center, jnp.asarray(3.0), start=center, tolerance=jnp.asarray(1e-9)
+    )
     np.testing.assert_allclose(agent.gradient(point) + 3.0 * (point - center), 0.0, atol=1e-4)
     assert error == 0.0
 
@@ -88,7 +93,7 @@ def test_solver_is_chosen_by_the_number_of_parameters():
     step = lambda c: proximal.proximal_point(agent, c, jnp.asarray(5.0), start=c, tolerance=jnp.asarray(1e-4))  # noqa: E731
     # Newton would form a Hessian of dim x dim; L-BFGS does not
     assert f"{wide.dim},{wide.dim}" not in str(jax.make_jaxpr(step)(center))
-    point, error = jax.jit(step)(center)
+    point, error, _ = jax.jit(step)(center)
     assert error == 0.0
     # 4 (x - 1)^3 + 5 (x - 2) = 0 in every coordinate
     residual = 4 * (np.asarray(point, float) - 1) ** 3 + 5 * (np.asarray(point, float) - 2)

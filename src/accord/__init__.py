@@ -1,6 +1,7 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
 from . import combine, data, metrics, models, samplers, schedules
+from .compiler import guard
 from .errors import DivergenceError
 from .gaussian import Gaussian
 from .law import Law, law
@@ -28,3 +29,6 @@ __all__ = [
     "schedules",
 ]
 __version__ = "0.1.0"
+
+# importing makes no array, so that nothing has been compiled yet
+guard()

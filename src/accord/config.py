@@ -18,7 +18,7 @@ from .network import Network
 from .posterior import Posterior
 from .sample import sample
 from .sampler import Sampler
-from .schedules import Polynomial
+from .schedules import Polynomial, diminishing
 
 MODELS: dict[str, Callable[..., Posterior]] = {
     "linear_regression": models.linear_regression,
@@ -26,6 +26,7 @@ MODELS: dict[str, Callable[..., Posterior]] = {
     "poisson_regression": models.poisson_regression,
 }
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
+SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "method", "run")
 RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep")
 
@@ -147,7 +148,10 @@ def _build_method(section: dict[str, Any]) -> Sampler:
     _require_known(f"number of {name}", section, [f.name for f in fields(method)])
     for key, value in section.items():
         if isinstance(value, dict):
-            section[key] = _call(f"schedule {key} of {name}", Polynomial, **value)
+            schedule = value.pop("schedule", "polynomial")
+            if schedule not in SCHEDULES:
+                raise unknown_name_error("schedule", schedule, SCHEDULES)
+            section[key] = _call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
     return _call(f"method {name}", method, **section)
 
 

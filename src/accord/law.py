@@ -22,13 +22,13 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from .checks import whole_number
-from .engines.local import build_problem, everywhere, initial_state, network_round, positions
+from .engines.local import build_problem, everywhere, initial_state, network_round, positions, silence
 from .gaussian import Gaussian
 from .initial import starting_law
 from .network import Network
 from .posterior import Posterior
 from .sample import check_fit
-from .sampler import Noise, Sampler
+from .sampler import Sampler
 
 # Columns of a Jacobian computed at once: bounds memory, not the result.
 _COLUMNS = 256
@@ -87,16 +87,16 @@ class Law:
         self._maps: dict[int, Affine] = {}
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
-            self._problem = problem = build_problem(post, net, sampler, seed=0)
+            self._problem = problem = build_problem(post, net, sampler, 0, sampler.prepare(post, net))
+            quiet = silence(problem, chains=1)
+            self._silence, self._noise = ravel_pytree(quiet)
             shape = (self.num_agents, self.dim, 1)
 
             def start(flat: jax.Array) -> jax.Array:
-                state = initial_state(problem, flat.reshape(shape), self._noise(self._silence))
-                return ravel_pytree(state)[0]
+                return ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))[0]
 
             flat = jnp.asarray(means.ravel())
-            template = initial_state(problem, flat.reshape(shape), self._noise(self._silence))
-            z, self._unravel = ravel_pytree(template)
+            z, self._unravel = ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))
             self._select = _jacobian(lambda state: positions(problem, self._unravel(state)).ravel(), z)
             conserved = jax.eval_shape(self._conserved_sum, z) is not None
             self._conserved = _jacobian(self._conserved_sum, z) if conserved else None
@@ -105,14 +105,6 @@ class Law:
                 root = _jacobian(start, flat) @ scipy.sparse.block_diag(list(factors), format="csr")
                 P = (root @ root.T).toarray()
         self._known = {0: (np.asarray(z), P)}
-
-    @property
-    def _silence(self) -> np.ndarray:
-        agents = 1 if self._problem.sampler.noise == "common" else self.num_agents
-        return np.zeros(agents * self.dim)
-
-    def _noise(self, flat: Any) -> Noise:
-        return Noise(jnp.asarray(flat).reshape(-1, self.dim, 1), None)
 
     def _conserved_sum(self, z: jax.Array) -> jax.Array | None:
         problem = self._problem
@@ -153,7 +145,9 @@ class Law:
         zero = np.zeros(size)
         with jax.enable_x64(True):
             A = _assemble(self._state_columns, size, np.int32(k))
-            B = _assemble(self._noise_columns, silence.size, np.int32(k))
+            B = scipy.sparse.csr_array((size, 0))
+            if silence.size:
+                B = _assemble(self._noise_columns, silence.size, np.int32(k))
             c = np.asarray(self._round(zero, silence, np.int32(k)))
             generator = np.random.default_rng(0)
             z, w = generator.standard_normal(size), generator.standard_normal(silence.size)
@@ -269,7 +263,7 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     Raises
     ------
     TypeError
-        The posterior is not quadratic.
+        The posterior is not quadratic, or the method accepts, rejects or travels at random.
     ValueError
         Posterior, network and method do not fit.
 
@@ -284,6 +278,12 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     if not post.quadratic:
         raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
     check_fit(post, net, sampler)
+    sampler = sampler.resolved(post, net)
+    if sampler.randomness(post.dim).key or "visitor" in sampler.receives:
+        raise TypeError(
+            f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "
+            "at every round and cannot be had exactly"
+        )
     if sampler.rows_per_gradient() is not None:
         sampler = replace(sampler, batch_size=None)  # type: ignore[call-arg]
     return Law(post, net, sampler, init)

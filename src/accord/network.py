@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -19,6 +19,28 @@ from .mixing import RULES, checked_weights
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 
 _DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
+
+
+class Aggregation(NamedTuple):
+    """A spanning tree that sums go up and results come down.
+
+    Parameters
+    ----------
+    root : int
+        The agent where the total is made: the hub, if one is everybody's neighbour.
+    height : int
+        Exchanges from the farthest agent to the root.
+    sums_sent : np.ndarray, (agent,)
+        Messages that each agent sends for one total known to all: a sum to its parent, the total to its children.
+    letters_sent : np.ndarray, (agent,)
+        Messages that each agent sends or passes on if every agent's message goes to the root unsummed, and
+        another one comes back.
+    """
+
+    root: int
+    height: int
+    sums_sent: np.ndarray
+    letters_sent: np.ndarray
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -334,6 +356,38 @@ class Network:
         self.require_connected()
         _, parents = csgraph.breadth_first_order(self._adjacency, root, directed=False)
         return np.where(np.arange(self.num_agents) == root, -1, parents).astype(np.int64)
+
+    @cached_property
+    def aggregation(self) -> Aggregation:
+        """How a sum over all agents is made: up and down a spanning tree with a root as central as is cheaply found.
+
+        Raises ValueError if the network is not connected.
+        """
+        self.require_connected()
+        root = self._central_agent()
+        order, parents = csgraph.breadth_first_order(self._adjacency, root, directed=False)
+        depth, size = np.zeros(self.num_agents, np.int64), np.ones(self.num_agents, np.int64)
+        for agent in order[1:]:
+            depth[agent] = depth[parents[agent]] + 1
+        for agent in order[:0:-1]:
+            size[parents[agent]] += size[agent]
+        below = np.arange(self.num_agents) != root
+        children = np.bincount(parents[below], minlength=self.num_agents)
+        return Aggregation(root, int(depth.max()), below + children, np.where(below, size, 0) + size - 1)
+
+    def _central_agent(self) -> int:
+        """Return a hub if there is one, else the middle of a longest shortest path as two searches find it.
+
+        On trees that is the exact centre.
+        """
+        if self.max_degree == self.num_agents - 1:
+            return int(self.degrees.argmax())
+        first = csgraph.breadth_first_order(self._adjacency, 0, directed=False, return_predecessors=False)[-1]
+        order, parents = csgraph.breadth_first_order(self._adjacency, first, directed=False)
+        path = [int(order[-1])]
+        while path[-1] != first:
+            path.append(int(parents[path[-1]]))
+        return path[len(path) // 2]
 
     def to_networkx(self) -> nx.Graph:
         """Return a networkx graph whose nodes are `labels`, in the order of the agents."""

@@ -27,6 +27,10 @@ class Stream(enum.IntEnum):
     BATCH = 1
     POSITION = 2
     FIRST_BATCH = 3
+    LOCAL = 4
+    KEY = 5
+    ORDER = 6
+    RESAMPLING = 7
 
 
 def seed_words(seed: Any) -> UInt32[Array, 2]:
@@ -68,12 +72,21 @@ def normals(words: tuple[Array, Array], dtype: Any) -> tuple[Array, Array]:
     """Standard normals from random words: 24 of their bits, symmetric about 0 and never infinite."""
 
     def convert(word: Array) -> Array:
-        signed = jax.lax.shift_right_arithmetic(jax.lax.bitcast_convert_type(word, jnp.int32), jnp.int32(8))
-        # signed + 1/2 and its product with a power of two are exact in single precision, inside (-1, 1)
-        uniform = (signed.astype(dtype) + jnp.asarray(0.5, dtype)) * jnp.asarray(2.0**-23, dtype)
-        return jnp.asarray(2.0**0.5, dtype) * jax.lax.erf_inv(uniform)
+        return jnp.asarray(2.0**0.5, dtype) * jax.lax.erf_inv(_symmetric(word, dtype))
 
     return convert(words[0]), convert(words[1])
+
+
+def uniform(word: Array, dtype: Any) -> Array:
+    """A number inside (0, 1) from a random word: 24 of its bits."""
+    return (_symmetric(word, dtype) + 1.0) / 2.0
+
+
+def _symmetric(word: Array, dtype: Any) -> Array:
+    """A number inside (-1, 1) from a random word."""
+    signed = jax.lax.shift_right_arithmetic(jax.lax.bitcast_convert_type(word, jnp.int32), jnp.int32(8))
+    # signed + 1/2 and its product with a power of two are exact in single precision
+    return (signed.astype(dtype) + jnp.asarray(0.5, dtype)) * jnp.asarray(2.0**-23, dtype)
 
 
 def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count chain"]:

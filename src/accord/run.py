@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 # Attributes of the saved tree that rebuild a run; everything else of a method or network is in `settings` as text.
-_FORMAT = "accord-run-1"
+_FORMAT = "accord-run-2"
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,18 @@ class Traffic:
     rounds
         Rounds run, burn-in and thinned ones included.
     exchanges
-        Messages that each agent sent to each of its neighbours.
+        Exchanges of messages that had to follow one another.
     bytes_sent
         Bytes that each agent sent in one chain, over all its edges, shape (agent,).
+    gradient_rows
+        Rows that each agent read for gradients or values of f_i in one chain, shape (agent,); a potential whose rows
+        cannot be told apart counts as one row.
     """
 
     rounds: int
     exchanges: int
     bytes_sent: np.ndarray
+    gradient_rows: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +107,8 @@ class Run:
             groups["posterior"] = self._dataset(self.kept, ("chain", "draw", "agent"))
         groups["average"] = self._dataset(self.average, ("chain", "draw"))
         groups["sample_stats"] = xr.Dataset({name: (("chain", "draw"), x) for name, x in self.statistics.items()})
-        groups["traffic"] = xr.Dataset({"bytes_sent": (("agent_sent",), self.traffic.bytes_sent)})
+        counts = {"bytes_sent": self.traffic.bytes_sent, "gradient_rows": self.traffic.gradient_rows}
+        groups["traffic"] = xr.Dataset({name: (("agent_sent",), count) for name, count in counts.items()})
         chain, draw = np.arange(self.average.shape[0]), np.arange(self.average.shape[1])
         for name in set(groups) - {"traffic"}:
             groups[name] = groups[name].assign_coords(chain=chain, draw=draw)
@@ -176,7 +181,9 @@ class Run:
             names=tuple(map(str, np.atleast_1d(attrs["names"]))),
             variables=variables,
             traffic=Traffic(
-                int(attrs["rounds"]), int(attrs["exchanges"]), tree["traffic"].to_dataset()["bytes_sent"].values
+                int(attrs["rounds"]),
+                int(attrs["exchanges"]),
+                *(tree["traffic"].to_dataset()[name].values for name in ("bytes_sent", "gradient_rows")),
             ),
             seconds=float(attrs["seconds"]),
             settings=dict(

@@ -19,7 +19,7 @@ from .network import Network
 from .posterior import Posterior
 from .progress import ProgressBar
 from .run import Run, Traffic
-from .sampler import Sampler
+from .sampler import Prepared, Sampler
 from .schedules import at
 
 ENGINES = {"local": LocalEngine}
@@ -92,11 +92,17 @@ def sample(
     if engine not in ENGINES:
         raise unknown_name_error("engine", engine, ENGINES)
     check_fit(post, net, sampler)
+    sampler = sampler.resolved(post, net)
     check_step(post, net, sampler)
+    if burn_in < sampler.least_burn_in():
+        raise ValueError(
+            f"burn_in must be at least {sampler.least_burn_in()}, the rounds in which {type(sampler).__name__} adapts "
+            f"and whose states are not draws; found {burn_in}"
+        )
     kept = _kept_agents(keep, net.num_agents)
     means, factors = _start_positions(init, post, chains)
     machine = ENGINES[engine](post, net, sampler, chains=chains, seed=seed, keep=kept)
-    tape = _Tape(post, net, sampler, kept, chains, draws, burn_in, thin, seed)
+    tape = _Tape(post, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
     with ProgressBar(type(sampler).__name__, burn_in + draws * thin, progress) as bar:
         try:
             _drive(machine, machine.start(means, factors), tape, bar)
@@ -177,6 +183,7 @@ class _Tape:
     post: Posterior
     net: Network
     sampler: Sampler
+    prepared: Prepared
     kept: np.ndarray
     chains: int
     draws: int
@@ -197,7 +204,7 @@ class _Tape:
             dtype, dim = records.average.dtype, self.post.dim
             self.average = np.empty((self.chains, self.draws, dim), dtype)
             self.agents = np.empty((self.chains, self.draws, self.kept.size, dim), dtype)
-            self.statistics = {n: np.empty((self.chains, self.draws), dtype) for n in records.statistics}
+            self.statistics = {n: np.empty((self.chains, self.draws), v.dtype) for n, v in records.statistics.items()}
         span = slice(self.count, self.count + count)
         # engines record (draw, agent, dim, chain)
         self.average[:, span] = np.moveaxis(records.average[:count], -1, 0)
@@ -209,15 +216,17 @@ class _Tape:
     def run(self) -> Run:
         """The run so far."""
         assert self.average is not None and self.agents is not None
-        exchanges = self.rounds * self.sampler.exchanges_per_round()
+        watched = {name: values[:, : self.count] for name, values in self.statistics.items()}
+        rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
+        statistics = self.sampler.report(watched, rounds)
         return Run(
             average=self.average[:, : self.count],
             agents=self.kept,
             kept=self.agents[:, : self.count],
-            statistics={name: values[:, : self.count] for name, values in self.statistics.items()},
+            statistics=statistics,
             names=self.post.names,
             variables=self.post.variables,
-            traffic=Traffic(self.rounds, exchanges, exchanges * self.message_bytes * self.net.degrees),
+            traffic=self._traffic(watched),
             seconds=time.perf_counter() - self.began,
             settings={
                 "method": repr(self.sampler),
@@ -226,6 +235,22 @@ class _Tape:
                 "thin": self.thin,
                 "seed": self.seed,
             },
+        )
+
+    def _traffic(self, watched: dict[str, np.ndarray]) -> Traffic:
+        def count(name: str, otherwise: Any) -> Any:
+            return watched[name][:, -1].mean(dtype=np.float64) if name in watched else otherwise
+
+        exchanges, messages = self.sampler.traffic_per_round(self.net)
+        times = count("asks", self.rounds)
+        gradients = count("gradients", self.rounds * self.sampler.gradients_per_round())
+        rows = self.sampler.rows_per_gradient()
+        read = self.post.sizes if rows is None else np.full_like(self.post.sizes, rows)
+        return Traffic(
+            rounds=self.rounds,
+            exchanges=round(times * exchanges) + self.prepared.exchanges,
+            bytes_sent=np.round(times * messages * self.message_bytes + self.prepared.bytes_sent).astype(np.int64),
+            gradient_rows=np.round(gradients * read),
         )
 
 
@@ -293,15 +318,14 @@ def _require_finite(
         tape.append(records, good // tape.thin)
     last = tape.rounds + bad - 1
     tape.rounds += bad
-    message = f"agent {agent} became non-finite in round {last}"
-    raise DivergenceError(
-        message + _remedy(tape, last), agent=agent, round=last, run=tape.run() if tape.count else None
-    )
+    why = tape.sampler.failure(tape.prepared, agent)
+    kept = f"; {tape.count} draws before it are in this error's `run`" if tape.count else ""
+    message = f"agent {agent} became non-finite in round {last}" + (f": {why}" if why else _remedy(tape, last)) + kept
+    raise DivergenceError(message, agent=agent, round=last, run=tape.run() if tape.count else None)
 
 
 def _remedy(tape: _Tape, last: int) -> str:
-    """What to say of a diverged run: the step's bound where one is known, and where the draws are."""
-    kept = f"; {tape.count} draws before it are in this error's `run`" if tape.count else ""
+    """What to say of a diverged run: the step's bound where one is known."""
     sampler, step = tape.sampler, getattr(tape.sampler, "step_size", None)
     bound = None
     if _bound_is_cheap(tape.post, sampler):
@@ -311,8 +335,8 @@ def _remedy(tape: _Tape, last: int) -> str:
             # a bound is a help, not worth losing the draws over
             bound = None
     if bound is None or step is None or not np.isfinite(bound):
-        return kept
+        return ""
     return (
         f"; {type(sampler).__name__} is stable for step_size below {bound:.6g}, by the curvature at the posterior's "
-        f"init, and it was {float(at(step, last)):.6g} in that round{kept}"
+        f"init, and it was {float(at(step, last)):.6g} in that round"
     )

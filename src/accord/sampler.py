@@ -15,21 +15,50 @@ differentiates these very functions to get a method's exact mean and covariance.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+import jax
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from .checks import whole_number
 from .mixing import MixingMatrix, chebyshev
-from .posterior import Potential, Shard
+from .posterior import Posterior, Potential, Shard
 from .pytree import pytree, static
 from .schedules import as_step
 
 if TYPE_CHECKING:
     from .network import Network
+
+
+class Prepared(NamedTuple):
+    """What a method works out once, before round 0, from the posterior, the network and its own numbers."""
+
+    # Numbers of each agent, every array with a leading agent axis; a method reads its agent's as `agent.own`.
+    own: PyTree = ()
+    # Numbers that all agents know; read as `agent.shared`.
+    shared: PyTree = ()
+    # What finding them took: exchanges one after another, and bytes that each agent sent, (agent,) or 0.
+    exchanges: int = 0
+    bytes_sent: Any = 0
+
+
+class Randomness(NamedTuple):
+    """What a round of one agent draws; see `Noise`."""
+
+    # Whether it reads `noise.normal`.
+    normal: bool = True
+    # Shape (steps, width) of `noise.local`, or None.
+    local: tuple[int, int] | None = None
+    # Whether it reads `noise.key`.
+    key: bool = False
+    # Whether `normal` is the same for all agents: a hub's, or that of `noise="common"`.
+    shared: bool = False
+    # Whether `key` is the same for all agents.
+    shared_key: bool = False
 
 
 class Facts(NamedTuple):
@@ -48,8 +77,10 @@ class Agent:
     index: UInt32[Array, "*agent"]
     degree: Float[Array, "*agent"]
     shard: Shard
+    own: PyTree
     round: Int[Array, ""]
     facts: Facts
+    shared: PyTree
     potential: Potential
 
     @property
@@ -73,10 +104,20 @@ class Agent:
 class Noise(NamedTuple):
     """The randomness of one agent in one round, a pure function of (seed, chain, round, agent)."""
 
-    # Standard normals, already scaled by the square root of the temperature and, if common, shared by all agents.
-    normal: Float[Array, " dim"]
-    # Random words that choose the rows of a minibatch (with replacement), or None for all rows.
+    # Standard normals, scaled by the square root of the temperature; the same for all agents if `shared`, and then
+    # scaled by `common_scale` too.
+    normal: Float[Array, " dim"] | None
+    # Random words that choose the rows of the round's minibatches (with replacement), or None for all rows.
     batch: UInt32[Array, " batch"] | None
+    # Standard normals of the agent's local steps, scaled by the square root of the temperature, never shared.
+    local: Float[Array, "step width"] | None
+    # Words of a `jax.random` key, for what takes a random number of random numbers.
+    key: UInt32[Array, 2] | None
+
+    def random_key(self) -> Array:
+        """The key of this agent and round, for `jax.random`."""
+        assert self.key is not None
+        return jax.random.wrap_key_data(self.key, impl="threefry2x32")
 
 
 class Inbox(NamedTuple):
@@ -85,6 +126,8 @@ class Inbox(NamedTuple):
     mixed: PyTree = None
     summed: PyTree = None
     totalled: PyTree = None
+    visiting: PyTree = None
+    asked: Callable[[Any], PyTree] | None = None
 
     def mix(self) -> PyTree:
         """The messages averaged by the mixing weights, the agent's own included: sum_j W_ij message_j."""
@@ -98,8 +141,16 @@ class Inbox(NamedTuple):
         """The sum of all agents' messages: what a hub computes."""
         return self._declared(self.totalled, "total")
 
+    def visitor(self) -> PyTree:
+        """The message of one agent, all agents' messages being handed out in random order: what a hub passes on."""
+        return self._declared(self.visiting, "visitor")
+
+    def ask(self, state: Any) -> PyTree:
+        """The sum over all agents of `message(agent, state)`, for a state that the hub makes within a round."""
+        return self._declared(self.asked, "ask")(state)
+
     @staticmethod
-    def _declared(content: PyTree, name: str) -> PyTree:
+    def _declared(content: Any, name: str) -> Any:
         if content is None:
             raise TypeError(f"the method reads inbox.{name}() but its `receives` does not name {name!r}")
         return content
@@ -123,16 +174,26 @@ class Sampler(abc.ABC):
     temperature: float = static(default=1.0)
     noise: str = static(default="independent")
 
-    # Which forms of the messages `update` reads: any of "mix", "neighbour_sum", "total".
+    # Which forms of the messages `update` reads: any of "mix", "neighbour_sum", "total", "visitor"; "ask" where
+    # the method runs at the hub.
     receives: ClassVar[tuple[str, ...]]
+    # Whether the method's state lives at the hub alone, agent 0 for what `init` is given: `update` runs there, agents
+    # answer what it asks, and every agent is sent its position.
+    at_hub: ClassVar[bool] = False
+    # Whether agents update colour by colour, so that each reads the neighbours' values of this round where their
+    # colour came before its own. A draw is the state after all colours.
+    by_color: ClassVar[bool] = False
+    # The values of `noise` that the method has a meaning for.
+    noises: ClassVar[tuple[str, ...]] = ("independent", "common")
     # Whether the method solves proximal problems, for which quadratic shards carry their eigenvectors.
     proximal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
             raise ValueError(f"temperature must be a finite number >= 0, found {self.temperature}")
-        if self.noise not in ("independent", "common"):
-            raise ValueError(f'noise must be "independent" or "common", found {self.noise!r}')
+        if self.noise not in self.noises:
+            allowed = " or ".join(f'"{noise}"' for noise in self.noises)
+            raise ValueError(f"noise must be {allowed} in {type(self).__name__}, found {self.noise!r}")
 
     def _check_steps(self, *names: str) -> None:
         """Check the named steps and make schedules part of the pytree."""
@@ -141,7 +202,7 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> Any:
-        """The agent's state before round 0. Of the noise only `batch` is given, for a first gradient; `normal` is 0."""
+        """The agent's state before round 0. Of the noise only `batch` is given, for a first gradient."""
 
     @abc.abstractmethod
     def message(self, agent: Agent, state: Any) -> PyTree:
@@ -157,7 +218,10 @@ class Sampler(abc.ABC):
 
     @abc.abstractmethod
     def langevin_step(self, network: Network) -> Any:
-        """The step, a number or schedule, that the average makes on F: the common currency between methods."""
+        """The step, a number or schedule, that the average makes on F: the common currency between methods.
+
+        None for methods that are not Langevin-like.
+        """
 
     def check_network(self, network: Network) -> None:
         """Raise `ValueError` where the method cannot run on a network.
@@ -171,28 +235,89 @@ class Sampler(abc.ABC):
         """The mixing matrix that `inbox.mix()` applies, if the method mixes."""
         return None
 
+    def resolved(self, post: Posterior, network: Network) -> Self:
+        """The method with the numbers that were left out chosen for a posterior and a network."""
+        return self
+
+    def prepare(self, post: Posterior, network: Network) -> Prepared:
+        """What agents need to know before round 0, as arrays of NumPy.
+
+        Raises `ValueError` where the method's numbers do not fit the posterior or the network.
+        """
+        return Prepared()
+
+    def randomness(self, dim: int) -> Randomness:
+        """What a round draws, for a posterior of `dim` parameters."""
+        return Randomness(shared=self.noise == "common")
+
     def conserved(self, agent: Agent, state: Any) -> Float[Array, " dim"] | None:
         """A quantity whose sum over the agents never changes, if the method has one; the law needs to know it."""
         return None
 
     def common_scale(self, agent: Agent) -> Array:
-        """What common noise is multiplied by, so that it moves the average as much as independent noise does."""
+        """What shared noise is multiplied by, so that it moves the average as much as independent noise does."""
         return agent.num_agents**-0.5
 
     def rows_per_gradient(self) -> int | None:
         """Rows that a gradient reads; None for all."""
         return None
 
-    def exchanges_per_round(self) -> int:
-        """Messages that an agent sends to each neighbour in one round."""
+    def gradients_per_round(self) -> int | np.ndarray:
+        """Gradients of f_i that an agent evaluates in a round, one number or one an agent, where it is known before."""
         return 1
 
+    def exchanges_per_round(self) -> int:
+        """Mixing exchanges in one round."""
+        return 1
+
+    def traffic_per_round(self, network: Network) -> tuple[int, np.ndarray]:
+        """Exchanges of a round that must follow one another, and the messages that each agent sends in them, (agent,).
+
+        A total goes up a spanning tree and down again: to the hub and back where an agent is everybody's neighbour.
+        """
+        exchanges, messages = 0, np.zeros(network.num_agents)
+        if {"mix", "neighbour_sum"} & set(self.receives):
+            rounds = self.exchanges_per_round()
+            exchanges += int(network.coloring().max()) + 1 if self.by_color else rounds
+            messages += rounds * network.degrees
+        if {"total", "ask"} & set(self.receives):
+            exchanges += 2 * network.aggregation.height
+            messages += network.aggregation.sums_sent
+        if "visitor" in self.receives:
+            exchanges += 2 * network.aggregation.height
+            messages += network.aggregation.letters_sent
+        return exchanges, messages
+
+    def log_weight(self, agent: Agent, state: Any) -> Array | None:
+        """The agent's share of the log weight of its chain after a round.
+
+        Where there is one, chains are particles: they are resampled by their weights, the sums over the agents, in
+        every round after which these differ.
+        """
+        return None
+
+    def least_burn_in(self) -> int:
+        """Rounds at the start whose states are not draws, because the method still adapts."""
+        return 0
+
     def diagnostics(self, state: Any) -> dict[str, Array]:
-        """Numbers of an agent's state to watch; each draw records the largest of all agents and rounds until then."""
+        """Numbers of an agent's state to watch; each draw records the largest of all agents and rounds until then.
+
+        Counts over all rounds so far fit this. By convention "gradients" counts the evaluations of f_i or its
+        gradient, where `gradients_per_round` cannot say it beforehand, and "asks" those of `inbox.ask`.
+        """
         return {}
 
+    def report(self, watched: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
+        """The statistics of a run, from its `diagnostics`, (chain, draw), and the rounds until each draw, (draw,)."""
+        return watched
+
     def complaint(self, statistics: dict[str, np.ndarray]) -> str | None:
-        """A warning about a finished run, from the recorded `diagnostics` of shape (chain, draw), or None."""
+        """A warning about a finished run, from its statistics of shape (chain, draw), or None."""
+        return None
+
+    def failure(self, prepared: Prepared, agent: int) -> str | None:
+        """Why an agent's position became non-finite, if the method knows; it may say so by making it NaN."""
         return None
 
     def is_constant(self) -> bool:

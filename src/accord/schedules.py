@@ -44,6 +44,22 @@ class Polynomial:
         return self.a / (self.b + k) ** self.chi
 
 
+def diminishing(first: float, chi: float = 0.55) -> Polynomial:
+    """The diminishing step `first / (1 + k)**chi` of D-ULA (Parayil et al. 2020).
+
+    The baseline "D-SGLD with diminishing step sizes" of the client-only Gibbs paper, section 6, is
+    `DESGLD(diminishing(first))` or `DULA(diminishing(first), ...)`.
+
+    Parameters
+    ----------
+    first
+        The step of round 0, > 0.
+    chi
+        Exponent, >= 0; the gradient's step wants 1/2 < chi <= 1: its sum is infinite, that of its squares is not.
+    """
+    return Polynomial(first, 1.0, chi)
+
+
 def at(step: Step, k: Any) -> Any:
     """The value of a step at round k."""
     return step(k) if callable(step) else step

@@ -6,6 +6,8 @@ numbers, and every product with an agent's data is one matrix product for all ch
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,10 +18,10 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from ..mixing import chebyshev_coefficients
 from ..network import Network
-from ..noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
+from ..noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words, uniform
 from ..posterior import Posterior, Potential, Shard
 from ..pytree import pytree, static, unchecked
-from ..sampler import Agent, Facts, Inbox, Noise, Sampler
+from ..sampler import Agent, Facts, Inbox, Noise, Prepared, Sampler
 from .exchange import Operator, operator, over_agents
 
 
@@ -33,9 +35,9 @@ class Exchange:
     coefficients: tuple[tuple[float, float], ...] = static()
     total: bool = static()
 
-    def __call__(self, messages: Any) -> Inbox:
+    def __call__(self, messages: Any, order: Array | None = None) -> Inbox:
         """What every agent's inbox holds after all agents sent their messages."""
-        mixed = summed = totalled = None
+        mixed = summed = totalled = visiting = None
         if self.mix is not None:
             previous, mixed = None, messages
             for a, b in self.coefficients:
@@ -47,7 +49,15 @@ class Exchange:
             summed = over_agents(self.neighbours, messages)
         if self.total:
             totalled = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf.sum(axis=0), leaf.shape), messages)
-        return Inbox(mixed, summed, totalled)
+        if order is not None:
+            visiting = jax.tree.map(lambda leaf: _reordered(leaf, order), messages)
+        return Inbox(mixed, summed, totalled, visiting)
+
+
+def _reordered(messages: Array, order: Array) -> Array:
+    """Messages (agent, ..., chain) in another order of the agents in each chain."""
+    flat = messages.reshape(messages.shape[0], -1, messages.shape[-1])
+    return jnp.take_along_axis(flat, order, axis=0).reshape(messages.shape)
 
 
 @pytree
@@ -59,27 +69,57 @@ class Problem:
     shards: Shard
     index: UInt32[Array, " agent"]
     degree: Float[Array, " agent"]
+    # the colour of each agent, where colours take turns in a round, and their number
+    color: Int[Array, " agent"] | None
+    own: Any
     facts: Facts
+    shared: Any
     exchange: Exchange
     seed: UInt32[Array, 2]
+    num_colors: int = static()
 
     def agents(self, round: Any) -> Agent:
         """All agents, stacked, at a round."""
-        return Agent(self.index, self.degree, self.shards, jnp.asarray(round, jnp.int32), self.facts, self.potential)
+        return Agent(
+            self.index,
+            self.degree,
+            self.shards,
+            self.own,
+            jnp.asarray(round, jnp.int32),
+            self.facts,
+            self.shared,
+            self.potential,
+        )
+
+    def acting(self, round: Any) -> Agent:
+        """The agents that have a state, stacked: all of them, or the one at the hub."""
+        agents = self.agents(round)
+        if not self.sampler.at_hub:
+            return agents
+        parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
+        own = {name: jax.tree.map(lambda leaf: leaf[:1], parts[name]) for name in AGENT_PARTS}
+        return unchecked(Agent, **{**parts, **own})
 
 
 # Which parts of stacked agents carry the agent axis.
-AGENT_AXES = unchecked(Agent, index=0, degree=0, shard=0, round=None, facts=None, potential=None)
+AGENT_PARTS = ("index", "degree", "shard", "own")
+AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
+
+
+Halves = tuple[Array, Array]
 
 
 class RawNoise(NamedTuple):
-    """Noise of one round for all agents as it is carried between rounds: two halves of normals, words for batches."""
+    """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`."""
 
-    normal: tuple[Array, Array] | None
-    batch: tuple[Array, Array] | None
+    normal: Halves | None
+    batch: Halves | None
+    local: Halves | None
+    key: Halves | None
+    order: Halves | None
 
 
-def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
+def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int, prepared: Prepared) -> Problem:
     """Put a posterior, a network and a method on the device."""
     degrees = network.degrees.astype(np.float64)
     weights = sampler.weights(network) if "mix" in sampler.receives else None
@@ -90,61 +130,131 @@ def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int
         "total" in sampler.receives,
     )
     facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))
-    index = jnp.arange(network.num_agents, dtype=jnp.uint32)
-    shards = post.stacked(spectral=sampler.proximal)
-    return Problem(sampler, post.potential, shards, index, jnp.asarray(degrees), facts, exchange, seed_words(seed))
+    colors = network.coloring() if sampler.by_color else None
+    return Problem(
+        sampler=sampler,
+        potential=post.potential,
+        shards=post.stacked(spectral=sampler.proximal),
+        index=jnp.arange(network.num_agents, dtype=jnp.uint32),
+        degree=jnp.asarray(degrees),
+        color=None if colors is None else jnp.asarray(colors, jnp.int32),
+        own=jax.tree.map(jnp.asarray, prepared.own),
+        facts=facts,
+        shared=jax.tree.map(jnp.asarray, prepared.shared),
+        exchange=exchange,
+        seed=seed_words(seed),
+        num_colors=1 if colors is None else int(colors.max()) + 1,
+    )
 
 
 def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     """The noise of a round, for all agents and chains."""
-    sampler, dim = problem.sampler, _dim(problem)
-    normal = None
-    if sampler.temperature > 0:
-        shared = sampler.noise == "common"
-        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if shared else problem.index
-        normal = normals(bits(problem.seed, chains, round, Stream.NORMAL, agents, dim), problem.degree.dtype)
-    return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH))
+    sampler, dtype = problem.sampler, problem.degree.dtype
+    needs = sampler.randomness(_dim(problem))
+
+    def owners(shared: bool) -> Array:
+        return jnp.full((1,), EVERY_AGENT, jnp.uint32) if shared else problem.index
+
+    normal = local = key = order = None
+    if needs.normal and sampler.temperature > 0:
+        agents = owners(needs.shared)
+        normal = normals(bits(problem.seed, chains, round, Stream.NORMAL, agents, _dim(problem)), dtype)
+    if needs.local is not None and sampler.temperature > 0:
+        local = normals(bits(problem.seed, chains, round, Stream.LOCAL, problem.index, math.prod(needs.local)), dtype)
+    if needs.key:
+        key = bits(problem.seed, chains, round, Stream.KEY, owners(needs.shared_key), 2)
+    if "visitor" in sampler.receives:
+        order = bits(problem.seed, chains, round, Stream.ORDER, problem.index, 1)
+    return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)
 
 
-def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> tuple[Array, Array] | None:
+def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Halves | None:
     """Random words that choose the rows of all agents' minibatches, or None for full gradients."""
+    count = _batch_words(problem)
+    return None if count is None else bits(problem.seed, chains, round, stream, problem.index, count)
+
+
+def _batch_words(problem: Problem) -> int | None:
     rows = problem.sampler.rows_per_gradient()
-    return None if rows is None else bits(problem.seed, chains, round, stream, problem.index, rows)
+    return None if rows is None else rows * int(np.max(problem.sampler.gradients_per_round()))
+
+
+def silence(problem: Problem, chains: int) -> Noise:
+    """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
+    dim, num_agents, dtype = _dim(problem), problem.index.size, problem.degree.dtype
+    needs = problem.sampler.randomness(dim)
+    normal = jnp.zeros((1 if needs.shared else num_agents, dim, chains), dtype) if needs.normal else None
+    local = None if needs.local is None else jnp.zeros((num_agents, *needs.local, chains), dtype)
+    return Noise(normal, None, local, None)
 
 
 def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
-    """Noise as `network_round` takes it: normals (agent or 1, dim, chain), batches (agent, rows, chain) or None."""
-    dim, rows = _dim(problem), problem.sampler.rows_per_gradient()
-    if raw.normal is None:
-        normal = jnp.zeros((1, dim, chains), problem.degree.dtype)
-    else:
-        normal = joined(raw.normal, dim)
-    return Noise(normal, None if raw.batch is None or rows is None else joined(raw.batch, rows))
+    """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
+    noise, needs, words = silence(problem, chains), problem.sampler.randomness(_dim(problem)), _batch_words(problem)
+    if raw.normal is not None:
+        noise = noise._replace(normal=joined(raw.normal, _dim(problem)))
+    if raw.local is not None and needs.local is not None:
+        flat = joined(raw.local, math.prod(needs.local))
+        noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))
+    if raw.batch is not None and words is not None:
+        noise = noise._replace(batch=joined(raw.batch, words))
+    if raw.key is not None:
+        noise = noise._replace(key=joined(raw.key, 2))
+    return noise
 
 
 def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], noise: Noise) -> Any:
     """The state of all agents and chains before round 0."""
+    acting = problem.acting(0)
 
     def one(agent: Agent, x: Array, own: Noise) -> Any:
         return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
 
-    return everywhere(one, problem.agents(0), (position, _for_every_agent(problem, noise)))
+    return everywhere(one, acting, (position[: acting.index.size], _for_each(acting, noise)))
 
 
-def network_round(problem: Problem, state: Any, noise: Noise, round: Any) -> Any:
-    """One round of all agents and chains: messages, exchange, updates. On quadratic potentials an affine map."""
-    sampler, agents = problem.sampler, problem.agents(round)
-    inbox = problem.exchange(everywhere(sampler.message, agents, (state,)))
+def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None) -> Any:
+    """One round of all agents and chains: messages, exchange, updates. On quadratic potentials an affine map.
+
+    `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are handed out in it.
+    """
+    sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
+    spread = _for_each(acting, noise)
+
+    def ask(state: Any) -> Any:
+        answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
+        return jax.tree.map(lambda leaf: leaf.sum(axis=0), answers)
 
     def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> Any:
+        if sampler.at_hub:
+            own_inbox = own_inbox._replace(asked=ask)
         return sampler.update(agent, own_state, own_inbox, _scaled(sampler, agent, own_noise))
 
-    return everywhere(update, agents, (state, inbox, _for_every_agent(problem, noise)))
+    def turn(state: Any) -> Any:
+        inbox = Inbox()
+        if not sampler.at_hub:
+            inbox = problem.exchange(everywhere(sampler.message, agents, (state,)), order)
+        return everywhere(update, acting, (state, inbox, spread))
+
+    if problem.color is None:
+        return turn(state)
+
+    def color_turn(color: Any, state: Any) -> Any:
+        assert problem.color is not None
+        its_turn = problem.color == color
+
+        def choose(new: Array, old: Array) -> Array:
+            return jnp.where(its_turn.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(choose, turn(state), state)
+
+    return jax.lax.fori_loop(0, problem.num_colors, color_turn, state)
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
     """The draws that a state stands for."""
-    return everywhere(lambda agent, own: problem.sampler.position(own), problem.agents(0), (state,))
+    x = everywhere(lambda agent, own: problem.sampler.position(own), problem.acting(0), (state,))
+    return jnp.broadcast_to(x, (problem.index.size, *x.shape[1:]))
 
 
 def everywhere(function: Any, agents: Agent, arguments: tuple[Any, ...]) -> Any:
@@ -154,16 +264,18 @@ def everywhere(function: Any, agents: Agent, arguments: tuple[Any, ...]) -> Any:
     return jax.vmap(over_chains, in_axes=(AGENT_AXES, *[0] * count), out_axes=0)(agents, *arguments)
 
 
-def _for_every_agent(problem: Problem, noise: Noise) -> Noise:
-    shape = (problem.index.size, *noise.normal.shape[1:])
-    return noise._replace(normal=jnp.broadcast_to(noise.normal, shape))
+def _for_each(agents: Agent, noise: Noise) -> Noise:
+    size = agents.index.size
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), noise)
 
 
 def _scaled(sampler: Sampler, agent: Agent, noise: Noise) -> Noise:
-    scale = sampler.temperature**0.5
-    if sampler.noise == "common":
-        scale = scale * sampler.common_scale(agent)
-    return noise._replace(normal=scale * noise.normal)
+    scale = own = sampler.temperature**0.5
+    if noise.normal is not None:
+        if sampler.randomness(noise.normal.size).shared:
+            scale = scale * sampler.common_scale(agent)
+        noise = noise._replace(normal=scale * noise.normal)
+    return noise if noise.local is None else noise._replace(local=own * noise.local)
 
 
 def _dim(problem: Problem) -> int:
@@ -194,14 +306,37 @@ class Carry(NamedTuple):
 
 
 def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
-    state = network_round(problem, carry.state, assemble(problem, carry.noise, chains), carry.round)
+    raw = carry.noise
+    order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
+    state = network_round(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
+    state = _resampled(problem, state, carry.round, chains)
     following = carry.round + 1
     watched = jax.tree.map(jnp.maximum, carry.watched, _watched(problem, state))
     return Carry(state, draw_noise(problem, following, chains), following, watched)
 
 
+def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
+    """The chains after systematic resampling by the weights that the method gives them, if it does."""
+    shares = everywhere(problem.sampler.log_weight, problem.acting(round), (state,))
+    if shares is None:
+        return state
+    log_weights = shares.sum(axis=0)
+    everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
+    word, _ = bits(problem.seed, 1, round, Stream.RESAMPLING, everyone, 1)
+    places = (uniform(word[0, 0, 0], log_weights.dtype) + jnp.arange(chains)) / chains
+
+    def resample(state: Any) -> Any:
+        chosen = jnp.searchsorted(jnp.cumsum(jax.nn.softmax(log_weights)), places)
+        # rounding may leave the sum of the weights a little below the last place
+        chosen = jnp.minimum(chosen, chains - 1)
+        return jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), state)
+
+    differ = jnp.any(log_weights != log_weights[0])
+    return jax.lax.cond(differ, resample, lambda state: state, state)
+
+
 def _watched(problem: Problem, state: Any) -> dict[str, Array]:
-    found = everywhere(lambda agent, own: problem.sampler.diagnostics(own), problem.agents(0), (state,))
+    found = everywhere(lambda agent, own: problem.sampler.diagnostics(own), problem.acting(0), (state,))
     return {name: value.max(axis=0) for name, value in found.items()}
 
 
@@ -213,7 +348,8 @@ def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> 
         normal = joined(normals(words, position.dtype), position.shape[1])
         position = position + jnp.einsum("nij,njc->nic", factor, normal)
     batch = draw_batch(problem, jnp.int32(0), chains, Stream.FIRST_BATCH)
-    state = initial_state(problem, position, assemble(problem, RawNoise(None, batch), chains))
+    noise = assemble(problem, RawNoise(None, batch, None, None, None), chains)
+    state = initial_state(problem, position, noise)
     return Carry(state, draw_noise(problem, jnp.int32(0), chains), jnp.int32(0), _watched(problem, state))
 
 
@@ -270,7 +406,8 @@ class LocalEngine:
     def __init__(
         self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int, keep: np.ndarray
     ) -> None:
-        self.problem = build_problem(post, network, sampler, seed)
+        self.prepared = sampler.prepare(post, network)
+        self.problem = build_problem(post, network, sampler, seed, self.prepared)
         self.chains = chains
         self.keep = jnp.asarray(keep, jnp.int32)
         dtype = self.problem.degree.dtype
@@ -306,7 +443,7 @@ class LocalEngine:
     def message_bytes(self, carry: Carry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
         messages = jax.eval_shape(
-            lambda p, s: everywhere(p.sampler.message, p.agents(0), (s,)), self.problem, carry.state
+            lambda p, s: everywhere(p.sampler.message, p.acting(0), (s,)), self.problem, carry.state
         )
-        total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(messages))
-        return total // (self.problem.index.size * self.chains)
+        leaves = jax.tree.leaves(messages)
+        return sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves)

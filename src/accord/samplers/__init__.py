@@ -1,9 +1,15 @@
 """The methods, one file each."""
 
 from .d_admms import DADMMS
+from .dasg import DASG
 from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
+from .dg_lmc import DGLMC
 from .dula import DULA
+from .gcmc import GCMC
+from .gibbs import Gibbs
 from .gt_dula import GTDULA
+from .hub_sgld import HubSGLD
+from .replicated import Replicated
 
-__all__ = ["DADMMS", "DESGHMC", "DESGLD", "DULA", "GTDULA"]
+__all__ = ["DADMMS", "DASG", "DESGHMC", "DESGLD", "DGLMC", "DULA", "GCMC", "GTDULA", "Gibbs", "HubSGLD", "Replicated"]

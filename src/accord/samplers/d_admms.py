@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ..checks import positive
 from ..network import Network
@@ -21,6 +21,8 @@ class DADMMSState(NamedTuple):
     dual: Float[Array, " dim"]
     # Error of the last proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
     unsolved: Float[Array, ""]
+    # Gradients that proximal steps took so far; None where each takes one, in closed form.
+    gradients: Int[Array, ""] | None
 
 
 @pytree
@@ -87,7 +89,8 @@ class DADMMS(Sampler):
         super().check_network(network)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DADMMSState:
-        return DADMMSState(position, jnp.zeros_like(position), jnp.zeros((), position.dtype))
+        counted = None if agent.shard.quadratic is not None else jnp.int32(0)
+        return DADMMSState(position, jnp.zeros_like(position), jnp.zeros((), position.dtype), counted)
 
     def message(self, agent: Agent, state: DADMMSState) -> Float[Array, " dim"]:
         return state.position
@@ -106,8 +109,9 @@ class DADMMS(Sampler):
         spread = scale * max(self.temperature**0.5, _COLD)
         if self.noise == "common":
             spread = spread * self.common_scale(agent)
-        position, error = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
-        return DADMMSState(position, dual, error / spread)
+        found = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
+        gradients = None if state.gradients is None else state.gradients + found.evaluations
+        return DADMMSState(found.point, dual, found.error / spread, gradients)
 
     def position(self, state: DADMMSState) -> Float[Array, " dim"]:
         return state.position
@@ -120,7 +124,8 @@ class DADMMS(Sampler):
         return common(agent)
 
     def diagnostics(self, state: DADMMSState) -> dict[str, Array]:
-        return {"unsolved_error": state.unsolved}
+        watched = {"unsolved_error": state.unsolved}
+        return watched if state.gradients is None else {**watched, "gradients": state.gradients}
 
     def complaint(self, statistics: dict[str, np.ndarray]) -> str | None:
         worst = float(statistics["unsolved_error"].max())

@@ -1,0 +1,250 @@
+"""DG-LMC: Gibbs sampling between a hub and its agents, who make local Langevin steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..checks import one_an_agent, positive, whole_numbers
+from ..conditional import curvatures
+from ..network import Network
+from ..posterior import Posterior
+from ..pytree import pytree, static
+from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
+
+# Guideline 3.2.1: the step is 0.1 to 0.5 of rho_i / (1 + rho_i M_i).
+_STEP_FRACTION = 0.25
+
+
+class DGLMCState(NamedTuple):
+    # the hub's parameters, the same at all agents
+    position: Float[Array, " dim"]
+    # the agent's own variable z_i, padded to the longest of all agents
+    local: Float[Array, " width"]
+
+
+class DGLMCNumbers(NamedTuple):
+    """What an agent knows: rho_i, gamma_i, N_i, its operator A_i and that one's pseudo-inverse (1 for identities)."""
+
+    rho: Any
+    step_size: Any
+    local_steps: Any
+    operator: Any
+    inverse: Any
+
+
+class DGLMCHub(NamedTuple):
+    """What all agents know: Q^-1 and a matrix R with R R' = Q^-1 (numbers where Q is a multiple of the identity)."""
+
+    covariance: Any
+    factor: Any
+
+
+@pytree
+class DGLMC(Sampler):
+    """Distributed Gibbs using Langevin Monte Carlo.
+
+    In each round the hub draws `theta ~ N(Q^-1 sum_i A_i' z_i / rho_i, Q^-1)`, Q = sum_i A_i' A_i / rho_i. From agent
+    i, N_i times: `z_i+ = (1 - gamma_i / rho_i) z_i + (gamma_i / rho_i) A_i theta - gamma_i grad U_i(z_i)
+    + sqrt(2 gamma_i) w_i`, at the start z_i = A_i x_i.
+
+    DG-LMC paper (Plassier et al. 2021), Algorithm 1, gamma_i = `step_size`, N_i = `local_steps`; a draw is theta, the
+    same at every agent. It targets the theta-marginal of `exp(-sum_i U_i(z_i) - |z_i - A_i theta|^2 / (2 rho_i))`,
+    eq. 2, which tends to the posterior as rho falls; Langevin steps add a bias of the order of gamma_i, and unequal
+    N_i gamma_i one more. Here U_i(z) = f_i(A_i^+ z) with the pseudo-inverse A_i^+, so that U_i(A_i x) = f_i(x); that
+    needs f_i to depend on A_i x alone (with a proper prior in every f_i: operators of full column rank). The hub is any
+    agent: on a graph where none is everybody's neighbour the sum runs over a spanning tree.
+
+    Parameters
+    ----------
+    rho
+        Tolerances rho_i > 0, one number or one an agent; None: 1 / M_i (guideline 3.2.1), M_i the largest eigenvalue
+        of the Hessian of U_i (at the posterior's init).
+    step_size
+        gamma_i in (0, rho_i / (1 + rho_i M_i)], one number or one an agent; None: a quarter of that bound.
+    local_steps
+        N_i >= 1, one number or one an agent (`accord.balance.balanced_steps` for agents of unequal speed);
+        None: ceil(mean of rho_i / (gamma_i (1 + rho_i M_i))) for all (guideline 3.2.2).
+    operators
+        One matrix A_i of shape (d_i, dim) an agent; None: identities.
+    temperature
+        As in `Sampler`. The hub's noise is one draw for all, the agents' own are independent.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range or not one an agent, operators of a wrong shape, a singular sum_i A_i' A_i (H1 of the
+        paper), a potential that does not depend on A_i x alone, or a step above its bound (which is printed).
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> method = accord.samplers.DGLMC(rho=0.2, step_size=0.05, local_steps=4)
+    >>> run = accord.sample(post, accord.Network.star(3), method, draws=10, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 1)
+    """
+
+    rho: Any = None
+    step_size: Any = None
+    local_steps: int | Sequence[int] | None = static(default=None)
+    operators: Any = None
+
+    receives: ClassVar[tuple[str, ...]] = ("total",)
+    noises: ClassVar[tuple[str, ...]] = ("independent",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rho", "step_size"):
+            for value in np.atleast_1d([] if getattr(self, name) is None else getattr(self, name)):
+                positive(name, float(value))
+        if self.local_steps is not None:
+            object.__setattr__(self, "local_steps", whole_numbers("local_steps", self.local_steps, 1))
+        if self.operators is not None:
+            object.__setattr__(self, "operators", tuple(np.asarray(A, np.float64) for A in self.operators))
+
+    def check_network(self, network: Network) -> None:
+        network.require_connected()
+
+    def resolved(self, post: Posterior, network: Network) -> Self:
+        self._check_operators(post)
+        curvature, n = self._curvatures(post), post.num_agents
+        if self.rho is None and not (curvature > 0).all():
+            agent = int(np.argmin(curvature))
+            raise ValueError(f"rho must be given: the potential of agent {agent} has no finite curvature at init")
+        rho = 1.0 / curvature if self.rho is None else one_an_agent("rho", self.rho, n)
+        bound = rho / (1.0 + rho * curvature)
+        step = _STEP_FRACTION * bound if self.step_size is None else one_an_agent("step_size", self.step_size, n)
+        over = step > bound * (1.0 + 1e-9)
+        if over.any():
+            agent = int(np.argmax(step / bound))
+            raise ValueError(
+                f"step_size {step[agent]:.6g} of agent {agent} is above {bound[agent]:.6g}, its stability bound "
+                "rho_i / (1 + rho_i M_i)"
+            )
+        if self.local_steps is None:
+            steps = np.full(n, int(np.ceil(np.mean(bound / step) - 1e-9)))
+        else:
+            steps = one_an_agent("local_steps", self.local_steps, n)
+        return replace(self, rho=rho, step_size=step, local_steps=tuple(int(k) for k in steps))
+
+    def prepare(self, post: Posterior, network: Network) -> Prepared:
+        n, dim = post.num_agents, post.dim
+        if self.operators is None:
+            precision = np.sum(1.0 / self.rho)
+            hub = DGLMCHub(1.0 / precision, precision**-0.5)
+            own = DGLMCNumbers(self.rho, self.step_size, np.array(self.local_steps), np.ones(n), np.ones(n))
+            numbers = 1
+        else:
+            A, inverse = self._padded(dim)
+            precision = np.einsum("nki,nkj,n->ij", A, A, 1.0 / self.rho)
+            covariance = np.linalg.inv(precision)
+            hub = DGLMCHub(covariance, np.linalg.cholesky((covariance + covariance.T) / 2.0))
+            own = DGLMCNumbers(self.rho, self.step_size, np.array(self.local_steps), A, inverse)
+            numbers = dim**2
+        # Q is one total
+        tree = network.aggregation
+        sent = tree.sums_sent * numbers * np.dtype(jnp.result_type(float)).itemsize
+        return Prepared(own, hub, 2 * tree.height, sent)
+
+    def randomness(self, dim: int) -> Randomness:
+        assert isinstance(self.local_steps, tuple)
+        return Randomness(local=(max(self.local_steps), self._width(dim)), shared=True)
+
+    def common_scale(self, agent: Agent) -> Array:
+        # the hub's draw as it is
+        return jnp.ones(())
+
+    def gradients_per_round(self) -> np.ndarray:
+        return np.array(self.local_steps)
+
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DGLMCState:
+        return DGLMCState(position, _times(agent.own.operator, position))
+
+    def message(self, agent: Agent, state: DGLMCState) -> Float[Array, " dim"]:
+        return _times(agent.own.operator.T, state.local) / agent.own.rho
+
+    def update(self, agent: Agent, state: DGLMCState, inbox: Inbox, noise: Noise) -> DGLMCState:
+        own, hub = agent.own, agent.shared
+        assert noise.local is not None and noise.normal is not None
+        theta = _times(hub.covariance, inbox.total()) + _times(hub.factor, noise.normal)
+        step, pull = own.step_size, own.step_size / own.rho
+        center, local = _times(own.operator, theta), noise.local
+
+        def langevin(k: Array, z: Array) -> Array:
+            gradient = _times(own.inverse.T, agent.gradient(_times(own.inverse, z)))
+            moved = (1.0 - pull) * z + pull * center - step * gradient + (2.0 * step) ** 0.5 * local[k]
+            return jnp.where(k < own.local_steps, moved, z)
+
+        return DGLMCState(theta, jax.lax.fori_loop(0, local.shape[0], langevin, state.local))
+
+    def position(self, state: DGLMCState) -> Float[Array, " dim"]:
+        return state.position
+
+    def langevin_step(self, network: Network) -> float:
+        if self.rho is None or self.step_size is None or self.local_steps is None:
+            raise ValueError(
+                "numbers that were left out are chosen for a posterior: ask method.resolved(post, network)"
+            )
+        # Without gradients z follows a linear recursion whose invariant direction weighs z_i by
+        # 1 / (rho_i (1 - a_i)), a_i = (1 - gamma_i / rho_i)^N_i; a round moves it by -h sum_i grad f_i.
+        rho, step, steps = (np.asarray(v, np.float64) for v in (self.rho, self.step_size, self.local_steps))
+        forgotten = 1.0 - (1.0 - step / rho) ** steps
+        per_agent = np.broadcast_to(1.0 / (rho * forgotten), network.num_agents)
+        return float(1.0 / per_agent.sum())
+
+    def _width(self, dim: int) -> int:
+        return dim if self.operators is None else max(len(A) for A in self.operators)
+
+    def _padded(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
+        """Operators (agent, width, dim) with rows of zeros below, and pseudo-inverses (agent, dim, width)."""
+        width = self._width(dim)
+        A = np.stack([np.pad(a, ((0, width - len(a)), (0, 0))) for a in self.operators])
+        return A, np.linalg.pinv(A)
+
+    def _curvatures(self, post: Posterior) -> np.ndarray:
+        """The largest eigenvalue M_i of the Hessian of each U_i."""
+        if self.operators is None:
+            return curvatures(post)
+        _, inverse = self._padded(post.dim)
+        return np.linalg.eigvalsh(np.einsum("nik,nij,njl->nkl", inverse, post.hessians(), inverse))[:, -1]
+
+    def _check_operators(self, post: Posterior) -> None:
+        if self.operators is None:
+            return
+        if len(self.operators) != post.num_agents:
+            raise ValueError(f"operators must hold one matrix an agent, {post.num_agents}, found {len(self.operators)}")
+        for agent, A in enumerate(self.operators):
+            if A.ndim != 2 or A.shape[1] != post.dim or A.shape[0] == 0 or not np.isfinite(A).all():
+                raise ValueError(
+                    f"the operator of agent {agent} must be finite of shape (d_i, {post.dim}), found {A.shape}"
+                )
+        total = sum(A.T @ A for A in self.operators)
+        values = np.linalg.eigvalsh(total)
+        if not values[0] > 1e-10 * values[-1]:
+            raise ValueError(
+                f"sum_i A_i' A_i must be invertible (H1 of the DG-LMC paper), found the eigenvalue {values[0]:.3g}"
+            )
+        A, inverse = self._padded(post.dim)
+        x = post.init + np.random.default_rng(0).standard_normal(post.dim)
+        outside = np.einsum("nij,nj->ni", np.eye(post.dim) - inverse @ A, post.gradients(x))
+        scale = 1e-6 * (1.0 + np.abs(post.gradients(x)).max(axis=1))
+        if (np.abs(outside).max(axis=1) > scale).any():
+            agent = int(np.argmax(np.abs(outside).max(axis=1) / scale))
+            raise ValueError(
+                f"the potential of agent {agent} depends on more than A_i x: its gradient has a part of size "
+                f"{np.abs(outside[agent]).max():.3g} outside the rows of its operator (a proper prior does this; "
+                "give it to an agent of its own)"
+            )
+
+
+def _times(A: Any, x: Array) -> Array:
+    """A x, where a number A stands for a multiple of the identity."""
+    return A * x if jnp.ndim(A) == 0 else A @ x

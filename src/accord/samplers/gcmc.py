@@ -1,0 +1,158 @@
+"""Global consensus Monte Carlo: Gibbs sampling between a hub and its agents, who draw by Metropolis steps."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ..checks import positive, whole_number
+from ..conditional import Count, as_conditional, curvatures
+from ..network import Network
+from ..posterior import Posterior
+from ..pytree import pytree, static
+from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
+
+
+class GCMCState(NamedTuple):
+    # the hub's parameters, the same at all agents
+    position: Float[Array, " dim"]
+    # the agent's own variable z_i
+    local: Float[Array, " dim"]
+    taken: Count | None
+
+
+@pytree
+class GCMC(Sampler):
+    """Global consensus Monte Carlo, with an optional sequence of tolerances (an SMC sampler).
+
+    In each round the hub draws `theta ~ N(mean of z_i, rho / N I)`. From agent i:
+    `z_i+ ~ exp(-f_i(z) - |z - theta|^2 / (2 rho))`, by Metropolis steps from z_i; at the start z_i = x_i.
+
+    Rendell et al. 2020, Algorithm 1, rho = lambda (their prior on theta is part of the potentials here); the baseline
+    of the DG-LMC paper. A draw is theta, the same at every agent. It targets the theta-marginal of
+    `exp(-sum_i f_i(z_i) - |z_i - theta|^2 / (2 rho))`, which tends to the posterior as rho falls, exactly: Metropolis
+    steps add no bias. The hub is any agent: on a graph where none is everybody's neighbour the sum runs over a spanning
+    tree.
+
+    With `tolerances` the chains are the particles of their Algorithm 2: each tolerance in turn, then rho, is held for
+    `rounds_per_tolerance` rounds, and at each change chains are resampled by the ratio of the two targets. Draws start
+    after that, and chains that descend from one particle are no longer independent at first.
+
+    Parameters
+    ----------
+    rho
+        Tolerance > 0, in squared units of x.
+    conditional
+        How an agent draws z_i: "mala" (default: a few Metropolis-adjusted Langevin steps), "rejection" or "exact",
+        or an instance of `accord.conditional.MALA` or `Rejection` with its numbers.
+    tolerances
+        Falling numbers above rho to pass through first; none by default.
+    rounds_per_tolerance
+        Rounds for each of them, >= 1.
+    temperature
+        As in `Sampler`, > 0 unless the conditional is exact. The hub's noise is one draw for all.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range, tolerances that do not fall to rho, or potentials that the conditional cannot draw
+        from.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> method = accord.samplers.GCMC(rho=0.1)
+    >>> run = accord.sample(post, accord.Network.star(3), method, draws=10, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 1)
+    """
+
+    rho: float
+    conditional: Any = "mala"
+    tolerances: tuple[float, ...] = static(default=())
+    rounds_per_tolerance: int = static(default=10)
+
+    receives: ClassVar[tuple[str, ...]] = ("total",)
+    proximal: ClassVar[bool] = True
+    noises: ClassVar[tuple[str, ...]] = ("independent",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("rho", self.rho)
+        whole_number("rounds_per_tolerance", self.rounds_per_tolerance, 1)
+        object.__setattr__(self, "conditional", as_conditional(self.conditional))
+        object.__setattr__(self, "tolerances", tuple(float(t) for t in self.tolerances))
+        ladder = np.array([*self.tolerances, self.rho])
+        if not (np.isfinite(ladder).all() and (np.diff(ladder) < 0).all()):
+            raise ValueError(
+                f"tolerances must be finite, fall, and end above rho = {self.rho}, found {self.tolerances}"
+            )
+        if self.temperature == 0 and not self.conditional.is_linear:
+            raise ValueError(f'temperature 0 needs conditional="exact", found {self.conditional}')
+
+    def check_network(self, network: Network) -> None:
+        network.require_connected()
+
+    def prepare(self, post: Posterior, network: Network) -> Prepared:
+        self.conditional.check(post)
+        return Prepared(curvatures(post))
+
+    def randomness(self, dim: int) -> Randomness:
+        linear = self.conditional.is_linear
+        return Randomness(local=(1, dim) if linear else None, key=not linear, shared=True)
+
+    def common_scale(self, agent: Agent) -> Array:
+        # the hub's draw as it is
+        return jnp.ones(())
+
+    def is_constant(self) -> bool:
+        return not self.tolerances
+
+    def least_burn_in(self) -> int:
+        return len(self.tolerances) * self.rounds_per_tolerance
+
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GCMCState:
+        return GCMCState(position, position, None if self.conditional.is_linear else Count.zero())
+
+    def message(self, agent: Agent, state: GCMCState) -> Float[Array, " dim"]:
+        return state.local
+
+    def update(self, agent: Agent, state: GCMCState, inbox: Inbox, noise: Noise) -> GCMCState:
+        assert noise.normal is not None
+        rho, n = self._tolerance(agent.round), agent.num_agents
+        theta = inbox.total() / n + jnp.sqrt(rho / n) * noise.normal
+        own = noise if noise.local is None else noise._replace(normal=noise.local[0])
+        z, taken = self.conditional.draw(agent, theta, 1.0 / rho, state.local, own, self.temperature, agent.own)
+        return GCMCState(theta, z, None if state.taken is None else state.taken.plus(*taken))
+
+    def position(self, state: GCMCState) -> Float[Array, " dim"]:
+        return state.position
+
+    def log_weight(self, agent: Agent, state: GCMCState) -> Array | None:
+        if not self.tolerances:
+            return None
+        change = 1.0 / self._tolerance(agent.round + 1) - 1.0 / self._tolerance(agent.round)
+        return -change * jnp.sum((state.local - state.position) ** 2) / (2.0 * self.temperature)
+
+    def diagnostics(self, state: GCMCState) -> dict[str, Array]:
+        return {} if state.taken is None else state.taken._asdict()
+
+    def report(self, watched: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
+        return self.conditional.report(watched, rounds)
+
+    def failure(self, prepared: Prepared, agent: int) -> str | None:
+        if self.conditional.is_linear:
+            return None
+        return f"{self.conditional} found no draw of its conditional: its potential is not convex, or rho is too large"
+
+    def langevin_step(self, network: Network) -> float:
+        # one round moves theta by -(rho / N) sum_i grad f_i, and its two Gaussian draws have the noise of that step
+        return float(self.rho) / network.num_agents
+
+    def _tolerance(self, round: Int[Array, ""]) -> Array:
+        ladder = jnp.asarray([*self.tolerances, self.rho])
+        return ladder[jnp.minimum(round // self.rounds_per_tolerance, len(self.tolerances))]

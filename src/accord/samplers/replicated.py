@@ -1,0 +1,329 @@
+"""One exact chain for all: every gradient is a sum over the agents. The baseline that other methods must beat."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ..checks import positive, whole_number
+from ..errors import unknown_name_error
+from ..network import Network
+from ..posterior import Posterior
+from ..pytree import pytree, static
+from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
+
+Vector = Float[Array, " dim"]
+
+
+class Moved(NamedTuple):
+    """What one transition of a kernel did."""
+
+    position: Vector
+    logdensity: Float[Array, ""]
+    gradient: Vector
+    acceptance_rate: Float[Array, ""]
+    # evaluations of the log density with its gradient
+    asks: Int[Array, ""]
+    diverged: Any
+
+
+class Kernel(abc.ABC):
+    """A Metropolis kernel of BlackJAX with a unit metric."""
+
+    # The acceptance rate that warm-up aims at.
+    target_rate: ClassVar[float]
+
+    @abc.abstractmethod
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+        """One transition from (position, logdensity, gradient)."""
+
+
+@pytree
+class NUTS(Kernel):
+    """The no-U-turn sampler, with at most 2^max_doublings steps a draw."""
+
+    max_doublings: int = static(default=10)
+    target_rate: ClassVar[float] = 0.8
+
+    def __post_init__(self) -> None:
+        whole_number("max_doublings", self.max_doublings, 1)
+
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+        from blackjax.mcmc import hmc, nuts
+
+        metric = jnp.ones_like(start[0])
+        state, info = nuts.build_kernel()(
+            key, hmc.HMCState(*start), logdensity, step_size, metric, max_num_doublings=self.max_doublings
+        )
+        return Moved(
+            state.position,
+            state.logdensity,
+            state.logdensity_grad,
+            info.acceptance_rate,
+            info.num_integration_steps,
+            info.is_divergent,
+        )
+
+
+@pytree
+class HMC(Kernel):
+    """Hamiltonian Monte Carlo; the steps of a draw are uniform on 1 ... 2 steps - 1, so that no period is met."""
+
+    steps: int = static(default=6)
+    target_rate: ClassVar[float] = 0.8
+
+    def __post_init__(self) -> None:
+        whole_number("steps", self.steps, 1)
+
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+        from blackjax.mcmc import hmc
+
+        for_length, for_move = jax.random.split(key)
+        length = jax.random.randint(for_length, (), 1, 2 * self.steps)
+        metric = jnp.ones_like(start[0])
+        state, info = hmc.build_kernel()(for_move, hmc.HMCState(*start), logdensity, step_size, metric, length)
+        return Moved(
+            state.position, state.logdensity, state.logdensity_grad, info.acceptance_rate, length, info.is_divergent
+        )
+
+
+@pytree
+class MALA(Kernel):
+    """The Metropolis-adjusted Langevin algorithm: one step a draw."""
+
+    target_rate: ClassVar[float] = 0.574
+
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+        from blackjax.mcmc import mala
+
+        state, info = mala.build_kernel()(key, mala.MALAState(*start), logdensity, step_size)
+        return Moved(state.position, state.logdensity, state.logdensity_grad, info.acceptance_rate, jnp.int32(1), False)
+
+
+KERNELS: dict[str, type[Kernel]] = {"nuts": NUTS, "hmc": HMC, "mala": MALA}
+
+
+class Evaluation(NamedTuple):
+    """What an agent answers: its potential and its gradient there."""
+
+    value: Float[Array, ""]
+    gradient: Vector
+
+
+class ReplicatedState(NamedTuple):
+    position: Vector
+    # log density and its gradient there
+    logdensity: Float[Array, ""]
+    gradient: Vector
+    step_size: Float[Array, ""]
+    # the kernel moves in coordinates y, x = x_0 + scale y
+    scale: Any
+    # BlackJAX's dual averaging and mass matrix
+    adaptation: Any
+    asks: Int[Array, ""]
+    divergences: Int[Array, ""]
+
+
+@pytree
+class Replicated(Sampler):
+    """Exact Markov chain on the posterior itself, whose every gradient is a sum over all agents.
+
+    From agent i: answer every position x that the hub asks about with f_i(x) and grad f_i(x); the hub moves x by a
+    Metropolis kernel of BlackJAX for `exp(-sum_i f_i)` and sends it to all.
+
+    Not from the papers: the baseline that they lack. Every agent's draws are those of one chain, without bias for any
+    step and network. It pays in exchanges: one total for every gradient, tens for a draw of NUTS. On a graph where no
+    agent is everybody's neighbour the totals run over a spanning tree. Warm-up is Stan's (step size and metric in
+    windows), over the same network and counted. Chains start where agent 0 starts.
+
+    Parameters
+    ----------
+    kernel
+        "nuts" (default), "hmc" (6 steps a draw on average), "mala", or an instance of `NUTS`, `HMC` or `MALA` of this
+        module with its numbers.
+    step_size
+        First step of the warm-up, > 0, in coordinates of unit metric; the step itself where `warmup` is 0.
+    warmup
+        Rounds that adapt step and metric, >= 0; they belong to the burn-in, which must not be shorter.
+    dense
+        Whether the metric is the whole covariance (dim x dim at the hub), or its diagonal.
+    temperature
+        As in `Sampler`, > 0.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range.
+    ImportError
+        BlackJAX is not installed.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> method = accord.samplers.Replicated(kernel="mala", warmup=100)
+    >>> run = accord.sample(post, accord.Network.star(3), method, draws=10, burn_in=100, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 1)
+    """
+
+    kernel: Any = "nuts"
+    step_size: float = 0.5
+    warmup: int = static(default=500)
+    dense: bool = static(default=True)
+
+    receives: ClassVar[tuple[str, ...]] = ("ask",)
+    at_hub: ClassVar[bool] = True
+    noises: ClassVar[tuple[str, ...]] = ("independent",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("step_size", self.step_size)
+        positive("temperature", self.temperature)
+        whole_number("warmup", self.warmup, 0)
+        kernel = self.kernel
+        if not isinstance(kernel, Kernel):
+            if kernel not in KERNELS:
+                raise unknown_name_error("kernel", kernel, KERNELS)
+            kernel = KERNELS[kernel]()
+        object.__setattr__(self, "kernel", kernel)
+
+    def check_network(self, network: Network) -> None:
+        network.require_connected()
+
+    def prepare(self, post: Posterior, network: Network) -> Prepared:
+        require_blackjax()
+        from blackjax.adaptation.window_adaptation import build_schedule
+
+        # at least one entry, so that there is something to index; it is read in warm-up only
+        schedule = np.array(build_schedule(self.warmup) if self.warmup else [(0, False)], dtype=np.int32)
+        return Prepared(shared=schedule)
+
+    def randomness(self, dim: int) -> Randomness:
+        return Randomness(normal=False, key=True, shared_key=True)
+
+    def least_burn_in(self) -> int:
+        return self.warmup
+
+    def gradients_per_round(self) -> int:
+        # counted by the state
+        return 0
+
+    def init(self, agent: Agent, position: Vector, noise: Noise) -> ReplicatedState:
+        averaging, metric = self._adaptation()
+        scale = jnp.eye(position.size, dtype=position.dtype) if self.dense else jnp.ones_like(position)
+        step = jnp.asarray(self.step_size, position.dtype)
+        return ReplicatedState(
+            position,
+            logdensity=jnp.zeros((), position.dtype),
+            gradient=jnp.zeros_like(position),
+            step_size=step,
+            scale=scale,
+            adaptation=(averaging[0](step), metric[0](position.size)),
+            asks=jnp.int32(0),
+            divergences=jnp.int32(0),
+        )
+
+    def message(self, agent: Agent, state: ReplicatedState) -> Evaluation:
+        return Evaluation(agent.value(state.position), agent.gradient(state.position))
+
+    def update(self, agent: Agent, state: ReplicatedState, inbox: Inbox, noise: Noise) -> ReplicatedState:
+        def evaluate(x: Vector) -> tuple[Array, Vector]:
+            total = inbox.ask(state._replace(position=x))
+            return -total.value / self.temperature, -total.gradient / self.temperature
+
+        # BlackJAX differentiates the log density that it is given; the agents have sent the gradient with the value
+        @jax.custom_vjp
+        def logdensity(x: Vector) -> Array:
+            return evaluate(x)[0]
+
+        logdensity.defvjp(evaluate, lambda gradient, cotangent: (cotangent * gradient,))
+
+        first = (agent.round == 0).astype(jnp.int32)
+        known = (state.logdensity, state.gradient)
+        value, gradient = jax.lax.cond(first, evaluate, lambda x: known, state.position)
+        x, scale = state.position, state.scale
+        start = (jnp.zeros_like(x), value, _transposed(scale, gradient))
+        moved = self.kernel.move(noise.random_key(), start, lambda y: logdensity(x + _times(scale, y)), state.step_size)
+        state = state._replace(
+            position=x + _times(scale, moved.position),
+            logdensity=moved.logdensity,
+            gradient=_solve_transposed(scale, moved.gradient),
+            asks=state.asks + moved.asks + first,
+            divergences=state.divergences + jnp.where(agent.round < self.warmup, 0, moved.diverged),
+        )
+        if self.warmup == 0:
+            return state
+        adapted = lambda state: self._adapted(agent, state, moved.acceptance_rate)  # noqa: E731
+        return jax.lax.cond(agent.round < self.warmup, adapted, lambda state: state, state)
+
+    def _adaptation(self) -> tuple[tuple, tuple]:
+        """(init, update, final) of the step size and of the metric."""
+        from blackjax.adaptation.mass_matrix import mass_matrix_adaptation
+        from blackjax.adaptation.step_size import dual_averaging_adaptation
+
+        return dual_averaging_adaptation(self.kernel.target_rate), mass_matrix_adaptation(not self.dense)
+
+    def _adapted(self, agent: Agent, state: ReplicatedState, rate: Array) -> ReplicatedState:
+        """Step and metric after one round of Stan's warm-up."""
+        averaging, metric = self._adaptation()
+        slow, window_ends = agent.shared[jnp.minimum(agent.round, self.warmup - 1)]
+        steps = averaging[1](state.adaptation[0], rate)
+        moments = jax.lax.cond(slow, lambda m: metric[1](m, state.position), lambda m: m, state.adaptation[1])
+
+        def renewed(steps: Any, moments: Any) -> tuple[Any, Any, Any]:
+            moments = metric[2](moments)
+            covariance = moments.inverse_mass_matrix
+            scale = jnp.linalg.cholesky(covariance) if self.dense else jnp.sqrt(covariance)
+            return averaging[0](averaging[2](steps)), moments, scale
+
+        steps, moments, scale = jax.lax.cond(
+            window_ends, renewed, lambda steps, moments: (steps, moments, state.scale), steps, moments
+        )
+        step = jnp.where(agent.round == self.warmup - 1, averaging[2](steps), jnp.exp(steps.log_step_size))
+        return state._replace(step_size=step.astype(rate.dtype), scale=scale, adaptation=(steps, moments))
+
+    def position(self, state: ReplicatedState) -> Vector:
+        return state.position
+
+    def diagnostics(self, state: ReplicatedState) -> dict[str, Array]:
+        return {"asks": state.asks, "gradients": state.asks, "divergences": state.divergences}
+
+    def report(self, watched: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: values for name, values in watched.items() if name != "asks"}
+
+    def complaint(self, statistics: dict[str, np.ndarray]) -> str | None:
+        count = int(statistics["divergences"][:, -1].sum())
+        if count == 0:
+            return None
+        return f"{count} transitions of Replicated diverged after warm-up: draws may miss part of the posterior"
+
+    def langevin_step(self, network: Network) -> None:
+        return None
+
+
+def require_blackjax() -> None:
+    """Raise `ImportError` that says what to install where BlackJAX is missing."""
+    try:
+        import blackjax  # noqa: F401
+    except ImportError as error:
+        raise ImportError("Replicated needs BlackJAX: pip install 'accord[nuts]'") from error
+
+
+def _times(scale: Array, y: Vector) -> Vector:
+    return scale @ y if scale.ndim == 2 else scale * y
+
+
+def _transposed(scale: Array, y: Vector) -> Vector:
+    return scale.T @ y if scale.ndim == 2 else scale * y
+
+
+def _solve_transposed(scale: Array, y: Vector) -> Vector:
+    return jax.scipy.linalg.solve_triangular(scale, y, trans="T", lower=True) if scale.ndim == 2 else y / scale
