@@ -18,7 +18,7 @@ from .kernels import Moments, check_bandwidth, default_bandwidth, effective_shar
 from .subsets import Combination, one_shot
 
 # With fewer effective draws than this of some agent, the semiparametric product is noise.
-_FEWEST = 50.0
+_FEWEST = 25.0
 
 
 def parametric(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, warmup: int = 1000) -> Run:
