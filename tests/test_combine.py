@@ -17,7 +17,6 @@ from accord.combine.density_product import corrected_product, gaussian_product, 
 from accord.combine.median import geometric_median, weiszfeld
 from accord.combine.wasp import barycentre
 from accord.combine.weierstrass import tree_of_pairs
-from accord.reference import nuts
 
 
 def even_shards(dim, agents=4, rows=15):
@@ -73,7 +72,7 @@ def replicated_z(combine, replicates, law):
     return max(z[0].max(), z[1].max()), np.std(means, axis=0).max()
 
 
-def check(combine, post, law, *, draws=500, repeats=12, noise=0.25):
+def check(combine, post, law, *, draws=500, repeats=12, noise=0.3):
     z, error = replicated_z(combine, [exact_draws(post, [seed, 2], draws) for seed in range(repeats)], law)
     assert z < Z_BOUND
     # a bound on the noise, without which |z| would be no test: no replicate is far from the law
@@ -110,7 +109,7 @@ def test_corrected_gaussians_are_exact_where_shards_overlap(name, dim):
 @pytest.mark.parametrize("method", EXACT)
 def test_gaussian_shards_are_combined_exactly_by_more_draws(method, name, dim):
     post = POSTS[name](dim)
-    check(EXACT[method], post, post.exact(), draws=2000, repeats=32, noise=0.15)
+    check(EXACT[method], post, post.exact(), draws=2000, repeats=32, noise=0.2)
 
 
 @pytest.mark.parametrize("bandwidth", [0.3, 1.0])
@@ -286,7 +285,7 @@ def test_one_agent_keeps_its_law(method):
 
 
 # From here on the whole way, on few compiled programs: one posterior and one set of sizes.
-SIZES = dict(draws=300, chains=2, warmup=300)
+SIZES = dict(draws=400, chains=12, warmup=300)
 METHODS = {
     "consensus": (1, weighted_average, {}),
     "parametric": (1, gaussian_product, {}),
@@ -307,28 +306,33 @@ def post():
     return even_shards(2)
 
 
+@pytest.fixture(scope="module")
+def sampled(post):
+    """Draws of the subset posteriors of both powers."""
+    return {power: subsets.sample_subsets(post, power, seed=3, **SIZES).draws for power in (1, 4)}
+
+
 def test_every_method_is_here():
     assert sorted(METHODS) == sorted(accord.combine.__all__)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_is_the_combination_of_the_subset_draws(method, post, tmp_path):
+def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp_path):
     power, combine, options = METHODS[method]
     run = getattr(accord.combine, method)(post, seed=3, **SIZES, **options)
-    sampled = subsets.sample_subsets(post, power, seed=3, **SIZES)
-    expected = combine(sampled.draws, np.random.default_rng([3, 1]))
+    expected = combine(sampled[power], np.random.default_rng([3, 1]))
     np.testing.assert_array_equal(run.average, expected.draws.astype(np.float32))
-    assert run.draws.shape == (2, 300, 4, 2)
+    assert run.draws.shape == (12, 400, 4, 2)
     assert (run.draws == run.average[:, :, None]).all()
     assert (run.statistics["consensus_error"] == 0).all()
-    assert all(x.shape == (2, 300) for x in run.statistics.values())
+    assert all(x.shape == (12, 400) for x in run.statistics.values())
     assert run.traffic.rounds == run.traffic.exchanges == 1
-    # two numbers a draw; all parametric sends is two means and three covariances, for both chains together
-    assert (run.traffic.bytes_sent == (5 * 8 / 2 if method == "parametric" else 300 * 2 * 4)).all()
+    # two numbers a draw; all parametric sends is two means and three covariances, for all chains together
+    assert (run.traffic.bytes_sent == (np.ceil(5 * 8 / 12) if method == "parametric" else 400 * 2 * 4)).all()
     assert run.settings["method"].startswith(f"{method}(") and run.settings["seed"] == 3
     # NUTS evaluates at least one gradient a transition
-    assert (run.traffic.gradient_rows >= 15 * 600).all()
-    assert run.settings["gradients"] >= run.settings["gradients_largest"] >= 600
+    assert (run.traffic.gradient_rows >= 15 * 700).all()
+    assert run.settings["gradients"] >= run.settings["gradients_largest"] >= 700
     np.testing.assert_allclose(run.traffic.gradient_rows.sum(), 15 * run.settings["gradients"])
     assert list(run.summary().index) == list(post.names)
     run.save(tmp_path / "run.nc")
@@ -343,19 +347,11 @@ def test_a_seed_gives_the_same_draws_and_another_gives_others(post):
     assert (runs[0] != runs[2]).all()
 
 
-@pytest.fixture(scope="module")
-def many_chains(post):
-    return subsets.sample_subsets(post, 1, draws=500, chains=24, seed=0, warmup=300).draws
-
-
 @pytest.mark.parametrize("power", [1, 4])
-def test_nuts_draws_from_every_subset_posterior(power, post, many_chains):
-    draws = many_chains
-    if power > 1:
-        draws = subsets.sample_subsets(post, power, draws=500, chains=24, seed=0, warmup=300).draws
+def test_nuts_draws_from_every_subset_posterior(power, post, sampled):
     means, covariances = subset_laws(post, power)
     for agent, (mean, cov) in enumerate(zip(means, covariances, strict=True)):
-        x, variance = draws[:, :, agent] - mean, np.diag(cov)
+        x, variance = sampled[power][:, :, agent] - mean, np.diag(cov)
         for values, truth, sd in ((x, 0.0, np.sqrt(variance)), (x**2, variance, np.sqrt(2.0) * variance)):
             ess = arviz_array.array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean")
             assert (np.abs(values.mean(axis=(0, 1)) - truth) < Z_BOUND * sd / np.sqrt(ess)).all()
@@ -366,10 +362,10 @@ def test_nuts_draws_from_every_subset_posterior(power, post, many_chains):
 
 
 @pytest.mark.parametrize("method", [*EXACT, "semiparametric"])
-def test_from_nuts_to_the_posterior(method, post, many_chains):
+def test_from_nuts_to_the_posterior(method, post, sampled):
     combine = {**EXACT, "semiparametric": partial(corrected_product, warmup=100, sweeps=10)}[method]
-    z, error = replicated_z(combine, np.split(many_chains, 12), post.exact())
-    assert z < Z_BOUND and error < 0.25
+    z, error = replicated_z(combine, np.split(sampled[1], 12), post.exact())
+    assert z < Z_BOUND and error < 0.3
 
 
 def logistic(rows=200, agents=3):
@@ -380,38 +376,50 @@ def logistic(rows=200, agents=3):
     return accord.models.logistic_regression(list(zip(X, y, strict=True)), prior_variance=10.0)
 
 
+def quadrature(post):
+    """Means and standard deviations of a posterior of two parameters, on a grid that holds all but 1e-12 of it."""
+    mode, cov = post.mode(), np.linalg.inv(post.hessians(post.mode()).sum(axis=0))
+    axis = np.linspace(-8.0, 8.0, 161)
+    points = mode + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ np.linalg.cholesky(cov).T
+    with jax.enable_x64(True):
+        logs = np.asarray(jax.jit(lambda x: jax.lax.map(post.logdensity, x, batch_size=256))(jax.numpy.asarray(points)))
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    mean = weights @ points
+    return mean, np.sqrt(weights @ (points - mean) ** 2)
+
+
 @pytest.fixture(scope="module")
 def regression():
-    """A posterior that is not Gaussian, draws of it all, and of its subsets for each power."""
+    """A posterior that is not Gaussian: its moments, and draws of its subsets for each power, in replicates."""
     post = logistic()
-    pooled = nuts(post, draws=1500, warmup=300, chains=4, seed=0).astype(np.float64)
-    sampled = {p: subsets.sample_subsets(post, p, draws=500, chains=16, seed=1, warmup=300).draws for p in (1, 3)}
-    return post, pooled, sampled
+    replicates = {
+        power: np.split(subsets.sample_subsets(post, power, draws=500, chains=8, seed=1, warmup=300).draws, 8)
+        for power in (1, post.num_agents)
+    }
+    return post, quadrature(post), replicates
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_logistic_regression_against_pooled_nuts(method, regression):
-    _, pooled, sampled = regression
+def test_logistic_regression_against_quadrature(method, regression):
+    post, (mean, sd), replicates = regression
     power, combine, _ = METHODS[method]
-    results = [combine(x, np.random.default_rng([r, 2])) for r, x in enumerate(np.split(sampled[power], 8))]
-    draws = np.stack([result.draws for result in results])
-    mean, sd = pooled.mean(axis=(0, 1)), pooled.std(axis=(0, 1))
-    error = np.hypot(
-        sd / np.sqrt(arviz_array.array_stats.ess(pooled, chain_axis=0, draw_axis=1, method="mean")),
-        draws.mean(axis=(1, 2)).std(axis=0, ddof=1) / np.sqrt(len(draws)),
-    )
-    if method == "median":
-        # a mean of subset means, each of which lies about the posterior's with N times its variance
-        weights = np.mean([[float(w) for w in result.facts["weights"].split()] for result in results], axis=0)
+    power = min(power, post.num_agents)
+    results = [combine(x, np.random.default_rng([r, 2])) for r, x in enumerate(replicates[power])]
+    means = np.stack([result.draws.mean(axis=(0, 1)) for result in results])
+    error = means.std(axis=0, ddof=1) / np.sqrt(len(means))
+    if power > 1:
+        # a weighted mean of subset means, each of which lies about the posterior's with N times its variance
+        weights = np.full(power, 1 / power)
+        if method == "median":
+            weights = np.mean([[float(w) for w in result.facts["weights"].split()] for result in results], axis=0)
         error = np.hypot(error, sd * np.sqrt(power * np.sum(weights**2)))
-    assert (np.abs(draws.mean(axis=(0, 1, 2)) - mean) < Z_BOUND * error).all()
-    spread = np.log(draws.std(axis=(1, 2)))
-    if method in ("wasp", "median"):
-        return  # of these the width is another: it is tested above against their own laws
-    ess = arviz_array.array_stats.ess((pooled - mean) ** 2, chain_axis=0, draw_axis=1, method="mean")
-    # the log of a Gaussian's sample sd has the variance 1 / (2 n)
-    error = np.hypot(spread.std(axis=0, ddof=1) / np.sqrt(len(draws)), 1 / np.sqrt(2 * ess))
-    assert (np.abs(spread.mean(axis=0) - np.log(sd)) < Z_BOUND * error).all()
+    assert (np.abs(means.mean(axis=0) - mean) < Z_BOUND * error).all()
+    if method == "median":
+        return  # its width is that of a mixture: wider, by how far the subsets' means lie apart
+    spreads = np.stack([np.log(result.draws.std(axis=(0, 1)) / sd) for result in results])
+    error = spreads.std(axis=0, ddof=1) / np.sqrt(len(spreads))
+    assert (np.abs(spreads.mean(axis=0)) < Z_BOUND * error).all()
 
 
 def test_modes_and_curvatures_of_subsets():
