@@ -12,7 +12,7 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, unequal_curvature,
 
 import accord
 from accord.engines import local
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs
 from accord.schedules import Polynomial
 
 RING = NETWORKS["ring"]
@@ -81,6 +81,9 @@ def test_one_compilation_serves_other_numbers(method):
         "DULA": lambda s: DULA(0.001 * s, 0.1),
         "GTDULA": lambda s: GTDULA(0.001 * s, 0.1, 0.1),
         "DADMMS": lambda s: DADMMS(float(s)),
+        "Gibbs": lambda s: Gibbs(0.1 * s),
+        "DGLMC": lambda s: DGLMC(0.1 * s, 0.01 * s, 2),
+        "GCMC": lambda s: GCMC(0.1 * s, conditional="exact"),
     }[method]
     accord.sample(post, RING, make(1), draws=5, burn_in=3, chains=2, seed=0)
     before = local._record._cache_size(), local._advance._cache_size()
@@ -105,7 +108,7 @@ def test_pytrees_are_flattened_in_the_order_of_names(method):
     assert tree.names == ("intercept", "slopes.b[0]", "slopes.b[1]", "slopes.b[2]")
     flat = accord.models.linear_regression([(np.c_[np.ones(len(y)), X], y) for X, y in shards])
     options = dict(draws=5, burn_in=3, chains=2, seed=1)
-    sampler = METHODS[method]() if method == "DADMMS" else _slow(METHODS[method]())
+    sampler = _slow(METHODS[method]()) if method in MIXING_METHODS else METHODS[method]()
     np.testing.assert_allclose(
         accord.sample(tree, RING, sampler, **options).draws,
         accord.sample(flat, RING, sampler, **options).draws,

@@ -69,14 +69,13 @@ class Problem:
     shards: Shard
     index: UInt32[Array, " agent"]
     degree: Float[Array, " agent"]
-    # the colour of each agent, where colours take turns in a round, and their number
-    color: Int[Array, " agent"] | None
+    # the agents of each colour, where colours take turns in a round; a short row repeats its first agent
+    members: Int[Array, "color slot"] | None
     own: Any
     facts: Facts
     shared: Any
     exchange: Exchange
     seed: UInt32[Array, 2]
-    num_colors: int = static()
 
     def agents(self, round: Any) -> Agent:
         """All agents, stacked, at a round."""
@@ -94,16 +93,19 @@ class Problem:
     def acting(self, round: Any) -> Agent:
         """The agents that have a state, stacked: all of them, or the one at the hub."""
         agents = self.agents(round)
-        if not self.sampler.at_hub:
-            return agents
-        parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
-        own = {name: jax.tree.map(lambda leaf: leaf[:1], parts[name]) for name in AGENT_PARTS}
-        return unchecked(Agent, **{**parts, **own})
+        return _some(agents, slice(1)) if self.sampler.at_hub else agents
 
 
 # Which parts of stacked agents carry the agent axis.
 AGENT_PARTS = ("index", "degree", "shard", "own")
 AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
+
+
+def _some(agents: Agent, chosen: Any) -> Agent:
+    """Some of stacked agents, by a slice or indices."""
+    parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
+    own = {name: jax.tree.map(lambda leaf: leaf[chosen], parts[name]) for name in AGENT_PARTS}
+    return unchecked(Agent, **{**parts, **own})
 
 
 Halves = tuple[Array, Array]
@@ -130,21 +132,25 @@ def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int
         "total" in sampler.receives,
     )
     facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))
-    colors = network.coloring() if sampler.by_color else None
     return Problem(
         sampler=sampler,
         potential=post.potential,
         shards=post.stacked(spectral=sampler.proximal),
         index=jnp.arange(network.num_agents, dtype=jnp.uint32),
         degree=jnp.asarray(degrees),
-        color=None if colors is None else jnp.asarray(colors, jnp.int32),
+        members=jnp.asarray(_by_color(network.coloring()), jnp.int32) if sampler.by_color else None,
         own=jax.tree.map(jnp.asarray, prepared.own),
         facts=facts,
         shared=jax.tree.map(jnp.asarray, prepared.shared),
         exchange=exchange,
         seed=seed_words(seed),
-        num_colors=1 if colors is None else int(colors.max()) + 1,
     )
+
+
+def _by_color(colors: np.ndarray) -> np.ndarray:
+    classes = [np.flatnonzero(colors == color) for color in range(int(colors.max()) + 1)]
+    most = max(map(len, classes))
+    return np.stack([np.concatenate([agents, np.full(most - len(agents), agents[0])]) for agents in classes])
 
 
 def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
@@ -230,25 +236,21 @@ def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order:
             own_inbox = own_inbox._replace(asked=ask)
         return sampler.update(agent, own_state, own_inbox, _scaled(sampler, agent, own_noise))
 
-    def turn(state: Any) -> Any:
-        inbox = Inbox()
-        if not sampler.at_hub:
-            inbox = problem.exchange(everywhere(sampler.message, agents, (state,)), order)
-        return everywhere(update, acting, (state, inbox, spread))
+    if sampler.at_hub:
+        return everywhere(update, acting, (state, Inbox(), spread))
 
-    if problem.color is None:
-        return turn(state)
+    def deliver(state: Any) -> Inbox:
+        return problem.exchange(everywhere(sampler.message, agents, (state,)), order)
 
-    def color_turn(color: Any, state: Any) -> Any:
-        assert problem.color is not None
-        its_turn = problem.color == color
+    if problem.members is None:
+        return everywhere(update, agents, (state, deliver(state), spread))
 
-        def choose(new: Array, old: Array) -> Array:
-            return jnp.where(its_turn.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+    def turn(members: Array, state: Any) -> Any:
+        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state), spread))
+        new = everywhere(update, _some(agents, members), own)
+        return jax.tree.map(lambda old, leaf: old.at[members].set(leaf), state, new)
 
-        return jax.tree.map(choose, turn(state), state)
-
-    return jax.lax.fori_loop(0, problem.num_colors, color_turn, state)
+    return jax.lax.fori_loop(0, len(problem.members), lambda c, state: turn(problem.members[c], state), state)
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
