@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BENCHMARKS := benchmarks/round.py
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench accuracy clean
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -24,6 +24,10 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-demo
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done
+
+# Minutes long: all methods on three posteriors, written to docs/methods.md.
+accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-plot
+	$(BIN)/python benchmarks/accuracy.py
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist
