@@ -89,18 +89,18 @@ def effective_shares(fitted: Moments, bandwidth: float, *, shrinkage: bool = Tru
 
 
 def default_bandwidth(fitted: Moments, points: int, *, shrinkage: bool = True) -> float:
-    """The h of scaled kernels: Scott's rule, or what gives every agent an effective number of draws T^(3/4).
+    """The h of scaled kernels: Scott's rule, or what gives every agent an effective number of draws sqrt(T).
 
     Scott's `T^(-1 / (dim + 4))` is for one density at all places. A product rests on the few draws of each agent that
     lie where the agents agree: with shards three standard deviations apart these are none of a thousand. The larger h
     is, the closer are shrunken kernels to the Gaussian with the draws' moments, which needs no draws in the tails;
-    h = 1 is that Gaussian. T^(3/4) of T draws is a share that falls to 0, so that h does too as T grows. Where no h
+    h = 1 is that Gaussian. sqrt(T) of T draws is a share that falls to 0, so that h does too as T grows. Where no h
     gives so many draws, which happens without shrinkage only, it is the h that gives most.
     """
     scott = float(points) ** (-1.0 / (fitted.means.shape[1] + 4))
     grid = np.geomspace(scott, 1.0, 40)
     shares = np.array([effective_shares(fitted, h, shrinkage=shrinkage).min() for h in grid])
-    enough = shares >= points**-0.25
+    enough = shares >= points**-0.5
     return float(grid[np.argmax(enough)] if enough.any() else grid[np.argmax(shares)])
 
 
