@@ -77,6 +77,42 @@ def test_the_draws_are_those_of_the_library(folder):
     np.testing.assert_array_equal(accord.Run.load(folder / "out" / "run.nc").draws, run.draws)
 
 
+SMALL = {
+    "DASG": "step_size = 0.02\nmomentum = 0.5",
+    "DESGHMC": "step_size = 0.02\nfriction = 1.0",
+    "DULA": "step_size = {schedule = 'diminishing', first = 0.002}\nconsensus_step = 0.1",
+    "GTDULA": "step_size = 0.002\nconsensus_step = 0.1\ntracking_step = 0.1",
+    "DADMMS": "rho = 5.0",
+    "Gibbs": "eta = 0.1\nconditional = 'mala'",
+    "GCMC": "rho = 0.1\ntolerances = [1.0, 0.3]\nrounds_per_tolerance = 2",
+    "HubSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
+    "Replicated": "kernel = 'mala'\nwarmup = 5",
+}
+
+
+@pytest.mark.parametrize("name", accord.samplers.__all__)
+def test_every_method_runs_from_a_file(folder, name):
+    result = invoke(folder, "--quiet", method=f'name = "{name}"\n' + SMALL.get(name, ""))
+    assert result.exit_code == 0, result.output
+    assert accord.Run.load(folder / "out" / "run.nc").draws.shape == (2, 20, 3, 3)
+
+
+@pytest.mark.parametrize("name", ["consensus", "median"])
+def test_one_shot_methods_run_from_a_file_without_a_network(folder, name):
+    run = 'draws = 20\nchains = 2\nseed = 1\noutput = "out"'
+    sections = {**GOOD, "method": f'name = "{name}"\nwarmup = 200', "run": run}
+    path = folder / "job.toml"
+    path.write_text(CONFIG.replace("[network]\n{network}\n", "").format(**sections))
+    result = CliRunner().invoke(app, ["run", str(path)], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    assert f"each shard alone, by {name}" in result.stdout
+    assert accord.Run.load(folder / "out" / "run.nc").draws.shape == (2, 20, 3, 3)
+    sections["run"] = run + "\nburn_in = 5"
+    path.write_text(CONFIG.format(**sections))
+    result = CliRunner().invoke(app, ["run", str(path)])
+    assert result.exit_code == 1 and "unknown key of [run] 'burn_in'" in result.stderr
+
+
 def test_quiet_prints_nothing(folder):
     result = invoke(folder, "--quiet")
     assert (result.exit_code, result.output) == (0, "")

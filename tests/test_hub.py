@@ -1,4 +1,4 @@
-"""Methods with a hub: closed forms of what they target, operators, travelling chains, exact kernels, traffic, errors."""
+"""Methods with a hub: what they target, operators, travelling chains, exact kernels, traffic, errors."""
 
 import jax
 import numpy as np
@@ -330,7 +330,7 @@ SINGULAR = [np.array([[1.0, 0.0]])] * AGENTS
         (lambda: resolve(DGLMC(operators=[np.eye(2)] * 5)), "operators must hold one matrix an agent, 6, found 5"),
         (
             lambda: resolve(DGLMC(operators=[np.eye(3)] * 6)),
-            r"operator of agent 0 must be .* \(d_i, 2\), found \(3, 3\)",
+            r"operator of agent 0 must .* \(d_i, 2\), found \(3, 3\)",
         ),
         (lambda: resolve(DGLMC(operators=SINGULAR)), r"sum_i A_i' A_i must be invertible \(H1"),
         (

@@ -20,8 +20,8 @@ from tables import (
 )
 
 import accord
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
-from accord.schedules import Polynomial
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA, Gibbs
+from accord.schedules import Polynomial, diminishing
 
 CHAINS = 20_000
 START = accord.Gaussian(np.full(4, 1.0), np.diag([0.5, 1.0, 1.5, 2.0]) + 0.2)
@@ -104,6 +104,8 @@ SCHEDULED = {
     "DULA": DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3)),
     "GTDULA": GTDULA(Polynomial(0.05, 4.0, 0.6), Polynomial(0.3, 2.0, 0.3), 0.1),
     "DADMMS": DADMMS(lambda k: 0.5 + 0.05 * k),
+    "diminishing": DULA(diminishing(0.02), diminishing(0.2, chi=0.05)),
+    "Gibbs": Gibbs(Polynomial(1.0, 2.0, 0.5)),
     "mixed-more": DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3), mix_rounds=2),
 }
 

@@ -63,14 +63,13 @@ def run(
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
     with _users_errors():
         from . import config as configs
-        from .sample import sample
 
         job = configs.load(config, output)
         _claim(job.output)
         if not quiet:
-            Console().print(f"{job.posterior!r} on {job.network!r} by {type(job.sampler).__name__}", highlight=False)
+            Console().print(job.title, highlight=False)
         try:
-            drawn = sample(job.posterior, job.network, job.sampler, progress=not quiet, **job.options)
+            drawn = job.draw(progress=not quiet)
         except DivergenceError as error:
             if error.run is not None:
                 _write(error.run, job, config)

@@ -8,14 +8,16 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import data, models, samplers
+from . import combine, data, models, samplers
 from .checks import whole_number
 from .errors import unknown_name_error
 from .network import Network
 from .posterior import Posterior
+from .run import Run
 from .sample import sample
 from .sampler import Sampler
 from .schedules import Polynomial, diminishing
@@ -26,9 +28,11 @@ MODELS: dict[str, Callable[..., Posterior]] = {
     "poisson_regression": models.poisson_regression,
 }
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
+ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "method", "run")
 RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep")
+ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,20 +41,18 @@ class Job:
 
     Parameters
     ----------
-    posterior, network, sampler
-        As `accord.sample` takes them.
-    options
-        Its keyword arguments that the file gave.
+    title
+        What will be done, in a line.
+    draw
+        Does it: `draw(progress=...)`.
     sites
         Names of the agents.
     output
         The folder for results.
     """
 
-    posterior: Posterior
-    network: Network
-    sampler: Sampler
-    options: dict[str, Any]
+    title: str
+    draw: Callable[..., Run]
     sites: tuple[str, ...]
     output: Path
 
@@ -80,11 +82,14 @@ def load(path: str | Path, output: str | Path | None = None) -> Job:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
     _require_known("section", document, SECTIONS)
+    method = document.get("method")
+    one_shot = isinstance(method, dict) and method.get("name") in list(ONE_SHOT)
     for section in SECTIONS:
-        if not isinstance(document.get(section), dict):
+        # draws of shards that are combined once need no network
+        if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
             raise ValueError(f"{path} must have a [{section}] section")
     run = dict(document["run"])
-    _require_known("key of [run]", run, (*RUN_OPTIONS, "output"))
+    _require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
     if output is None and "output" not in run:
         raise ValueError('[run] must name an output folder: output = "results"')
     folder = Path(output) if output is not None else path.parent / run["output"]
@@ -92,8 +97,29 @@ def load(path: str | Path, output: str | Path | None = None) -> Job:
     _check_counts(run)
     table = _read_table(dict(document["data"]), path.parent)
     posterior = _build_model(dict(document["model"]), table, path.parent)
+    title, draw = (_one_shot if one_shot else _over_network)(posterior, document, run)
+    return Job(title, draw, table.sites, folder)
+
+
+def _over_network(
+    posterior: Posterior, document: dict[str, Any], run: dict[str, Any]
+) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
-    return Job(posterior, network, _build_method(dict(document["method"])), run, table.sites, folder)
+    sampler = _build_method(dict(document["method"]))
+    title = f"{posterior!r} on {network!r} by {type(sampler).__name__}"
+    return title, partial(sample, posterior, network, sampler, **run)
+
+
+def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:
+    options = dict(document["method"])
+    name = _pop_name("method", options)
+    known = [option for option in inspect.signature(ONE_SHOT[name]).parameters if option not in ONE_SHOT_OPTIONS]
+    _require_known(f"number of {name}", options, known[1:])
+
+    def draw(progress: bool | None = None) -> Run:
+        return ONE_SHOT[name](posterior, **run, **options)
+
+    return f"{posterior!r}, each shard alone, by {name}", draw
 
 
 def _check_counts(run: dict[str, Any]) -> None:
@@ -143,7 +169,7 @@ def _build_network(section: dict[str, Any], num_agents: int) -> Network:
 def _build_method(section: dict[str, Any]) -> Sampler:
     name = _pop_name("method", section)
     if name not in METHODS:
-        raise unknown_name_error("method", name, METHODS)
+        raise unknown_name_error("method", name, [*METHODS, *ONE_SHOT])
     method = METHODS[name]
     _require_known(f"number of {name}", section, [f.name for f in fields(method)])
     for key, value in section.items():
