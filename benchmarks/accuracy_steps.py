@@ -43,15 +43,21 @@ class Surrogate:
         self.agents = gaussian.num_agents
         self.curvatures, self._axes = np.linalg.eigh(gaussian.hessians().sum(axis=0))
         self.largest = float(self.curvatures[-1])
-        self.distance = float(np.linalg.norm((post.init - self.law.mean) / self.law.sd))
+        self.distance = self._axes.T @ (post.init - self.law.mean)
 
     def wasserstein2(self, found: accord.Gaussian) -> float:
         scale = self.law.sd
         pair = [accord.Gaussian(g.mean / scale, g.cov / np.outer(scale, scale)) for g in (found, self.law)]
         return accord.metrics.wasserstein2(*pair)
 
+    def start_left(self, step: float, budget: Budget) -> float:
+        """How far the mean of the draws still is from the posterior's, as a mode of curvature c decays by step c."""
+        rate, rounds = step * self.curvatures, budget.rounds - budget.burn_in
+        left = np.exp(-rate * budget.burn_in) * -np.expm1(-rate * rounds) / (rate * rounds)
+        return float(np.linalg.norm(self._axes @ (left * self.distance) / self.law.sd))
+
     def monte_carlo(self, step: float, draws: int) -> float:
-        """Error of the mean of so many Langevin steps on F: a mode of curvature c forgets in 2 / (step c) of them."""
+        """Error of the mean of so many Langevin steps: a mode of curvature c forgets in 2 / (step c) of them."""
         times = np.maximum(1.0, 2.0 / (step * self.curvatures))
         cov = (self._axes * (times / self.curvatures)) @ self._axes.T
         return float(np.sqrt(np.sum(np.diag(cov) / self.law.sd**2) / draws))
@@ -188,28 +194,25 @@ def evaluated(s: Surrogate, family: Family, variant: float, h: float, budget: Bu
     """The predicted error with one step: of the law, of what is left of the start, of the number of draws."""
     try:
         sampler = family.make(s, h, variant)
-        worst, average, radius = predicted(s, sampler)
+        worst, average = predicted(s, sampler)
     except (ValueError, ArithmeticError):
         return Choice(DESGLD(), np.inf, np.inf, np.inf)
     step = float(sampler.langevin_step(s.net))
     noise = np.sqrt(sampler.temperature) * s.monte_carlo(step, budget.chains * (budget.rounds - budget.burn_in))
-    start = radius**budget.burn_in * s.distance
+    start = s.start_left(step, budget)
     return Choice(sampler, worst, average, float(np.sqrt(worst**2 + noise**2 + start**2)))
 
 
-def predicted(s: Surrogate, sampler: accord.Sampler) -> tuple[float, float, float]:
-    """W2 of the worst agent and of the average to the surrogate, in its sds, and the spectral radius."""
+def predicted(s: Surrogate, sampler: accord.Sampler) -> tuple[float, float]:
+    """W2 of the worst agent and of the average to the surrogate, in its sds."""
     if isinstance(sampler, HubSGLD):
-        found, radius = travelling(s, sampler)
         # agents hold different chains: their average says nothing of the posterior's width
-        return s.wasserstein2(found), np.nan, radius
-    law = accord.law(s.gaussian, s.net, sampler)
-    moments = law.stationary()
-    worst = max(s.wasserstein2(moments.agent(i)) for i in range(s.agents))
-    return worst, s.wasserstein2(moments.average), law.spectral_radius
+        return s.wasserstein2(travelling(s, sampler)), np.nan
+    moments = accord.law(s.gaussian, s.net, sampler).stationary()
+    return max(s.wasserstein2(moments.agent(i)) for i in range(s.agents)), s.wasserstein2(moments.average)
 
 
-def travelling(s: Surrogate, sampler: HubSGLD) -> tuple[accord.Gaussian, float]:
+def travelling(s: Surrogate, sampler: HubSGLD) -> accord.Gaussian:
     """Stationary mean and covariance of one chain that makes its steps at an agent picked at random each round.
 
     Its law is a mixture, but its first two moments are closed under the random affine maps x -> A x + c + noise.
@@ -233,4 +236,4 @@ def travelling(s: Surrogate, sampler: HubSGLD) -> tuple[accord.Gaussian, float]:
     shift = A @ mean + c - mean
     added = (Q + shift[:, :, None] * shift[:, None, :]).mean(axis=0)
     cov = np.linalg.solve(np.eye(dim**2) - second, added.ravel()).reshape(dim, dim)
-    return accord.Gaussian(mean, (cov + cov.T) / 2.0), float(radius)
+    return accord.Gaussian(mean, (cov + cov.T) / 2.0)
