@@ -13,8 +13,10 @@ from tables import POSTERIORS, Z_BOUND
 import accord
 from accord.combine import kernels, subsets
 from accord.combine.consensus import weighted_average
-from accord.combine.density_product import corrected_product, gaussian_product, kernel_product
 from accord.combine.median import geometric_median, weiszfeld
+from accord.combine.nonparametric import kernel_product
+from accord.combine.parametric import gaussian_product
+from accord.combine.semiparametric import corrected_product
 from accord.combine.wasp import barycentre
 from accord.combine.weierstrass import tree_of_pairs
 
@@ -335,7 +337,8 @@ def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp
     # NUTS evaluates at least one gradient a transition
     assert (run.traffic.gradient_rows >= 15 * 700).all()
     assert run.settings["gradients"] >= run.settings["gradients_largest"] >= 700
-    np.testing.assert_allclose(run.traffic.gradient_rows.sum(), 15 * run.settings["gradients"])
+    # whole rows an agent
+    assert abs(run.traffic.gradient_rows.sum() - 15 * run.settings["gradients"]) <= run.traffic.gradient_rows.size
     assert list(run.summary().index) == list(post.names)
     run.save(tmp_path / "run.nc")
     again = accord.Run.load(tmp_path / "run.nc")

@@ -1,8 +1,10 @@
 """One-shot methods: each shard is sampled alone by NUTS, and the draws are combined once, at a hub."""
 
 from .consensus import consensus
-from .density_product import nonparametric, parametric, semiparametric
 from .median import median
+from .nonparametric import nonparametric
+from .parametric import parametric
+from .semiparametric import semiparametric
 from .wasp import wasp
 from .weierstrass import weierstrass
 

@@ -114,7 +114,7 @@ def one_shot(
             rounds=1,
             exchanges=1,
             bytes_sent=np.full(post.num_agents, -(-total // chains), dtype=np.int64),
-            gradient_rows=subsets.gradients * post.sizes,
+            gradient_rows=np.round(subsets.gradients * post.sizes).astype(np.int64),
         ),
         seconds=time.perf_counter() - began,
         settings={

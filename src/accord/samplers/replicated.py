@@ -17,6 +17,7 @@ from ..errors import unknown_name_error
 from ..network import Network
 from ..posterior import Posterior
 from ..pytree import pytree, static
+from ..reference import require_blackjax
 from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
 
 Vector = Float[Array, " dim"]
@@ -199,7 +200,7 @@ class Replicated(Sampler):
         network.require_connected()
 
     def prepare(self, post: Posterior, network: Network) -> Prepared:
-        require_blackjax()
+        require_blackjax("Replicated")
         from blackjax.adaptation.window_adaptation import build_schedule
 
         # at least one entry, so that there is something to index; it is read in warm-up only
@@ -307,14 +308,6 @@ class Replicated(Sampler):
 
     def langevin_step(self, network: Network) -> None:
         return None
-
-
-def require_blackjax() -> None:
-    """Raise `ImportError` that says what to install where BlackJAX is missing."""
-    try:
-        import blackjax  # noqa: F401
-    except ImportError as error:
-        raise ImportError("Replicated needs BlackJAX: pip install 'accord[nuts]'") from error
 
 
 def _times(scale: Array, y: Vector) -> Vector:
