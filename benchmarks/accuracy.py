@@ -290,8 +290,8 @@ def floors(target: Target, counts: list[int], repeats: int = 50) -> dict[int, fl
     return found
 
 
-def compare(name: str, small: bool, console: Console) -> dict:
-    """All rows of one target, as plain data."""
+def compare(name: str, small: bool, console: Console, kept: dict[str, dict]) -> dict:
+    """All rows of one target, as plain data; `kept` are rows by label that need not be made."""
     budget = SMALL if small else FULL
     console.log(f"{name}: the reference")
     target = TARGETS[name](small)
@@ -306,6 +306,9 @@ def compare(name: str, small: bool, console: Console) -> dict:
     works += [(label, functools.partial(one_shot_row, target, budget, label, f)) for label, f in ONE_SHOT]
     with console.status("") as status:
         for number, (label, work) in enumerate(works, 1):
+            if label in kept:
+                rows.append(Row(**kept[label]))
+                continue
             status.update(f"{name}, {number} of {len(works)}: {label}")
             began = time.perf_counter()
             row = work()
@@ -343,6 +346,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a smoke test: tiny runs, the page goes to the terminal")
     parser.add_argument("--targets", nargs="+", choices=list(TARGETS), help="only these; the others from the last run")
+    parser.add_argument("--methods", metavar="TEXT", default="", help="only rows whose label contains this text")
     parser.add_argument("--page", action="store_true", help="write the page again from the last run's results")
     options = parser.parse_args()
     # programs are compiled once; what is timed leaves compilation out anyway
@@ -353,8 +357,12 @@ def main() -> None:
     names = options.targets or (["power"] if options.small else list(TARGETS))
     for name in [] if options.page else names:
         began = time.perf_counter()
-        results[name] = compare(name, options.small, console)
-        results[name] |= {"seconds": time.perf_counter() - began, "machine": machine()}
+        old = results.get(name, {"rows": [], "seconds": 0.0})
+        kept = {row["label"]: row for row in old["rows"] if options.methods not in row["label"]}
+        results[name] = compare(name, options.small, console, kept)
+        # the time of all rows, where only some were made again
+        seconds = max(time.perf_counter() - began, old["seconds"] if kept else 0.0)
+        results[name] |= {"seconds": seconds, "machine": machine()}
         if not options.small:
             RESULTS.parent.mkdir(exist_ok=True)
             RESULTS.write_text(json.dumps(results))

@@ -63,9 +63,9 @@ It ran on {"; ".join(machines)}. Random seeds are fixed.
   potential that does not split into rows counts as one. Both include burn-in, warm-up and set-up.
 - **Effective draws** are those of ArviZ (bulk), all chains together, the smallest over coordinates and over the
   average, the first, the middle and the last agent. **per MB** divides them by the megabytes that all agents together
-  sent in all chains; **per s** by the wall seconds of the run on the machine above, all agents in one process,
-  compilation left out (a first run compiles the same programs; one-shot methods that take more than half a minute
-  run once).
+  sent in all chains; **per s** by the wall seconds of the run on the machine above, which may have had other work, all
+  agents in one process. Compilation is left out, as a first run compiles the same programs, and short runs count with
+  the fastest of several; one-shot methods that take more than half a minute run once.
 
 ## What every method may use
 
@@ -89,9 +89,10 @@ It ran on {"; ".join(machines)}. Random seeds are fixed.
   constant step in the middle of the draws, unless they would then start above 0.9 of the stability bound.
   One more row has the schedules of the D-ADMMS paper for rings, as printed there.
 - Gibbs and GCMC with rejection or MALA take the step of their exact counterparts; rejection a smaller one where its
-  docstring asks for it. The falling tolerances of GCMC are 8, 4 and 2 times the last. DG-LMC has two rows: the
-  guideline's numbers (its defaults), and rho_i chosen by the rule as a multiple of them. D-SGLD with a hub is judged
-  by the first two moments of a travelling chain, which are known in closed form.
+  docstring asks for it. The falling tolerances of GCMC are 8, 4 and 2 times the last; once the start is forgotten its
+  draws join those without them, as the noise is the same. DG-LMC has two rows: the guideline's numbers (its defaults),
+  and rho_i chosen by the rule as a multiple of them. D-SGLD with a hub is judged by the first two moments of a
+  travelling chain, which are known in closed form.
 """
 
 
@@ -187,7 +188,8 @@ def table(head: list[str], lines: list[list[str]]) -> list[str]:
     def joined(cells: list[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
-    return [joined(head), joined(["---", *["---:"] * (len(head) - 1)]), *(joined(line) for line in lines)]
+    rule = ["---" if name in ("method", "setting") else "---:" for name in head]
+    return [joined(head), joined(rule), *(joined(line) for line in lines)]
 
 
 def notes(result: dict) -> list[str]:

@@ -122,9 +122,15 @@ def gibbs_rejection(s: Surrogate, h: float, **options) -> Gibbs:
 
 
 def dglmc(s: Surrogate, h: float, _: float) -> DGLMC:
-    """The guideline's rho_i = 1 / M_i times a number, and its step and numbers of local steps."""
-    largest = np.linalg.eigvalsh(s.gaussian.hessians())[:, -1]
-    return DGLMC(rho=h * largest.sum() / largest).resolved(s.gaussian, s.net)
+    """The guideline's rho_i = 1 / M_i times a number, with steps of a quarter of their bounds, hence four of them.
+
+    M_i is the larger of the surrogate's and, where it is finite, the posterior's own at its init.
+    """
+    found = s.post.hessians()
+    found = np.where(np.isfinite(found), found, 0.0)
+    largest = np.maximum(*(np.linalg.eigvalsh(H)[:, -1] for H in (found, s.gaussian.hessians())))
+    rho = h * largest.sum() / largest
+    return DGLMC(rho, 0.25 * rho / (1.0 + rho * largest), 4)
 
 
 def gt(s: Surrogate, h: float, **options) -> GTDULA:
