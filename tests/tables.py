@@ -13,7 +13,7 @@ METHODS = {
     "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
     "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
     "Gibbs": lambda **options: Gibbs(eta=0.3, **options),
-    "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.06, local_steps=(1, 3, 2, 4, 1, 2), **options),
+    "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),
     "GCMC": lambda **options: GCMC(rho=0.4, conditional="exact", **options),
 }
 MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA"]

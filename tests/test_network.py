@@ -592,3 +592,44 @@ def test_divergence_error_carries_the_place_and_the_run_through_pickle():
         assert isinstance(one, ArithmeticError)
         assert (str(one), one.agent, one.round, one.run) == ("agent 3 is not finite", 3, 17, [1.0])
     assert DivergenceError("no run", agent=0, round=0).run is None
+
+
+AGGREGATED = {
+    "one": Network.ring(1),
+    "star": Network.star(6),
+    "complete": Network.complete(5),
+    "path": Network.path(6),
+    "odd-path": Network.path(7),
+    "tree": Network.tree(4),
+    "grid": Network.grid(3, 5),
+    "random": Network.erdos_renyi(20, 0.3, seed=1),
+}
+
+
+@pytest.mark.parametrize("name", AGGREGATED)
+def test_aggregation_sums_over_a_spanning_tree(name):
+    net = AGGREGATED[name]
+    n, found = net.num_agents, net.aggregation
+    depth = nx.single_source_shortest_path_length(net.to_networkx(), found.root)
+    assert found.height == max(depth.values())
+    # every edge of the tree carries a sum up and a total down
+    assert found.sums_sent.sum() == 2 * (n - 1)
+    # and every agent's letter travels its depth up, and another one down again
+    assert found.letters_sent.sum() == 2 * sum(depth.values())
+    if name in ("path", "odd-path", "tree"):
+        assert found.height == nx.radius(net.to_networkx())
+    if name in ("star", "complete"):
+        assert found.height == 1 and found.sums_sent[found.root] == n - 1
+
+
+def test_aggregation_by_hand():
+    # 0 - 1 - 2 - 3 - 4, root 2: the ends send one sum up; 1 and 3 send one up and one down, the root two down
+    found = Network.path(5).aggregation
+    assert (found.root, found.height) == (2, 2)
+    np.testing.assert_array_equal(found.sums_sent, [1, 2, 2, 2, 1])
+    np.testing.assert_array_equal(found.letters_sent, [1, 3, 4, 3, 1])
+
+
+def test_aggregation_needs_a_connected_network():
+    with pytest.raises(ValueError, match="not connected"):
+        Network.empty(3).aggregation  # noqa: B018

@@ -17,6 +17,7 @@ from .checks import whole_number
 from .errors import unknown_name_error
 from .network import Network
 from .posterior import Posterior
+from .progress import waiting
 from .run import Run
 from .sample import sample
 from .sampler import Sampler
@@ -117,7 +118,8 @@ def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any
     _require_known(f"number of {name}", options, known[1:])
 
     def draw(progress: bool | None = None) -> Run:
-        return ONE_SHOT[name](posterior, **run, **options)
+        with waiting(f"{name}: sampling every shard alone", progress):
+            return ONE_SHOT[name](posterior, **run, **options)
 
     return f"{posterior!r}, each shard alone, by {name}", draw
 

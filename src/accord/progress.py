@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+@contextmanager
+def waiting(description: str, show: bool | None) -> Iterator[None]:
+    """A spinner on standard error while something of unknown length goes on; None shows it on a terminal."""
+    if sys.stderr.isatty() if show is None else show:
+        with Console(stderr=True).status(description):
+            yield
+    else:
+        yield
 
 
 class ProgressBar:

@@ -320,7 +320,10 @@ def _require_finite(
     tape.rounds += bad
     why = tape.sampler.failure(tape.prepared, agent)
     kept = f"; {tape.count} draws before it are in this error's `run`" if tape.count else ""
-    message = f"agent {agent} became non-finite in round {last}" + (f": {why}" if why else _remedy(tape, last)) + kept
+    what = (
+        f"agent {agent} stopped in round {last}: {why}" if why else f"agent {agent} became non-finite in round {last}"
+    )
+    message = what + ("" if why else _remedy(tape, last)) + kept
     raise DivergenceError(message, agent=agent, round=last, run=tape.run() if tape.count else None)
 
 

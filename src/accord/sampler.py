@@ -57,8 +57,6 @@ class Randomness(NamedTuple):
     key: bool = False
     # Whether `normal` is the same for all agents: a hub's, or that of `noise="common"`.
     shared: bool = False
-    # Whether `key` is the same for all agents.
-    shared_key: bool = False
 
 
 class Facts(NamedTuple):
@@ -104,8 +102,7 @@ class Agent:
 class Noise(NamedTuple):
     """The randomness of one agent in one round, a pure function of (seed, chain, round, agent)."""
 
-    # Standard normals, scaled by the square root of the temperature; the same for all agents if `shared`, and then
-    # scaled by `common_scale` too.
+    # Standard normals, scaled by the square root of the temperature, and by `common_scale` if `noise="common"`.
     normal: Float[Array, " dim"] | None
     # Random words that choose the rows of the round's minibatches (with replacement), or None for all rows.
     batch: UInt32[Array, " batch"] | None
@@ -255,7 +252,7 @@ class Sampler(abc.ABC):
         return None
 
     def common_scale(self, agent: Agent) -> Array:
-        """What shared noise is multiplied by, so that it moves the average as much as independent noise does."""
+        """What common noise is multiplied by, so that it moves the average as much as independent noise does."""
         return agent.num_agents**-0.5
 
     def rows_per_gradient(self) -> int | None:

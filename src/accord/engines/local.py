@@ -156,21 +156,21 @@ def _by_color(colors: np.ndarray) -> np.ndarray:
 def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     """The noise of a round, for all agents and chains."""
     sampler, dtype = problem.sampler, problem.degree.dtype
-    needs = sampler.randomness(_dim(problem))
+    needs, index = sampler.randomness(_dim(problem)), problem.acting(round).index
 
-    def owners(shared: bool) -> Array:
-        return jnp.full((1,), EVERY_AGENT, jnp.uint32) if shared else problem.index
+    def words(stream: Stream, count: int, agents: Array = index) -> Halves:
+        return bits(problem.seed, chains, round, stream, agents, count)
 
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
-        agents = owners(needs.shared)
-        normal = normals(bits(problem.seed, chains, round, Stream.NORMAL, agents, _dim(problem)), dtype)
+        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.shared else index
+        normal = normals(words(Stream.NORMAL, _dim(problem), agents), dtype)
     if needs.local is not None and sampler.temperature > 0:
-        local = normals(bits(problem.seed, chains, round, Stream.LOCAL, problem.index, math.prod(needs.local)), dtype)
+        local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
     if needs.key:
-        key = bits(problem.seed, chains, round, Stream.KEY, owners(needs.shared_key), 2)
+        key = words(Stream.KEY, 2)
     if "visitor" in sampler.receives:
-        order = bits(problem.seed, chains, round, Stream.ORDER, problem.index, 1)
+        order = words(Stream.ORDER, 1)
     return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)
 
 
@@ -272,12 +272,12 @@ def _for_each(agents: Agent, noise: Noise) -> Noise:
 
 
 def _scaled(sampler: Sampler, agent: Agent, noise: Noise) -> Noise:
-    scale = own = sampler.temperature**0.5
-    if noise.normal is not None:
-        if sampler.randomness(noise.normal.size).shared:
-            scale = scale * sampler.common_scale(agent)
-        noise = noise._replace(normal=scale * noise.normal)
-    return noise if noise.local is None else noise._replace(local=own * noise.local)
+    root = sampler.temperature**0.5
+    scale = root * sampler.common_scale(agent) if sampler.noise == "common" else root
+    normal, local = noise.normal, noise.local
+    return noise._replace(
+        normal=None if normal is None else scale * normal, local=None if local is None else root * local
+    )
 
 
 def _dim(problem: Problem) -> int:

@@ -158,10 +158,6 @@ class DGLMC(Sampler):
         assert isinstance(self.local_steps, tuple)
         return Randomness(local=(max(self.local_steps), self._width(dim)), shared=True)
 
-    def common_scale(self, agent: Agent) -> Array:
-        # the hub's draw as it is
-        return jnp.ones(())
-
     def gradients_per_round(self) -> np.ndarray:
         return np.array(self.local_steps)
 

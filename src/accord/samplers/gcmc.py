@@ -105,10 +105,6 @@ class GCMC(Sampler):
         linear = self.conditional.is_linear
         return Randomness(local=(1, dim) if linear else None, key=not linear, shared=True)
 
-    def common_scale(self, agent: Agent) -> Array:
-        # the hub's draw as it is
-        return jnp.ones(())
-
     def is_constant(self) -> bool:
         return not self.tolerances
 

@@ -208,7 +208,7 @@ class Replicated(Sampler):
         return Prepared(shared=schedule)
 
     def randomness(self, dim: int) -> Randomness:
-        return Randomness(normal=False, key=True, shared_key=True)
+        return Randomness(normal=False, key=True)
 
     def least_burn_in(self) -> int:
         return self.warmup
