@@ -374,5 +374,5 @@ def test_what_is_not_gaussian_has_no_law(method):
 
 def test_flat_potentials_need_a_tolerance():
     flat = accord.models.quadratic(np.array([[[1.0]], [[0.0]]]), np.zeros((2, 1)))
-    with pytest.raises(ValueError, match="rho must be given: the potential of agent 1 has no finite curvature"):
+    with pytest.raises(ValueError, match="rho must be given: the Hessian of agent 1 at init has no positive"):
         accord.sample(flat, accord.Network.path(2), DGLMC(), draws=1)

@@ -220,7 +220,10 @@ def _draw(
 
 
 def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Modes (agent, dim) of the subset posteriors exp(-p f_i), and factors (agent, dim, dim) of inverse curvatures.
+    """Modes (agent, dim) of the subset posteriors exp(-p f_i), and factors (agent, dim, dim) of about their spread.
+
+    The spread along an axis of the curvature is how far the potential takes to rise by 1/2: one standard deviation of
+    a Gaussian, and of use where the Hessian at the mode is 0 or infinite, as for |x|^4 and |x|^1.5.
 
     Raises
     ------
@@ -228,8 +231,6 @@ def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray
         A subset posterior is improper, or no mode was found: agent, rows and the smallest eigenvalue of the Hessian
         are named.
     """
-    modes = np.zeros((post.num_agents, post.dim))
-    values, vectors = np.zeros(modes.shape), np.zeros((*modes.shape, post.dim))
     if post.quadratic:
         hessians = post.hessians()
         values, vectors = np.linalg.eigh(hessians)
@@ -238,17 +239,15 @@ def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray
             agent = int(np.argmax(flat))
             raise _improper(post, agent, values[agent, 0])
         modes = -np.linalg.solve(hessians, post.gradients(np.zeros(post.dim))[..., None])[..., 0]
-    else:
-        with jax.enable_x64(True):
-            shards = post.stacked()
-            functions = [jax.jit(f) for f in (_value, _slope, _curvature)]
-            for agent in range(post.num_agents):
-                own = (post.potential, jax.tree.map(lambda leaf, i=agent: leaf[i], shards))
-                modes[agent], values[agent], vectors[agent] = _search(post, agent, own, *functions)
-    # a mode without curvature (|x|^4) still gets a finite spread
-    floor = 1e-12 * np.abs(values).max(axis=1, keepdims=True)
-    factors = vectors / np.sqrt(np.maximum(values, floor) * likelihood_power)[:, None, :]
-    return modes, factors
+        return modes, vectors / np.sqrt(values * likelihood_power)[:, None, :]
+    with jax.enable_x64(True):
+        shards = post.stacked()
+        functions = [jax.jit(f) for f in (_value, _slope, _curvature)]
+        found = []
+        for agent in range(post.num_agents):
+            own = (post.potential, jax.tree.map(lambda leaf, i=agent: leaf[i], shards))
+            found.append(_search(post, agent, own, likelihood_power, *functions))
+    return np.stack([mode for mode, _ in found]), np.stack([factor for _, factor in found])
 
 
 def _value(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
@@ -264,9 +263,9 @@ def _curvature(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
 
 
 def _search(
-    post: Posterior, agent: int, own: tuple[Potential, Shard], value: Any, slope: Any, curvature: Any
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The mode of one f_i with the eigenvalues and eigenvectors of its Hessian there."""
+    post: Posterior, agent: int, own: tuple[Potential, Shard], power: int, value: Any, slope: Any, curvature: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mode of one f_i, and a factor of the spread of exp(-power f_i)."""
     found = scipy.optimize.minimize(
         lambda x: float(value(*own, x)),
         post.init,
@@ -281,7 +280,8 @@ def _search(
     values, vectors = np.linalg.eigh(hessian)
     steepness = np.abs(np.asarray(slope(*own, found.x))).max()
     scale = 1.0 + np.abs(np.asarray(slope(*own, post.init))).max()
-    if not _rises(own, value, found, vectors):
+    widths = [_width(own, value, found, axis, 0.5 / power) for axis in vectors.T]
+    if not all(np.isfinite(_width(own, value, found, axis, _RISE)) for axis in vectors.T):
         raise _improper(post, agent, values[0])
     # 1e-3 and not less: potentials such as |x|^1.5 have a mode without a Hessian, which Newton steps only approach
     if not steepness <= 1e-3 * scale:
@@ -289,18 +289,18 @@ def _search(
             f"{_whose(post, agent)} has no mode that could be found: its gradient is still {steepness:.3g} after "
             f"{found.nit} iterations, where the smallest eigenvalue of its Hessian is {values[0]:.3g}"
         )
-    return found.x, values, vectors
+    return found.x, vectors * np.array(widths)
 
 
-def _rises(own: tuple[Potential, Shard], value: Any, found: Any, vectors: np.ndarray) -> bool:
-    """Whether a potential rises on both sides of its mode along every axis of its curvature."""
-    reach = (1.0 + np.abs(found.x).max()) * np.geomspace(1e-6, _REACH, 13)
-    for axis in vectors.T:
-        for side in (axis, -axis):
-            # written so that NaN, which overflow far out may give, is no rise; infinity is one
-            if not any(float(value(*own, found.x + step * side)) >= found.fun + _RISE for step in reach):
-                return False
-    return True
+def _width(own: tuple[Potential, Shard], value: Any, found: Any, axis: np.ndarray, rise: float) -> float:
+    """How far a potential takes to rise so much on both sides of its mode; infinite if it does not within reach."""
+    reach = (1.0 + np.abs(found.x).max()) * np.geomspace(1.0 / _REACH, _REACH, 49)
+    furthest = 0.0
+    for side in (axis, -axis):
+        # written so that NaN, which overflow far out may give, is no rise; infinity is one
+        risen = (step for step in reach if float(value(*own, found.x + step * side)) >= found.fun + rise)
+        furthest = max(furthest, next(risen, np.inf))
+    return furthest
 
 
 def _improper(post: Posterior, agent: int, smallest: float) -> ValueError:

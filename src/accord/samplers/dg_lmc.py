@@ -118,7 +118,10 @@ class DGLMC(Sampler):
         curvature, n = self._curvatures(post), post.num_agents
         if self.rho is None and not (curvature > 0).all():
             agent = int(np.argmin(curvature))
-            raise ValueError(f"rho must be given: the potential of agent {agent} has no finite curvature at init")
+            raise ValueError(
+                f"rho must be given: the Hessian of agent {agent} at init has no positive finite eigenvalue to choose "
+                "it from"
+            )
         rho = 1.0 / curvature if self.rho is None else one_an_agent("rho", self.rho, n)
         bound = rho / (1.0 + rho * curvature)
         step = _STEP_FRACTION * bound if self.step_size is None else one_an_agent("step_size", self.step_size, n)
