@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import accord
-from accord.engines.local import LocalEngine, everywhere
+from accord.engines.local import LocalEngine
+from accord.engines.rounds import everywhere
 from accord.noise import Stream, bits, joined, normals
 
 

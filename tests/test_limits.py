@@ -93,7 +93,8 @@ def test_zero_gradient_is_pure_averaging_at_the_spectral_rate(method, rounds):
 
 def _advance(post, net, sampler, start, rounds):
     # flat potentials make an improper posterior without a step bound, so the engine is called without sample()
-    from accord.engines.local import LocalEngine, positions
+    from accord.engines.local import LocalEngine
+    from accord.engines.rounds import positions
 
     engine = LocalEngine(post, net, sampler, chains=1, seed=0, keep=np.arange(AGENTS))
     carry = engine.advance(engine.start(start, None), rounds)

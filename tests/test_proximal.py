@@ -7,7 +7,7 @@ import pytest
 
 import accord
 from accord import proximal
-from accord.engines.local import build_problem
+from accord.engines.rounds import build_problem
 from accord.sampler import Prepared
 from accord.samplers import DADMMS
 

@@ -22,7 +22,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from .checks import whole_number
-from .engines.local import build_problem, everywhere, initial_state, network_round, positions, silence
+from .engines.rounds import build_problem, everywhere, initial_state, network_round, positions, silence
 from .gaussian import Gaussian
 from .initial import starting_law
 from .network import Network

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from .checks import whole_number
+from .engines.arrays import ArrayEngine
 from .engines.local import LocalEngine
+from .engines.mesh import MeshEngine
 from .errors import DivergenceError, unknown_name_error
 from .initial import starting_law
 from .network import Network
@@ -22,7 +24,7 @@ from .run import Run, Traffic
 from .sampler import Prepared, Sampler
 from .schedules import at
 
-ENGINES = {"local": LocalEngine}
+ENGINES: dict[str, type[ArrayEngine]] = {"local": LocalEngine, "mesh": MeshEngine}
 
 # Seconds of one chunk of rounds: how often progress is shown and Ctrl-C is heard.
 _CHUNK_SECONDS = 0.5
@@ -67,7 +69,7 @@ def sample(
         Where agents start: None (the posterior's init), an array of shape (dim,), (agent, dim) or
         (chain, agent, dim), an `accord.Gaussian` that every agent and chain draws from on its own, or one an agent.
     engine
-        "local": all agents on one device.
+        "local": all agents on one device; "mesh": spread over all devices that JAX sees.
     keep
         "agents": the draws of every agent; "average": none, only the average; or a sequence of agent numbers. Memory
         depends on what is kept only. The average is always kept.
@@ -254,11 +256,11 @@ class _Tape:
         )
 
 
-def _drive(machine: LocalEngine, carry: Any, tape: _Tape, bar: ProgressBar) -> None:
+def _drive(machine: ArrayEngine, carry: Any, tape: _Tape, bar: ProgressBar) -> None:
     """Run burn-in and draws in chunks of about equal time, recording to the tape."""
     tape.message_bytes = machine.message_bytes(carry)
     _require_finite(machine, carry, carry, 0, tape)
-    chunk = _Chunk()
+    chunk = _Chunk(machine)
     while tape.rounds < tape.burn_in:
         rounds = chunk.size(tape.burn_in - tape.rounds)
         before, carry = carry, chunk.timed(partial(machine.advance, carry, rounds), rounds)
@@ -278,8 +280,8 @@ def _drive(machine: LocalEngine, carry: Any, tape: _Tape, bar: ProgressBar) -> N
 class _Chunk:
     """How many rounds to run between two looks at the clock."""
 
-    def __init__(self) -> None:
-        self.rounds = 32
+    def __init__(self, machine: ArrayEngine) -> None:
+        self.machine, self.rounds = machine, 32
 
     def size(self, left: int, least: int = 1) -> int:
         return min(max(self.rounds, least), left)
@@ -289,7 +291,7 @@ class _Chunk:
 
         start = time.perf_counter()
         result = jax.block_until_ready(work())
-        elapsed = time.perf_counter() - start
+        elapsed = self.machine.agreed(time.perf_counter() - start)
         if elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:
             self.rounds *= 2
         elif elapsed > 2 * _CHUNK_SECONDS:
@@ -298,7 +300,7 @@ class _Chunk:
 
 
 def _require_finite(
-    machine: LocalEngine, before: Any, after: Any, rounds: int, tape: _Tape, records: Any = None
+    machine: ArrayEngine, before: Any, after: Any, rounds: int, tape: _Tape, records: Any = None
 ) -> None:
     """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
     if machine.finite(after).all():

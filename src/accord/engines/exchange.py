@@ -93,13 +93,20 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
         return Dense(jnp.asarray(matrix.toarray()))
     lengths = np.diff(matrix.indptr)
     if lengths.max() <= 4 * lengths.mean() + 8:
-        slot = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)
-        columns, values = np.zeros((n, lengths.max()), np.int32), np.zeros((n, lengths.max()))
-        row = np.repeat(np.arange(n), lengths)
-        columns[row, slot], values[row, slot] = matrix.indices, matrix.data
-        return Gather(jnp.asarray(columns), jnp.asarray(values))
+        return gather(matrix)
     row = np.repeat(np.arange(n, dtype=np.int32), lengths)
     return Segments(jnp.asarray(row), jnp.asarray(matrix.indices), jnp.asarray(matrix.data))
+
+
+def gather(matrix: scipy.sparse.csr_array) -> Gather:
+    """A sparse matrix, of any number of columns, as padded rows."""
+    n, lengths = matrix.shape[0], np.diff(matrix.indptr)
+    slot = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)
+    longest = max(1, int(lengths.max()))
+    columns, values = np.zeros((n, longest), np.int32), np.zeros((n, longest))
+    row = np.repeat(np.arange(n), lengths)
+    columns[row, slot], values[row, slot] = matrix.indices, matrix.data
+    return Gather(jnp.asarray(columns), jnp.asarray(values))
 
 
 def over_agents(apply: Operator, messages: Any) -> Any:

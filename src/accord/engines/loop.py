@@ -1,0 +1,127 @@
+"""The loop over rounds: what is carried from one to the next, and what is recorded of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ..noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
+from .rounds import (
+    Problem,
+    RawNoise,
+    assemble,
+    draw_batch,
+    draw_noise,
+    everywhere,
+    initial_state,
+    network_round,
+    positions,
+)
+
+
+class Records(NamedTuple):
+    """What is recorded of each kept draw."""
+
+    draws: Float[Array, "draw kept dim chain"]
+    average: Float[Array, "draw dim chain"]
+    # named numbers of each chain and draw
+    statistics: dict[str, Float[Array, "draw chain"]]
+
+
+class Carry(NamedTuple):
+    """What goes from round to round: the states, and the noise of the coming round.
+
+    Noise is drawn one round ahead so that the compiler does not fuse its transcendental functions into the gathers of
+    the exchange, which would run them one number at a time.
+    """
+
+    state: Any
+    noise: RawNoise
+    round: Int[Array, ""]
+    # the largest over agents and rounds so far of what the method watches, by name
+    watched: dict[str, Float[Array, " chain"]]
+
+
+def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
+    raw = carry.noise
+    order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
+    state = network_round(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
+    state = _resampled(problem, state, carry.round, chains)
+    following = carry.round + 1
+    watched = jax.tree.map(jnp.maximum, carry.watched, _watched(problem, state))
+    return Carry(state, draw_noise(problem, following, chains), following, watched)
+
+
+def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
+    """The chains after systematic resampling by the weights that the method gives them, if it does."""
+    shares = everywhere(problem.sampler.log_weight, problem.acting(round), (state,))
+    if shares is None:
+        return state
+    log_weights = problem.team.total(shares)
+    everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
+    word, _ = bits(problem.seed, 1, round, Stream.RESAMPLING, everyone, 1)
+    places = (uniform(word[0, 0, 0], log_weights.dtype) + jnp.arange(chains)) / chains
+
+    def resample(state: Any) -> Any:
+        chosen = jnp.searchsorted(jnp.cumsum(jax.nn.softmax(log_weights)), places)
+        # rounding may leave the sum of the weights a little below the last place
+        chosen = jnp.minimum(chosen, chains - 1)
+        return jax.tree.map(lambda leaf: jnp.take(leaf, chosen, axis=-1), state)
+
+    differ = jnp.any(log_weights != log_weights[0])
+    return jax.lax.cond(differ, resample, lambda state: state, state)
+
+
+def _watched(problem: Problem, state: Any) -> dict[str, Array]:
+    found = everywhere(lambda agent, own: problem.sampler.diagnostics(own), problem.acting(0), (state,))
+    return {name: problem.team.largest(value) for name, value in found.items()}
+
+
+def start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> Carry:
+    """The carry before round 0."""
+    position = jnp.broadcast_to(mean[:, :, None] if mean.ndim == 2 else mean, (*mean.shape[:2], chains))
+    if factor is not None:
+        words = bits(problem.seed, chains, jnp.uint32(0), Stream.POSITION, problem.index, position.shape[1])
+        normal = joined(normals(words, position.dtype), position.shape[1])
+        position = position + jnp.einsum("nij,njc->nic", factor, normal)
+    batch = draw_batch(problem, jnp.int32(0), chains, Stream.FIRST_BATCH)
+    noise = assemble(problem, RawNoise(None, batch, None, None, None), chains)
+    state = initial_state(problem, position, noise)
+    return Carry(state, draw_noise(problem, jnp.int32(0), chains), jnp.int32(0), _watched(problem, state))
+
+
+def advance(problem: Problem, carry: Carry, rounds: Array, chains: int) -> Carry:
+    """The carry after some rounds."""
+    return jax.lax.fori_loop(0, rounds, lambda _, c: _step(problem, c, chains), carry)
+
+
+def record(
+    problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, chains: int, capacity: int
+) -> tuple[Carry, Records]:
+    """The carry after `draws * thin` rounds, and records of every `thin`-th in buffers of `capacity` draws."""
+
+    def observe(carry: Carry) -> Records:
+        x = positions(problem, carry.state)
+        average = problem.team.total(x) / problem.num_agents
+        distance = problem.team.total(jnp.sum((x - average[None]) ** 2, axis=1)) / problem.num_agents
+        statistics = {"consensus_error": jnp.sqrt(distance), **carry.watched}
+        return Records(problem.team.chosen(x, keep), average, statistics)
+
+    def one(t: Array, both: tuple[Carry, Records]) -> tuple[Carry, Records]:
+        carry, records = both
+        carry = advance(problem, carry, thin, chains)
+        seen = observe(carry)
+        put = jax.tree.map(lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, t, 0), records, seen)
+        return carry, put
+
+    shapes = jax.eval_shape(observe, carry)
+    empty = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
+    return jax.lax.fori_loop(0, draws, one, (carry, empty))
+
+
+def finite(problem: Problem, carry: Carry) -> Bool[Array, " agent"]:
+    """Whether each agent's position is finite in all chains."""
+    return jnp.isfinite(positions(problem, carry.state)).all(axis=(1, 2))

@@ -1,0 +1,218 @@
+"""The mesh engine: agents spread over many devices, which exchange the rows at their borders.
+
+JAX's own SPMD: every device runs the same round on its own rows of agents. Sums over neighbours first fetch the rows of
+other devices that a device's agents are tied to, one shift around the devices after another; sums over all agents
+are sums over the devices.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, Float, Int
+
+from ..network import Network
+from ..pytree import pytree, static, unchecked
+from .arrays import ArrayEngine, Programs
+from .exchange import Dense, Operator, gather
+from .loop import Carry, Records, advance, finite, record, start
+from .rounds import Exchange, Problem, RawNoise, by_color
+from .team import AGENTS, MeshTeam
+
+# Up to this many entries in a device's part of a matrix a dense product is the fastest.
+_DENSE_ENTRIES = 2**20
+
+
+@pytree
+class Halo:
+    """A matrix over agents on a ring of devices: each fetches the rows that it needs, then applies its own part."""
+
+    # the rows of the matrix that this device holds; columns are its own rows, then those fetched, shift by shift
+    part: Operator
+    # for each shift, the rows that this device sends to the device so many places on
+    sent: tuple[Int[Array, " sent"], ...]
+    shifts: tuple[int, ...] = static()
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        devices = jax.lax.axis_size(AGENTS)
+        rows = [x]
+        for shift, sent in zip(self.shifts, self.sent, strict=True):
+            route = [(place, (place + shift) % devices) for place in range(devices)]
+            rows.append(jax.lax.ppermute(x[sent], AGENTS, route))
+        return self.part(jnp.concatenate(rows))
+
+
+def halo(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo:
+    """A sparse matrix over `agents <= devices * rows` agents, its parts one below the other for all devices."""
+    entries = scipy.sparse.coo_array(matrix)
+    extra = np.arange(matrix.shape[0], devices * rows)
+    # rows that stand for no agent keep to themselves
+    row, column = np.concatenate([entries.row, extra]), np.concatenate([entries.col, extra])
+    data = np.concatenate([entries.data, np.ones(extra.size)])
+    home, away = row // rows, column // rows
+    place, width, shifts, sent = column % rows, rows, [], []
+    for shift in range(1, devices):
+        crossing = (home - away) % devices == shift
+        if not crossing.any():
+            continue
+        wanted = [np.unique(column[crossing & (away == device)]) for device in range(devices)]
+        most = max(map(len, wanted))
+        table = np.zeros((devices, most), np.int32)
+        for device, columns in enumerate(wanted):
+            table[device, : len(columns)] = columns - device * rows
+            own = crossing & (away == device)
+            place[own] = width + np.searchsorted(columns, column[own])
+        shifts.append(shift)
+        sent.append(jnp.asarray(table.ravel()))
+        width += most
+    local = scipy.sparse.csr_array((data, (row, place)), shape=(devices * rows, width))
+    part = Dense(jnp.asarray(local.toarray())) if rows * width <= _DENSE_ENTRIES else gather(local)
+    return Halo(part, tuple(sent), tuple(shifts))
+
+
+def _specs(problem: Problem) -> Problem:
+    """How a problem lies on the devices: rows of agents apart, the rest everywhere."""
+    apart, everywhere = P(AGENTS), P()
+    exchange = problem.exchange
+    operators = {
+        "mix": None if exchange.mix is None else apart,
+        "neighbours": None if exchange.neighbours is None else apart,
+    }
+    return unchecked(
+        Problem,
+        sampler=everywhere,
+        potential=everywhere,
+        shards=apart,
+        index=apart,
+        degree=apart,
+        members=None if problem.members is None else apart,
+        own=apart,
+        facts=everywhere,
+        shared=everywhere,
+        exchange=unchecked(Exchange, **operators, coefficients=exchange.coefficients, total=exchange.total),
+        seed=everywhere,
+        team=apart,
+        num_agents=problem.num_agents,
+    )
+
+
+def _carry_specs(problem: Problem) -> Any:
+    needs = problem.sampler.randomness(sum(int(np.prod(s, dtype=int)) for s in problem.potential.shapes))
+    everywhere: Any = P()
+    rows: Any = P() if problem.sampler.at_hub else P(AGENTS)
+    noise = RawNoise(everywhere if needs.shared else rows, rows, rows, rows, everywhere)
+    return Carry(rows, noise, everywhere, everywhere)
+
+
+@partial(jax.jit, static_argnames=("mesh", "chains"))
+def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chains: int) -> Carry:
+    rows = (P(AGENTS), None if factor is None else P(AGENTS))
+    return _on(mesh, partial(start, chains=chains), (_specs(problem), *rows), _carry_specs(problem))(
+        problem, mean, factor
+    )
+
+
+@partial(jax.jit, static_argnames=("mesh", "chains"))
+def _advance(problem: Problem, carry: Carry, rounds: Array, mesh: Mesh, chains: int) -> Carry:
+    specs = (_specs(problem), _carry_specs(problem), P())
+    return _on(mesh, partial(advance, chains=chains), specs, _carry_specs(problem))(problem, carry, rounds)
+
+
+@partial(jax.jit, static_argnames=("mesh", "chains", "capacity"))
+def _record(
+    problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, mesh: Mesh, chains: int, capacity: int
+) -> tuple[Carry, Records]:
+    specs = (_specs(problem), _carry_specs(problem), P(), P(), P())
+    program = partial(record, chains=chains, capacity=capacity)
+    return _on(mesh, program, specs, (_carry_specs(problem), P()))(problem, carry, draws, thin, keep)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _finite(problem: Problem, carry: Carry, mesh: Mesh) -> Array:
+    def everyones(problem: Problem, carry: Carry) -> Array:
+        return problem.team.everyones(finite(problem, carry))
+
+    return _on(mesh, everyones, (_specs(problem), _carry_specs(problem)), P())(problem, carry)
+
+
+def _on(mesh: Mesh, function: Any, in_specs: Any, out_specs: Any) -> Any:
+    # what is said to lie everywhere does so by construction, which the checker cannot follow through loops
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+class MeshEngine(ArrayEngine):
+    """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
+
+    def _placed(self, problem: Problem, network: Network) -> Problem:
+        devices = jax.devices()
+        self.mesh = Mesh(np.array(devices), (AGENTS,))
+        self.rows = -(-problem.num_agents // len(devices))
+        exchange = problem.exchange
+        sampler = problem.sampler
+        weights = sampler.weights(network) if exchange.mix is not None else None
+        place = partial(halo, devices=len(devices), rows=self.rows)
+        exchange = Exchange(
+            None if weights is None else place(weights),
+            None if exchange.neighbours is None else place(network.adjacency),
+            exchange.coefficients,
+            exchange.total,
+        )
+        total = self.rows * len(devices)
+        spread = unchecked(
+            Problem,
+            sampler=sampler,
+            potential=problem.potential,
+            shards=self._padded(problem.shards),
+            index=jnp.arange(total, dtype=jnp.uint32),
+            degree=self._padded(problem.degree),
+            members=self._members(network) if sampler.by_color else None,
+            own=self._padded(problem.own),
+            facts=problem.facts,
+            shared=problem.shared,
+            exchange=exchange,
+            seed=problem.seed,
+            team=MeshTeam(jnp.arange(total) < problem.num_agents),
+            num_agents=problem.num_agents,
+        )
+        specs = jax.tree.broadcast(_specs(spread), spread, is_leaf=lambda x: isinstance(x, P))
+        return jax.tree.map(self._put, spread, specs)
+
+    def _programs(self) -> Programs:
+        programs = (_start, _advance, _record, _finite)
+        return Programs(*(partial(program, mesh=self.mesh) for program in programs))
+
+    def _rows(self, rows: np.ndarray) -> Array:
+        return self._put(self._padded(rows), P(AGENTS))
+
+    def agreed(self, number: float) -> float:
+        if jax.process_count() == 1:
+            return number
+        return float(multihost_utils.broadcast_one_to_all(np.float32(number)))
+
+    def _put(self, whole: Any, spec: P) -> Array:
+        """An array on the devices, of which every process holds the whole."""
+        host = np.asarray(whole)
+        return jax.make_array_from_callback(host.shape, NamedSharding(self.mesh, spec), lambda index: host[index])
+
+    def _padded(self, tree: Any) -> Any:
+        """Rows of agents, filled up by repeating the first so that every device holds as many."""
+        extra = self.rows * self.mesh.size - self.num_agents
+        if extra == 0:
+            return tree
+        return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, axis=0)]), tree)
+
+    def _members(self, network: Network) -> Array:
+        """The rows of each colour on each device, (device * color, slot)."""
+        colors = network.coloring()
+        parts = [colors[first : first + self.rows] for first in range(0, self.rows * self.mesh.size, self.rows)]
+        slots = max(int(np.bincount(part, minlength=1).max()) if part.size else 1 for part in parts)
+        tables = [by_color(part, self.rows, slots, int(colors.max()) + 1) for part in parts]
+        return jnp.asarray(np.concatenate(tables))

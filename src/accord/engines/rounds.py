@@ -1,0 +1,299 @@
+"""A round of all agents and chains, as the engines that hold them in arrays run it.
+
+Arrays have the agent first and the chain last, (agent, ..., chain): neighbours are then slices or rows of contiguous
+numbers, and every product with an agent's data is one matrix product for all chains. One device may hold all agents or
+a part of them; its `Team` says what the others hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+from ..mixing import chebyshev_coefficients
+from ..network import Network
+from ..noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
+from ..posterior import Posterior, Potential, Shard
+from ..pytree import pytree, static, unchecked
+from ..sampler import Agent, Facts, Inbox, Noise, Prepared, Sampler
+from .exchange import Operator, operator, over_agents
+from .team import Team
+
+
+@pytree
+class Exchange:
+    """What the network does to the messages of one round."""
+
+    mix: Operator | None
+    neighbours: Operator | None
+    # (a_k, b_k) of the Chebyshev recursion over the exchanges of one step
+    coefficients: tuple[tuple[float, float], ...] = static()
+    total: bool = static()
+
+    def __call__(self, messages: Any, team: Team, order: Array | None = None) -> Inbox:
+        """What every agent's inbox holds after all agents sent their messages."""
+        mixed = summed = totalled = visiting = None
+        if self.mix is not None:
+            previous, mixed = None, messages
+            for a, b in self.coefficients:
+                following = over_agents(self.mix, mixed)
+                if previous is not None:
+                    following = jax.tree.map(lambda w, y, a=a, b=b: a * w - b * y, following, previous)
+                previous, mixed = mixed, following
+        if self.neighbours is not None:
+            summed = over_agents(self.neighbours, messages)
+        if self.total:
+            totalled = jax.tree.map(lambda leaf: jnp.broadcast_to(team.total(leaf), leaf.shape), messages)
+        if order is not None:
+            visiting = jax.tree.map(lambda leaf: team.own(_reordered(team.everyones(leaf), order)), messages)
+        return Inbox(mixed, summed, totalled, visiting)
+
+
+def _reordered(messages: Array, order: Array) -> Array:
+    """Messages (agent, ..., chain) in another order of the agents in each chain."""
+    flat = messages.reshape(messages.shape[0], -1, messages.shape[-1])
+    agents = order.shape[0]
+    # rows after the last agent's stand for none and stay
+    return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)
+
+
+@pytree
+class Problem:
+    """Everything that the compiled round reads, on the device."""
+
+    sampler: Sampler
+    potential: Potential
+    shards: Shard
+    index: UInt32[Array, " agent"]
+    degree: Float[Array, " agent"]
+    # the agents of each colour, where colours take turns in a round; rows are filled up with a number beyond all agents
+    members: Int[Array, "color slot"] | None
+    own: Any
+    facts: Facts
+    shared: Any
+    exchange: Exchange
+    seed: UInt32[Array, 2]
+    team: Team
+    num_agents: int = static()
+
+    def agents(self, round: Any) -> Agent:
+        """All agents, stacked, at a round."""
+        return Agent(
+            self.index,
+            self.degree,
+            self.shards,
+            self.own,
+            jnp.asarray(round, jnp.int32),
+            self.facts,
+            self.shared,
+            self.potential,
+        )
+
+    def acting(self, round: Any) -> Agent:
+        """The agents that have a state, stacked: all of them, or the one at the hub."""
+        agents = self.agents(round)
+        if not self.sampler.at_hub:
+            return agents
+        # the hub draws as agent 0; of its data it knows what it asks for
+        return dataclasses.replace(_some(agents, slice(1)), index=jnp.zeros(1, jnp.uint32))
+
+
+# Which parts of stacked agents carry the agent axis.
+AGENT_PARTS = ("index", "degree", "shard", "own")
+AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
+
+
+def _some(agents: Agent, chosen: Any) -> Agent:
+    """Some of stacked agents, by a slice or indices."""
+    parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
+    own = {name: jax.tree.map(lambda leaf: leaf[chosen], parts[name]) for name in AGENT_PARTS}
+    return unchecked(Agent, **{**parts, **own})
+
+
+Halves = tuple[Array, Array]
+
+
+class RawNoise(NamedTuple):
+    """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`."""
+
+    normal: Halves | None
+    batch: Halves | None
+    local: Halves | None
+    key: Halves | None
+    order: Halves | None
+
+
+def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int, prepared: Prepared) -> Problem:
+    """Put a posterior, a network and a method on the device."""
+    degrees = network.degrees.astype(np.float64)
+    weights = sampler.weights(network) if "mix" in sampler.receives else None
+    exchange = Exchange(
+        operator(weights) if weights is not None else None,
+        operator(network.adjacency) if "neighbour_sum" in sampler.receives else None,
+        () if weights is None else tuple(chebyshev_coefficients(weights, sampler.exchanges_per_round())),
+        "total" in sampler.receives,
+    )
+    facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))
+    return Problem(
+        sampler=sampler,
+        potential=post.potential,
+        shards=post.stacked(spectral=sampler.proximal),
+        index=jnp.arange(network.num_agents, dtype=jnp.uint32),
+        degree=jnp.asarray(degrees),
+        members=jnp.asarray(by_color(network.coloring(), network.num_agents)) if sampler.by_color else None,
+        own=jax.tree.map(jnp.asarray, prepared.own),
+        facts=facts,
+        shared=jax.tree.map(jnp.asarray, prepared.shared),
+        exchange=exchange,
+        seed=seed_words(seed),
+        team=Team(),
+        num_agents=network.num_agents,
+    )
+
+
+def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None = None) -> np.ndarray:
+    """The places of each colour, (color, slot), filled up with a number beyond all places to at least so many slots."""
+    count = int(colors.max()) + 1 if count is None else count
+    classes = [np.flatnonzero(colors == color) for color in range(count)]
+    most = max([slots, *map(len, classes)])
+    rows = [np.concatenate([places, np.full(most - len(places), beyond)]) for places in classes]
+    return np.stack(rows).astype(np.int32)
+
+
+def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
+    """The noise of a round, for all agents and chains."""
+    sampler, dtype = problem.sampler, problem.degree.dtype
+    needs, index = sampler.randomness(_dim(problem)), problem.acting(round).index
+
+    def words(stream: Stream, count: int, agents: Array = index) -> Halves:
+        return bits(problem.seed, chains, round, stream, agents, count)
+
+    normal = local = key = order = None
+    if needs.normal and sampler.temperature > 0:
+        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.shared else index
+        normal = normals(words(Stream.NORMAL, _dim(problem), agents), dtype)
+    if needs.local is not None and sampler.temperature > 0:
+        local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
+    if needs.key:
+        key = words(Stream.KEY, 2)
+    if "visitor" in sampler.receives:
+        order = words(Stream.ORDER, 1, jnp.arange(problem.num_agents, dtype=jnp.uint32))
+    return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)
+
+
+def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Halves | None:
+    """Random words that choose the rows of all agents' minibatches, or None for full gradients."""
+    count = _batch_words(problem)
+    return None if count is None else bits(problem.seed, chains, round, stream, problem.index, count)
+
+
+def _batch_words(problem: Problem) -> int | None:
+    rows = problem.sampler.rows_per_gradient()
+    return None if rows is None else rows * int(np.max(problem.sampler.gradients_per_round()))
+
+
+def silence(problem: Problem, chains: int) -> Noise:
+    """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
+    dim, num_agents, dtype = _dim(problem), problem.index.size, problem.degree.dtype
+    needs = problem.sampler.randomness(dim)
+    normal = jnp.zeros((1 if needs.shared else num_agents, dim, chains), dtype) if needs.normal else None
+    local = None if needs.local is None else jnp.zeros((num_agents, *needs.local, chains), dtype)
+    return Noise(normal, None, local, None)
+
+
+def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
+    """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
+    noise, needs, words = silence(problem, chains), problem.sampler.randomness(_dim(problem)), _batch_words(problem)
+    if raw.normal is not None:
+        noise = noise._replace(normal=joined(raw.normal, _dim(problem)))
+    if raw.local is not None and needs.local is not None:
+        flat = joined(raw.local, math.prod(needs.local))
+        noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))
+    if raw.batch is not None and words is not None:
+        noise = noise._replace(batch=joined(raw.batch, words))
+    if raw.key is not None:
+        noise = noise._replace(key=joined(raw.key, 2))
+    return noise
+
+
+def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], noise: Noise) -> Any:
+    """The state of all agents and chains before round 0."""
+    acting = problem.acting(0)
+
+    def one(agent: Agent, x: Array, own: Noise) -> Any:
+        return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
+
+    first = problem.team.everyones(position)[:1] if problem.sampler.at_hub else position
+    return everywhere(one, acting, (first, _for_each(acting, noise)))
+
+
+def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None) -> Any:
+    """One round of all agents and chains: messages, exchange, updates. On quadratic potentials an affine map.
+
+    `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are handed out in it.
+    """
+    sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
+    spread = _for_each(acting, noise)
+
+    def ask(state: Any) -> Any:
+        answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
+        # a chain that accepts and rejects would leave another one for good over a last digit
+        return jax.tree.map(lambda leaf: problem.team.ordered_total(leaf, problem.num_agents), answers)
+
+    def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> Any:
+        if sampler.at_hub:
+            own_inbox = own_inbox._replace(asked=ask)
+        return sampler.update(agent, own_state, own_inbox, _scaled(sampler, agent, own_noise))
+
+    if sampler.at_hub:
+        return everywhere(update, acting, (state, Inbox(), spread))
+
+    def deliver(state: Any) -> Inbox:
+        return problem.exchange(everywhere(sampler.message, agents, (state,)), problem.team, order)
+
+    if problem.members is None:
+        return everywhere(update, agents, (state, deliver(state), spread))
+
+    def turn(members: Array, state: Any) -> Any:
+        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state), spread))
+        new = everywhere(update, _some(agents, members), own)
+        return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), state, new)
+
+    return jax.lax.fori_loop(0, len(problem.members), lambda c, state: turn(problem.members[c], state), state)
+
+
+def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
+    """The draws that a state stands for."""
+    x = everywhere(lambda agent, own: problem.sampler.position(own), problem.acting(0), (state,))
+    return jnp.broadcast_to(x, (problem.index.size, *x.shape[1:]))
+
+
+def everywhere(function: Any, agents: Agent, arguments: tuple[Any, ...]) -> Any:
+    """Call a function of one agent for all agents (first axis) and chains (last axis)."""
+    count = len(arguments)
+    over_chains = jax.vmap(function, in_axes=(None, *[-1] * count), out_axes=-1)
+    return jax.vmap(over_chains, in_axes=(AGENT_AXES, *[0] * count), out_axes=0)(agents, *arguments)
+
+
+def _for_each(agents: Agent, noise: Noise) -> Noise:
+    size = agents.index.size
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), noise)
+
+
+def _scaled(sampler: Sampler, agent: Agent, noise: Noise) -> Noise:
+    root = sampler.temperature**0.5
+    scale = root * sampler.common_scale(agent) if sampler.noise == "common" else root
+    normal, local = noise.normal, noise.local
+    return noise._replace(
+        normal=None if normal is None else scale * normal, local=None if local is None else root * local
+    )
+
+
+def _dim(problem: Problem) -> int:
+    return sum(int(np.prod(shape, dtype=int)) for shape in problem.potential.shapes)
