@@ -9,6 +9,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import accord
+from accord import config
 from accord.cli import app
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
@@ -77,6 +78,16 @@ def test_the_draws_are_those_of_the_library(folder):
     np.testing.assert_array_equal(accord.Run.load(folder / "out" / "run.nc").draws, run.draws)
 
 
+def test_the_engine_is_an_option(folder):
+    assert invoke(folder, "--quiet", "--engine", "mesh").exit_code == 0
+    mesh = accord.Run.load(folder / "out" / "run.nc")
+    assert invoke(folder, "--quiet", "--output", str(folder / "more")).exit_code == 0
+    local = accord.Run.load(folder / "more" / "run.nc")
+    np.testing.assert_allclose(mesh.draws, local.draws, rtol=1e-5, atol=1e-5)
+    result = invoke(folder, "--engine", "mash", "--output", str(folder / "other"))
+    assert result.exit_code == 1 and "unknown engine 'mash', did you mean 'mesh'" in result.stderr
+
+
 SMALL = {
     "DASG": "step_size = 0.02\nmomentum = 0.5",
     "DESGHMC": "step_size = 0.02\nfriction = 1.0",
@@ -90,6 +101,15 @@ SMALL = {
 }
 
 
+@pytest.mark.parametrize("name", accord.samplers.__all__)
+def test_every_method_is_built_from_a_file(folder, name):
+    path = folder / "job.toml"
+    path.write_text(CONFIG.format(**{**GOOD, "method": f'name = "{name}"\n' + SMALL.get(name, "step_size = 0.02")}))
+    job = config.load(path)
+    assert job.title.endswith(f"<Network.path(3): 3 agents, 2 edges> by {name}")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", accord.samplers.__all__)
 def test_every_method_runs_from_a_file(folder, name):
     result = invoke(folder, "--quiet", method=f'name = "{name}"\n' + SMALL.get(name, ""))

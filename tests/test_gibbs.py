@@ -172,6 +172,7 @@ def test_rejection_draws_the_conditional_itself():
         assert worst_z(run.draws[:, k - 1], law.at(k).joint) < Z_BOUND
 
 
+@pytest.mark.slow
 def test_conditionals_at_another_temperature():
     post, net = unequal_curvature(2), NETWORKS["star"]
     expected = augmented(post, net, 0.3)

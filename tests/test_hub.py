@@ -239,8 +239,14 @@ def test_kernels_keep_the_posterior(kernel):
     assert np.mean(run.draws[:, 2, 0, 0] != run.draws[:, 0, 0, 0]) > 0.5
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("dense", [True, False])
+def kernels_and_metrics():
+    for kernel in KERNELS:
+        for dense in (True, False):
+            quick = (kernel, dense) in (("nuts", True), ("mala", False))
+            yield pytest.param(kernel, dense, marks=() if quick else pytest.mark.slow, id=f"{kernel}-{dense}")
+
+
+@pytest.mark.parametrize(("kernel", "dense"), list(kernels_and_metrics()))
 def test_warm_up_finds_step_and_metric(kernel, dense):
     post = accord.models.gaussian(np.ones((3, 2)), np.stack([np.diag([1e-2, 25.0])] * 3))
     method = Replicated(kernel, warmup=400, dense=dense)
@@ -256,6 +262,7 @@ def test_warm_up_finds_step_and_metric(kernel, dense):
     assert array_stats.ess(x, chain_axis=0, draw_axis=1).min() > (0.1 if kernel == "mala" else 0.3) * 8000
 
 
+@pytest.mark.slow
 def test_exact_kernels_on_a_logistic_posterior():
     rng = np.random.default_rng(1)
     shards = [(X, (X[:, 0] + rng.standard_normal(20) > 0).astype(float)) for X in rng.standard_normal((4, 20, 2))]

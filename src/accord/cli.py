@@ -58,13 +58,16 @@ def main(
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network], [method], [run].")],
     output: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the file's.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local (one device) or mesh (all devices that JAX sees), instead of the file's.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
     with _users_errors():
         from . import config as configs
 
-        job = configs.load(config, output)
+        job = configs.load(config, output, engine)
         _claim(job.output)
         if not quiet:
             Console().print(job.title, highlight=False)

@@ -32,7 +32,7 @@ METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in s
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "method", "run")
-RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep")
+RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep", "engine")
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
 
@@ -58,7 +58,7 @@ class Job:
     output: Path
 
 
-def load(path: str | Path, output: str | Path | None = None) -> Job:
+def load(path: str | Path, output: str | Path | None = None, engine: str | None = None) -> Job:
     """Read a TOML file.
 
     Parameters
@@ -67,6 +67,8 @@ def load(path: str | Path, output: str | Path | None = None) -> Job:
         The file; the paths in it are relative to its folder.
     output
         A folder for results instead of the file's `run.output`.
+    engine
+        An engine instead of the file's `run.engine`.
 
     Raises
     ------
@@ -90,6 +92,8 @@ def load(path: str | Path, output: str | Path | None = None) -> Job:
         if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
             raise ValueError(f"{path} must have a [{section}] section")
     run = dict(document["run"])
+    if engine is not None:
+        run["engine"] = engine
     _require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
     if output is None and "output" not in run:
         raise ValueError('[run] must name an output folder: output = "results"')

@@ -45,11 +45,11 @@ class Shifts:
 
 @pytree
 class Dense:
-    """A matrix in full."""
+    """A matrix in full, or the rows of one."""
 
-    matrix: Float[Array, "agent agent"]
+    matrix: Float[Array, "agent held"]
 
-    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+    def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
         return self.matrix @ x
 
 
@@ -60,7 +60,7 @@ class Gather:
     columns: Int[Array, "agent slot"]
     values: Float[Array, "agent slot"]
 
-    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+    def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
         terms = [self.values[:, k, None] * x[self.columns[:, k]] for k in range(self.columns.shape[1])]
         return sum(terms[1:], start=terms[0])
 

@@ -38,7 +38,7 @@ class Halo:
     # the rows of the matrix that this device holds; columns are its own rows, then those fetched, shift by shift
     part: Operator
     # for each shift, the rows that this device sends to the device so many places on
-    sent: tuple[Int[Array, " sent"], ...]
+    sent: tuple[Int[Array, " _"], ...]
     shifts: tuple[int, ...] = static()
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:

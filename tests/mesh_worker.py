@@ -1,0 +1,70 @@
+"""Draws by the mesh engine in a process of its own, whose number of devices is set before JAX starts.
+
+python mesh_worker.py OUTPUT.npz CASE ... [--coordinator ADDRESS --processes N --process I]
+"""
+
+import argparse
+
+import jax
+import numpy as np
+from tables import METHODS, NETWORKS, unequal_shards
+
+import accord
+from accord.samplers import DASG, DESGLD, DGLMC, GCMC, GTDULA, Gibbs, HubSGLD, Replicated
+
+ALL = {
+    **METHODS,
+    "DASG": lambda: DASG(0.1, 0.4),
+    "HubSGLD": lambda: HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
+    "Replicated": lambda: Replicated(warmup=20),
+    "Replicated-mala": lambda: Replicated("mala", warmup=0, step_size=0.1),
+    "Gibbs-rejection": lambda: Gibbs(0.3, "rejection"),
+    "GCMC-mala": lambda: GCMC(0.3, tolerances=(2.0, 1.0), rounds_per_tolerance=5),
+    "DGLMC-defaults": lambda: DGLMC(),
+    "GTDULA-common": lambda: GTDULA(0.02, 0.15, 0.1, noise="common"),
+    "DESGLD-mixed": lambda: DESGLD(0.02, mix_rounds=3),
+    "DESGLD-batch": lambda: DESGLD(0.02, batch_size=2),
+}
+
+
+def draw(case, engine):
+    """A short run of a case such as "star/DESGLD"."""
+    network, method = case.split("/")
+    start = accord.Gaussian([1.0, -1.0], np.eye(2))
+    return accord.sample(
+        unequal_shards(2),
+        NETWORKS[network],
+        ALL[method](),
+        draws=10,
+        burn_in=20,
+        thin=2,
+        chains=3,
+        seed=7,
+        init=start,
+        engine=engine,
+        keep=[0, 4, 5],
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output")
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--coordinator")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--process", type=int, default=0)
+    arguments = parser.parse_args()
+    if arguments.processes > 1:
+        jax.distributed.initialize(arguments.coordinator, arguments.processes, arguments.process)
+    found = {"devices": np.array(len(jax.devices()))}
+    for case in arguments.cases:
+        run = draw(case, "mesh")
+        found[f"{case}/draws"], found[f"{case}/average"] = run.draws, run.average
+        found[f"{case}/error"] = run.statistics["consensus_error"]
+        found[f"{case}/bytes"] = run.traffic.bytes_sent
+    if arguments.process == 0:
+        np.savez(arguments.output, **found)
+
+
+if __name__ == "__main__":
+    main()

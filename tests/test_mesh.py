@@ -1,0 +1,110 @@
+"""The mesh engine draws what the local engine draws: on four devices of one process, and on two processes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+from mesh_worker import ALL, draw
+
+import accord
+from accord.engines.mesh import halo
+
+HERE = Path(__file__).parent
+PLACES = ("ring", "star", "irregular")
+
+
+def environment(devices):
+    """Six agents on four devices: two of them hold two, one holds two that stand for none."""
+    cache = str(HERE.parent / ".cache" / "jax")
+    return {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_ENABLE_X64": "1",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def assert_same_as_local(found, cases):
+    for case in cases:
+        with jax.enable_x64(True):
+            run = draw(case, "local")
+        expected = {"draws": run.draws, "average": run.average, "error": run.statistics["consensus_error"]}
+        for name, values in expected.items():
+            # sums in another order; in double precision, so that nothing else can hide behind rounding
+            np.testing.assert_allclose(found[f"{case}/{name}"], values, rtol=1e-9, atol=1e-10, err_msg=case)
+        np.testing.assert_array_equal(found[f"{case}/bytes"], run.traffic.bytes_sent)
+
+
+# each way of talking once: mixing, neighbours, colours, totals, travelling, asking
+QUICK = ["ring/GTDULA", "star/DADMMS", "irregular/Gibbs", "ring/GCMC-mala", "star/HubSGLD", "irregular/Replicated-mala"]
+SLOW = [case for network in PLACES for method in ALL if (case := f"{network}/{method}") not in QUICK]
+
+
+@pytest.mark.parametrize("chosen", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
+def test_four_devices_draw_what_one_draws(chosen, tmp_path):
+    output = tmp_path / "draws.npz"
+    subprocess.run([sys.executable, HERE / "mesh_worker.py", output, *chosen], env=environment(4), check=True)
+    found = np.load(output)
+    assert found["devices"] == 4
+    assert_same_as_local(found, chosen)
+
+
+def alone():
+    """A command prefix for a network namespace with nothing but loopback, or None where that is not allowed."""
+    if shutil.which("unshare") is None:
+        return None
+    prefix = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "_"]
+    return prefix if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0 else None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
+def test_two_processes_draw_what_one_draws(tmp_path):
+    output, chosen = tmp_path / "draws.npz", ["ring/DESGLD", "star/Gibbs", "irregular/DGLMC", "ring/Replicated"]
+    script = HERE / "mesh_worker.py"
+    one = f'"{sys.executable}" "{script}" "{output}" {" ".join(chosen)} --coordinator 127.0.0.1:29517 --processes 2'
+    both = f"{one} --process 1 & {one} --process 0; wait"
+    subprocess.run([*alone(), "sh", "-c", both], env=environment(2), check=True, timeout=600)
+    found = np.load(output)
+    assert found["devices"] == 4
+    assert_same_as_local(found, chosen)
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 7])
+def test_halos_are_the_matrix(devices):
+    # the exchange replayed with NumPy: every device takes what the others send it, shift by shift
+    net = accord.Network.erdos_renyi(11, 0.3, seed=2)
+    W = scipy.sparse.csr_array(net.weights("metropolis"))
+    rows = -(-11 // devices)
+    x = np.random.default_rng(0).standard_normal((devices * rows, 3))
+    found = halo(W, devices, rows)
+    blocks, result = x.reshape(devices, rows, 3), []
+    matrix = np.asarray(found.part.matrix).reshape(devices, rows, -1)
+    for device in range(devices):
+        held = [blocks[device]]
+        for shift, sent in zip(found.shifts, found.sent, strict=True):
+            sender = (device - shift) % devices
+            held.append(blocks[sender][np.asarray(sent).reshape(devices, -1)[sender]])
+        result.append(matrix[device] @ np.concatenate(held))
+    result = np.concatenate(result)
+    np.testing.assert_allclose(result[:11], W @ x[:11], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result[11:], x[11:], rtol=1e-6)
+
+
+def test_a_ring_on_many_devices_sends_its_borders_only():
+    found = halo(scipy.sparse.csr_array(accord.Network.ring(1000).weights("metropolis")), 8, 125)
+    assert found.shifts == (1, 7)
+    assert [sent.size for sent in found.sent] == [8, 8]
+
+
+def test_one_device_is_a_mesh_too():
+    case = "irregular/GTDULA"
+    np.testing.assert_allclose(draw(case, "mesh").draws, draw(case, "local").draws, rtol=1e-5, atol=1e-5)
