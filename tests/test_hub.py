@@ -8,6 +8,7 @@ from tables import AGENTS, NETWORKS, Z_BOUND, unequal_curvature, unequal_shards,
 from test_law import assert_follows_law, start
 
 import accord
+from accord import conditional
 from accord.balance import balanced_steps, gradient_seconds
 from accord.conditional import MALA
 from accord.samplers import DGLMC, GCMC, HubSGLD, Replicated
@@ -92,6 +93,18 @@ def test_identity_operators_change_nothing():
     plain = accord.sample(post, PATH, DGLMC(0.3, 0.05, 2), draws=20, burn_in=0, chains=3)
     spelt = accord.sample(post, PATH, DGLMC(0.3, 0.05, 2, [np.eye(2)] * AGENTS), draws=20, burn_in=0, chains=3)
     np.testing.assert_allclose(plain.draws, spelt.draws, rtol=1e-4, atol=1e-5)
+
+
+def test_curvatures_of_many_parameters_come_without_hessians(monkeypatch):
+    rng = np.random.default_rng(0)
+    shards = [(rng.standard_normal((30, 8)) * np.linspace(0.5, 2, 8), np.ones(30)) for _ in range(3)]
+    post = accord.models.logistic_regression(shards)
+    exact = conditional.curvatures(post)
+    np.testing.assert_allclose(exact, np.linalg.eigvalsh(post.hessians())[:, -1])
+    monkeypatch.setattr(conditional, "NEWTON_DIM", 4)
+    found = conditional.curvatures(post)
+    # a Rayleigh quotient never exceeds the eigenvalue
+    assert (found <= exact * (1 + 1e-5)).all() and (found >= 0.98 * exact).all()
 
 
 def test_guidelines_fill_in_what_is_left_out():

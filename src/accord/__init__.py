@@ -1,6 +1,6 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
-from . import combine, data, metrics, models, samplers, schedules
+from . import balance, combine, data, metrics, models, samplers, schedules
 from .compiler import guard
 from .errors import DivergenceError
 from .gaussian import Gaussian
@@ -19,6 +19,7 @@ __all__ = [
     "Posterior",
     "Run",
     "Sampler",
+    "balance",
     "combine",
     "data",
     "law",

@@ -13,12 +13,14 @@ from jaxtyping import Array, Float, Int
 
 from .checks import positive, whole_number
 from .errors import unknown_name_error
-from .posterior import Posterior
-from .proximal import proximal_point
+from .posterior import Posterior, Potential, Shard
+from .proximal import NEWTON_DIM, proximal_point
 from .pytree import pytree, static
 from .sampler import Agent, Noise
 
 Vector = Float[Array, " dim"]
+
+_POWER_ITERATIONS = 50
 
 
 class Count(NamedTuple):
@@ -217,9 +219,34 @@ def as_conditional(conditional: Any) -> Conditional:
 def curvatures(post: Posterior) -> np.ndarray:
     """The largest eigenvalue of each potential's Hessian at the posterior's init, (agent,); 0 where it is not finite.
 
-    For quadratic potentials, and for logistic regression (whose init is 0), that is the bound on the whole space.
+    For quadratic potentials, and for logistic regression (whose init is 0), that is the bound on the whole space. With
+    many parameters it comes from power iterations, which end a little below.
     """
+    if not post.quadratic and post.dim > NEWTON_DIM:
+        init = jnp.asarray(post.init, jnp.result_type(float))
+        found = np.asarray(_power_iterations(post.potential, post.stacked(), init))
+        return np.maximum(np.where(np.isfinite(found), found, 0.0), 0.0)
     hessians = post.hessians()
     finite = np.isfinite(hessians).all(axis=(1, 2))
     largest = np.linalg.eigvalsh(np.where(finite[:, None, None], hessians, 0.0))[:, -1]
     return np.maximum(largest, 0.0)
+
+
+@jax.jit
+def _power_iterations(potential: Potential, shards: Shard, x: Vector) -> Float[Array, " agent"]:
+    """The largest eigenvalue of each agent's Hessian at x, without forming it."""
+
+    def one(shard: Shard) -> Array:
+        def product(v: Vector) -> Vector:
+            return jax.jvp(lambda y: potential.gradient(shard, y), (x,), (v,))[1]
+
+        def again(_: Array, v: Vector) -> Vector:
+            image = product(v)
+            return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(x.dtype).tiny)
+
+        v = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+        v = jax.lax.fori_loop(0, _POWER_ITERATIONS, again, v / jnp.linalg.norm(v))
+        return v @ product(v)
+
+    # one agent after another: a Hessian's product holds all activations of a network
+    return jax.lax.map(one, shards)
