@@ -51,7 +51,10 @@ COLORED = {
 }
 
 
-@pytest.mark.parametrize("name", COLORED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in ("circle-7", "circle-63", "random-1") else pytest.mark.slow) for n in COLORED],
+)
 def test_every_proper_colouring_has_the_same_stationary_law(name, monkeypatch):
     net = COLORED[name]
     n = net.num_agents
