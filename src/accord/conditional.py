@@ -48,6 +48,10 @@ class Conditional(abc.ABC):
         """Raise `ValueError` where the potentials do not allow it."""
         return None
 
+    def curvatures(self, post: Posterior) -> np.ndarray:
+        """What `draw` is told of each agent's curvature, (agent,)."""
+        return curvatures(post)
+
     @property
     def is_linear(self) -> bool:
         """Whether a draw is linear in one vector of normal numbers; else it takes a random key, and is counted."""
@@ -84,6 +88,10 @@ class Exact(Conditional):
                 'conditional="exact" needs quadratic potentials, and those of this posterior are not; '
                 'use conditional="rejection" or "mala"'
             )
+
+    def curvatures(self, post: Posterior) -> np.ndarray:
+        # its draws know the whole Hessian
+        return np.zeros(post.num_agents)
 
     @property
     def is_linear(self) -> bool:

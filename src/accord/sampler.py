@@ -223,9 +223,10 @@ class Sampler(abc.ABC):
     def check_network(self, network: Network) -> None:
         """Raise `ValueError` where the method cannot run on a network.
 
-        A network must be connected, unless it has no edge at all: then every agent samples alone, on purpose.
+        A network must be connected, unless it has no edge at all: then every agent samples alone, on purpose. What is
+        summed or handed out over all agents needs a connected one.
         """
-        if not network.is_empty:
+        if not network.is_empty or {"total", "visitor", "ask"} & set(self.receives):
             network.require_connected()
 
     def weights(self, network: Network) -> scipy.sparse.csr_array | None:

@@ -14,7 +14,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..sampler import Sampler
 from .loop import Carry, Records
-from .rounds import Problem, build_problem, everywhere
+from .rounds import Problem, everywhere
 
 
 class Programs(NamedTuple):
@@ -49,7 +49,7 @@ class ArrayEngine(abc.ABC):
     ) -> None:
         self.prepared = sampler.prepare(post, network)
         self.num_agents = network.num_agents
-        self.problem = self._placed(build_problem(post, network, sampler, seed, self.prepared), network)
+        self.problem = self._problem(post, network, sampler, seed)
         self.programs = self._programs()
         self.chains = chains
         self.keep = np.asarray(keep, np.int32)
@@ -58,7 +58,7 @@ class ArrayEngine(abc.ABC):
         self.capacity = int(np.clip(self.buffer_bytes // per_draw, 1, 1024))
 
     @abc.abstractmethod
-    def _placed(self, problem: Problem, network: Network) -> Problem:
+    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
         """The problem on the engine's devices."""
 
     @abc.abstractmethod

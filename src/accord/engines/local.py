@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Array
 
 from ..network import Network
+from ..posterior import Posterior
+from ..sampler import Sampler
 from .arrays import ArrayEngine, Programs
 from .loop import advance, finite, record, start
-from .rounds import Problem
+from .rounds import Problem, build_problem
 
 _start = jax.jit(start, static_argnames="chains")
 _advance = jax.jit(advance, static_argnames="chains")
@@ -21,8 +23,8 @@ _finite = jax.jit(finite)
 class LocalEngine(ArrayEngine):
     """Runs a method on one device; parameters as in `ArrayEngine`."""
 
-    def _placed(self, problem: Problem, network: Network) -> Problem:
-        return problem
+    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
+        return build_problem(post, network, sampler, seed, self.prepared)
 
     def _programs(self) -> Programs:
         return Programs(_start, _advance, _record, _finite)

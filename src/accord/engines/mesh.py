@@ -7,6 +7,7 @@ are sums over the devices.
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,13 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from ..network import Network
+from ..posterior import Posterior
 from ..pytree import pytree, static, unchecked
+from ..sampler import Sampler
 from .arrays import ArrayEngine, Programs
 from .exchange import Dense, Operator, gather
 from .loop import Carry, Records, advance, finite, record, start
-from .rounds import Exchange, Problem, RawNoise, by_color
+from .rounds import Exchange, Problem, RawNoise, build_problem, by_color
 from .team import AGENTS, MeshTeam
 
 # Up to this many entries in a device's part of a matrix a dense product is the fastest.
@@ -105,7 +108,7 @@ def _specs(problem: Problem) -> Problem:
 
 
 def _carry_specs(problem: Problem) -> Any:
-    needs = problem.sampler.randomness(sum(int(np.prod(s, dtype=int)) for s in problem.potential.shapes))
+    needs = problem.sampler.randomness(problem.dim)
     everywhere: Any = P()
     rows: Any = P() if problem.sampler.at_hub else P(AGENTS)
     noise = RawNoise(everywhere if needs.shared else rows, rows, rows, rows, everywhere)
@@ -151,36 +154,21 @@ def _on(mesh: Mesh, function: Any, in_specs: Any, out_specs: Any) -> Any:
 class MeshEngine(ArrayEngine):
     """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
 
-    def _placed(self, problem: Problem, network: Network) -> Problem:
+    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
         devices = jax.devices()
         self.mesh = Mesh(np.array(devices), (AGENTS,))
-        self.rows = -(-problem.num_agents // len(devices))
-        exchange = problem.exchange
-        sampler = problem.sampler
-        weights = sampler.weights(network) if exchange.mix is not None else None
-        place = partial(halo, devices=len(devices), rows=self.rows)
-        exchange = Exchange(
-            None if weights is None else place(weights),
-            None if exchange.neighbours is None else place(network.adjacency),
-            exchange.coefficients,
-            exchange.total,
-        )
+        self.rows = -(-network.num_agents // len(devices))
         total = self.rows * len(devices)
-        spread = unchecked(
-            Problem,
-            sampler=sampler,
-            potential=problem.potential,
-            shards=self._padded(problem.shards),
+        place = partial(halo, devices=len(devices), rows=self.rows)
+        whole = build_problem(post, network, sampler, seed, self.prepared, place)
+        spread = dataclasses.replace(
+            whole,
+            shards=self._padded(whole.shards),
             index=jnp.arange(total, dtype=jnp.uint32),
-            degree=self._padded(problem.degree),
+            degree=self._padded(whole.degree),
             members=self._members(network) if sampler.by_color else None,
-            own=self._padded(problem.own),
-            facts=problem.facts,
-            shared=problem.shared,
-            exchange=exchange,
-            seed=problem.seed,
-            team=MeshTeam(jnp.arange(total) < problem.num_agents),
-            num_agents=problem.num_agents,
+            own=self._padded(whole.own),
+            team=MeshTeam(jnp.arange(total) < network.num_agents),
         )
         specs = jax.tree.broadcast(_specs(spread), spread, is_leaf=lambda x: isinstance(x, P))
         return jax.tree.map(self._put, spread, specs)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 from jaxtyping import Array, Float, Int, UInt32
 
 from ..mixing import chebyshev_coefficients
@@ -82,6 +84,11 @@ class Problem:
     team: Team
     num_agents: int = static()
 
+    @property
+    def dim(self) -> int:
+        """Number of flat parameters."""
+        return sum(math.prod(shape) for shape in self.potential.shapes)
+
     def agents(self, round: Any) -> Agent:
         """All agents, stacked, at a round."""
         return Agent(
@@ -129,13 +136,20 @@ class RawNoise(NamedTuple):
     order: Halves | None
 
 
-def build_problem(post: Posterior, network: Network, sampler: Sampler, seed: int, prepared: Prepared) -> Problem:
-    """Put a posterior, a network and a method on the device."""
+def build_problem(
+    post: Posterior,
+    network: Network,
+    sampler: Sampler,
+    seed: int,
+    prepared: Prepared,
+    place: Callable[[scipy.sparse.csr_array], Operator] = operator,
+) -> Problem:
+    """Put a posterior, a network and a method on the device; `place` makes operators of matrices over the agents."""
     degrees = network.degrees.astype(np.float64)
     weights = sampler.weights(network) if "mix" in sampler.receives else None
     exchange = Exchange(
-        operator(weights) if weights is not None else None,
-        operator(network.adjacency) if "neighbour_sum" in sampler.receives else None,
+        place(weights) if weights is not None else None,
+        place(network.adjacency) if "neighbour_sum" in sampler.receives else None,
         () if weights is None else tuple(chebyshev_coefficients(weights, sampler.exchanges_per_round())),
         "total" in sampler.receives,
     )
@@ -169,7 +183,7 @@ def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None 
 def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     """The noise of a round, for all agents and chains."""
     sampler, dtype = problem.sampler, problem.degree.dtype
-    needs, index = sampler.randomness(_dim(problem)), problem.acting(round).index
+    needs, index = sampler.randomness(problem.dim), problem.acting(round).index
 
     def words(stream: Stream, count: int, agents: Array = index) -> Halves:
         return bits(problem.seed, chains, round, stream, agents, count)
@@ -177,7 +191,7 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
         agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.shared else index
-        normal = normals(words(Stream.NORMAL, _dim(problem), agents), dtype)
+        normal = normals(words(Stream.NORMAL, problem.dim, agents), dtype)
     if needs.local is not None and sampler.temperature > 0:
         local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
     if needs.key:
@@ -200,7 +214,7 @@ def _batch_words(problem: Problem) -> int | None:
 
 def silence(problem: Problem, chains: int) -> Noise:
     """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
-    dim, num_agents, dtype = _dim(problem), problem.index.size, problem.degree.dtype
+    dim, num_agents, dtype = problem.dim, problem.index.size, problem.degree.dtype
     needs = problem.sampler.randomness(dim)
     normal = jnp.zeros((1 if needs.shared else num_agents, dim, chains), dtype) if needs.normal else None
     local = None if needs.local is None else jnp.zeros((num_agents, *needs.local, chains), dtype)
@@ -209,9 +223,9 @@ def silence(problem: Problem, chains: int) -> Noise:
 
 def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
     """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
-    noise, needs, words = silence(problem, chains), problem.sampler.randomness(_dim(problem)), _batch_words(problem)
+    noise, needs, words = silence(problem, chains), problem.sampler.randomness(problem.dim), _batch_words(problem)
     if raw.normal is not None:
-        noise = noise._replace(normal=joined(raw.normal, _dim(problem)))
+        noise = noise._replace(normal=joined(raw.normal, problem.dim))
     if raw.local is not None and needs.local is not None:
         flat = joined(raw.local, math.prod(needs.local))
         noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))
@@ -293,7 +307,3 @@ def _scaled(sampler: Sampler, agent: Agent, noise: Noise) -> Noise:
     return noise._replace(
         normal=None if normal is None else scale * normal, local=None if local is None else root * local
     )
-
-
-def _dim(problem: Problem) -> int:
-    return sum(int(np.prod(shape, dtype=int)) for shape in problem.potential.shapes)

@@ -110,9 +110,6 @@ class DGLMC(Sampler):
         if self.operators is not None:
             object.__setattr__(self, "operators", tuple(np.asarray(A, np.float64) for A in self.operators))
 
-    def check_network(self, network: Network) -> None:
-        network.require_connected()
-
     def resolved(self, post: Posterior, network: Network) -> Self:
         self._check_operators(post)
         curvature, n = self._curvatures(post), post.num_agents
@@ -233,13 +230,14 @@ class DGLMC(Sampler):
             )
         A, inverse = self._padded(post.dim)
         x = post.init + np.random.default_rng(0).standard_normal(post.dim)
-        outside = np.einsum("nij,nj->ni", np.eye(post.dim) - inverse @ A, post.gradients(x))
-        scale = 1e-6 * (1.0 + np.abs(post.gradients(x)).max(axis=1))
-        if (np.abs(outside).max(axis=1) > scale).any():
-            agent = int(np.argmax(np.abs(outside).max(axis=1) / scale))
+        gradients = post.gradients(x)
+        outside = np.abs(np.einsum("nij,nj->ni", np.eye(post.dim) - inverse @ A, gradients)).max(axis=1)
+        scale = 1e-6 * (1.0 + np.abs(gradients).max(axis=1))
+        if (outside > scale).any():
+            agent = int(np.argmax(outside / scale))
             raise ValueError(
                 f"the potential of agent {agent} depends on more than A_i x: its gradient has a part of size "
-                f"{np.abs(outside[agent]).max():.3g} outside the rows of its operator (a proper prior does this; "
+                f"{outside[agent]:.3g} outside the rows of its operator (a proper prior does this; "
                 "give it to an agent of its own)"
             )
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..checks import positive, whole_number
-from ..conditional import Count, as_conditional, curvatures
+from ..conditional import Count, as_conditional
 from ..network import Network
 from ..posterior import Posterior
 from ..pytree import pytree, static
@@ -94,12 +94,9 @@ class GCMC(Sampler):
         if self.temperature == 0 and not self.conditional.is_linear:
             raise ValueError(f'temperature 0 needs conditional="exact", found {self.conditional}')
 
-    def check_network(self, network: Network) -> None:
-        network.require_connected()
-
     def prepare(self, post: Posterior, network: Network) -> Prepared:
         self.conditional.check(post)
-        return Prepared(curvatures(post))
+        return Prepared(self.conditional.curvatures(post))
 
     def randomness(self, dim: int) -> Randomness:
         linear = self.conditional.is_linear

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..conditional import Count, as_conditional, curvatures
+from ..conditional import Count, as_conditional
 from ..network import Network
 from ..posterior import Posterior
 from ..proximal import proximal_point
@@ -113,7 +113,9 @@ class Gibbs(Sampler):
     def prepare(self, post: Posterior, network: Network) -> Prepared:
         self.conditional.check(post)
         diagonal = self.weights(network).diagonal()
-        own = GibbsNumbers(1.0 - diagonal, diagonal, np.zeros((post.num_agents, post.dim)), curvatures(post))
+        own = GibbsNumbers(
+            1.0 - diagonal, diagonal, np.zeros((post.num_agents, post.dim)), self.conditional.curvatures(post)
+        )
         if not self.recentre:
             return Prepared(own)
         found = agree_on_mode(post, network)

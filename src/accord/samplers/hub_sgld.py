@@ -81,9 +81,6 @@ class HubSGLD(Sampler):
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, 1)
 
-    def check_network(self, network: Network) -> None:
-        network.require_connected()
-
     def resolved(self, post: Posterior, network: Network) -> Self:
         steps = one_an_agent("local_steps", self.local_steps, post.num_agents)
         return replace(self, local_steps=tuple(int(n) for n in steps))

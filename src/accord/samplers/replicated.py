@@ -196,9 +196,6 @@ class Replicated(Sampler):
             kernel = KERNELS[kernel]()
         object.__setattr__(self, "kernel", kernel)
 
-    def check_network(self, network: Network) -> None:
-        network.require_connected()
-
     def prepare(self, post: Posterior, network: Network) -> Prepared:
         require_blackjax("Replicated")
         from blackjax.adaptation.window_adaptation import build_schedule
