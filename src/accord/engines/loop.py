@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +61,7 @@ def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
     shares = everywhere(problem.sampler.log_weight, problem.acting(round), (state,))
     if shares is None:
         return state
-    log_weights = problem.team.total(shares)
+    log_weights = problem.team.at(round).total(shares)
     everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
     word, _ = bits(problem.seed, 1, round, Stream.RESAMPLING, everyone, 1)
     places = (uniform(word[0, 0, 0], log_weights.dtype) + jnp.arange(chains)) / chains
@@ -103,18 +104,32 @@ def record(
 ) -> tuple[Carry, Records]:
     """The carry after `draws * thin` rounds, and records of every `thin`-th in buffers of `capacity` draws."""
 
-    def observe(carry: Carry) -> Records:
+    def records(carry: Carry) -> Records:
         x = positions(problem, carry.state)
         average = problem.team.total(x) / problem.num_agents
         distance = problem.team.total(jnp.sum((x - average[None]) ** 2, axis=1)) / problem.num_agents
         statistics = {"consensus_error": jnp.sqrt(distance), **carry.watched}
         return Records(problem.team.chosen(x, keep), average, statistics)
 
-    def one(t: Array, both: tuple[Carry, Records]) -> tuple[Carry, Records]:
-        carry, records = both
+    return observed(problem, carry, draws, thin, records, chains, capacity)
+
+
+def observed(
+    problem: Problem,
+    carry: Carry,
+    draws: Array,
+    thin: Array,
+    observe: Callable[[Carry], Any],
+    chains: int,
+    capacity: int,
+) -> tuple[Carry, Any]:
+    """The carry after `draws * thin` rounds, and what is seen after every `thin`-th in buffers of `capacity` draws."""
+
+    def one(t: Array, both: tuple[Carry, Any]) -> tuple[Carry, Any]:
+        carry, buffers = both
         carry = advance(problem, carry, thin, chains)
         seen = observe(carry)
-        put = jax.tree.map(lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, t, 0), records, seen)
+        put = jax.tree.map(lambda buffer, x: jax.lax.dynamic_update_index_in_dim(buffer, x, t, 0), buffers, seen)
         return carry, put
 
     shapes = jax.eval_shape(observe, carry)

@@ -24,7 +24,7 @@ from ..noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
 from ..posterior import Posterior, Potential, Shard
 from ..pytree import pytree, static, unchecked
 from ..sampler import Agent, Facts, Inbox, Noise, Prepared, Sampler
-from .exchange import Operator, operator, over_agents
+from .exchange import Operator, operator
 from .team import Team
 
 
@@ -44,25 +44,17 @@ class Exchange:
         if self.mix is not None:
             previous, mixed = None, messages
             for a, b in self.coefficients:
-                following = over_agents(self.mix, mixed)
+                following = team.apply(self.mix, mixed)
                 if previous is not None:
                     following = jax.tree.map(lambda w, y, a=a, b=b: a * w - b * y, following, previous)
                 previous, mixed = mixed, following
         if self.neighbours is not None:
-            summed = over_agents(self.neighbours, messages)
+            summed = team.apply(self.neighbours, messages)
         if self.total:
             totalled = jax.tree.map(lambda leaf: jnp.broadcast_to(team.total(leaf), leaf.shape), messages)
         if order is not None:
-            visiting = jax.tree.map(lambda leaf: team.own(_reordered(team.everyones(leaf), order)), messages)
+            visiting = jax.tree.map(lambda leaf: team.handed_out(leaf, order), messages)
         return Inbox(mixed, summed, totalled, visiting)
-
-
-def _reordered(messages: Array, order: Array) -> Array:
-    """Messages (agent, ..., chain) in another order of the agents in each chain."""
-    flat = messages.reshape(messages.shape[0], -1, messages.shape[-1])
-    agents = order.shape[0]
-    # rows after the last agent's stand for none and stay
-    return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)
 
 
 @pytree
@@ -143,6 +135,7 @@ def build_problem(
     seed: int,
     prepared: Prepared,
     place: Callable[[scipy.sparse.csr_array], Operator] = operator,
+    team: Team | None = None,
 ) -> Problem:
     """Put a posterior, a network and a method on the device; `place` makes operators of matrices over the agents."""
     degrees = network.degrees.astype(np.float64)
@@ -166,7 +159,7 @@ def build_problem(
         shared=jax.tree.map(jnp.asarray, prepared.shared),
         exchange=exchange,
         seed=seed_words(seed),
-        team=Team(),
+        team=Team() if team is None else team,
         num_agents=network.num_agents,
     )
 
@@ -253,12 +246,11 @@ def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order:
     `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are handed out in it.
     """
     sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
-    spread = _for_each(acting, noise)
+    spread, team = _for_each(acting, noise), problem.team.at(round)
 
     def ask(state: Any) -> Any:
         answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
-        # a chain that accepts and rejects would leave another one for good over a last digit
-        return jax.tree.map(lambda leaf: problem.team.ordered_total(leaf, problem.num_agents), answers)
+        return team.asked(state, answers, problem.num_agents)
 
     def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> Any:
         if sampler.at_hub:
@@ -268,18 +260,19 @@ def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order:
     if sampler.at_hub:
         return everywhere(update, acting, (state, Inbox(), spread))
 
-    def deliver(state: Any) -> Inbox:
-        return problem.exchange(everywhere(sampler.message, agents, (state,)), problem.team, order)
+    def deliver(state: Any, team: Team) -> Inbox:
+        return problem.exchange(everywhere(sampler.message, agents, (state,)), team, order)
 
     if problem.members is None:
-        return everywhere(update, agents, (state, deliver(state), spread))
+        return everywhere(update, agents, (state, deliver(state, team), spread))
 
-    def turn(members: Array, state: Any) -> Any:
-        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state), spread))
+    def turn(color: Array, members: Array, state: Any) -> Any:
+        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state, team.in_turn(color)), spread))
         new = everywhere(update, _some(agents, members), own)
         return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), state, new)
 
-    return jax.lax.fori_loop(0, len(problem.members), lambda c, state: turn(problem.members[c], state), state)
+    members = problem.members
+    return jax.lax.fori_loop(0, len(members), lambda c, state: turn(c, members[c], state), state)
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from ..pytree import pytree
+from .exchange import Operator, over_agents
 
 # The axis of a mesh of devices over which agents are spread.
 AGENTS = "agents"
@@ -18,12 +19,32 @@ AGENTS = "agents"
 class Team:
     """One device that holds all agents."""
 
+    def at(self, round: Any) -> Team:
+        """The team in a round; those that send messages write it on them."""
+        return self
+
+    def in_turn(self, color: Any) -> Team:
+        """The team while the agents of one colour take their turn; only their messages need to arrive."""
+        return self
+
+    def apply(self, operator: Operator, messages: Any) -> Any:
+        """A matrix over the agents times their messages, a pytree of arrays (agent, ...)."""
+        return over_agents(operator, messages)
+
+    def handed_out(self, x: Shaped[Array, "agent *rest chain"], order: Int[Array, "everyone 1 chain"]) -> Array:
+        """Messages in another order of the agents in each chain."""
+        return _reordered(x, order)
+
+    def asked(self, state: Any, answers: Any, num_agents: int) -> Any:
+        """The sum of all agents' answers to a state of the hub, of which those of the agents here are given.
+
+        The sum is in the same order on any number of devices: a chain that accepts and rejects would leave another one
+        for good over a last digit.
+        """
+        return jax.tree.map(lambda leaf: self.everyones(leaf)[:num_agents].sum(axis=0), answers)
+
     def total(self, x: Float[Array, "agent ..."]) -> Array:
         """The sum over all agents."""
-        return x.sum(axis=0)
-
-    def ordered_total(self, x: Float[Array, "agent ..."], num_agents: int) -> Array:
-        """The sum over all agents in the same order on any number of devices, for what rounding would drive apart."""
         return x.sum(axis=0)
 
     def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
@@ -53,9 +74,9 @@ class MeshTeam(Team):
         """The sum over all agents."""
         return jax.lax.psum(jnp.where(self._along(x), x, 0).sum(axis=0), AGENTS)
 
-    def ordered_total(self, x: Float[Array, "agent ..."], num_agents: int) -> Array:
-        """The sum over all agents in the same order on any number of devices, for what rounding would drive apart."""
-        return self.everyones(x)[:num_agents].sum(axis=0)
+    def handed_out(self, x: Shaped[Array, "agent *rest chain"], order: Int[Array, "everyone 1 chain"]) -> Array:
+        """Messages in another order of the agents in each chain."""
+        return self.own(_reordered(self.everyones(x), order))
 
     def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
         """The maximum over all agents."""
@@ -83,3 +104,11 @@ class MeshTeam(Team):
 
     def _along(self, x: Any) -> Array:
         return self.active.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _reordered(messages: Array, order: Array) -> Array:
+    """Messages (agent, ..., chain) in another order of the agents in each chain."""
+    flat = messages.reshape(messages.shape[0], -1, messages.shape[-1])
+    agents = order.shape[0]
+    # rows after the last agent's stand for none and stay
+    return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)
