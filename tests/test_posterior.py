@@ -185,7 +185,7 @@ BAD = {
     "fractions": (lambda: models.poisson_regression([(np.ones((1, 1)), np.array([0.5]))]), "agent 0 has 0.5"),
     "regression columns": (
         lambda: models.linear_regression([(np.ones((2, 1)), np.ones(2)), (np.ones((2, 2)), np.ones(2))]),
-        "different columns: agent 1 has 2, agent 0 has 1",
+        r"different columns: agent 1 has rows of shape \(2,\), agent 0 \(1,\)",
     ),
     "regression shape": (lambda: models.linear_regression([(np.ones(2), np.ones(2))]), r"X of shape \(rows, dim\)"),
     "regression empty": (lambda: models.linear_regression([(np.ones((0, 2)), np.ones(0))]), "agent 0 is empty"),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checks import positive
-from .posterior import Posterior, Shard
+from .posterior import Posterior
 
 
 def balanced_steps(average: float, seconds: Sequence[float] | np.ndarray) -> tuple[int, ...]:
@@ -41,13 +41,14 @@ def balanced_steps(average: float, seconds: Sequence[float] | np.ndarray) -> tup
 def gradient_seconds(post: Posterior, repeats: int = 20) -> np.ndarray:
     """Median wall seconds of one gradient of each agent's potential on this machine, shape (agent,).
 
-    Each shard is timed with its own rows only, unpadded. Agents on machines of their own each measure themselves.
+    Each shard is timed with its own rows only, unpadded. Agents on machines of their own each measure themselves, with
+    `post.alone(agent)`.
     """
     gradient = jax.jit(post.potential.gradient)
     x = jnp.asarray(post.init, jnp.result_type(float))
     found = []
-    for shard, size in zip(post.shards, post.sizes, strict=True):
-        own = jax.tree.map(jnp.asarray, Shard(shard, np.int32(size), None))
+    for agent in post.held:
+        own = jax.tree.map(lambda leaf: leaf[0], post.stacked(agents=[agent])._replace(quadratic=None))
         jax.block_until_ready(gradient(own, x))
         times = []
         for _ in range(repeats):

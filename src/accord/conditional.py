@@ -228,33 +228,32 @@ def curvatures(post: Posterior) -> np.ndarray:
     """The largest eigenvalue of each potential's Hessian at the posterior's init, (agent,); 0 where it is not finite.
 
     For quadratic potentials, and for logistic regression (whose init is 0), that is the bound on the whole space. With
-    many parameters it comes from power iterations, which end a little below.
+    many parameters it comes from power iterations, which end a little below. One number leaves each agent.
     """
-    if not post.quadratic and post.dim > NEWTON_DIM:
-        init = jnp.asarray(post.init, jnp.result_type(float))
-        found = np.asarray(_power_iterations(post.potential, post.stacked(), init))
-        return np.maximum(np.where(np.isfinite(found), found, 0.0), 0.0)
-    hessians = post.hessians()
-    finite = np.isfinite(hessians).all(axis=(1, 2))
-    largest = np.linalg.eigvalsh(np.where(finite[:, None, None], hessians, 0.0))[:, -1]
-    return np.maximum(largest, 0.0)
+    many = not post.quadratic and post.dim > NEWTON_DIM
+    return post.each(_by_power_iterations if many else largest_curvature, post.init)
 
 
-@jax.jit
-def _power_iterations(potential: Potential, shards: Shard, x: Vector) -> Float[Array, " agent"]:
-    """The largest eigenvalue of each agent's Hessian at x, without forming it."""
+def largest_curvature(potential: Potential, shard: Shard, x: Vector, basis: Array | None = None) -> Array:
+    """The largest eigenvalue of an agent's Hessian at x, along the columns of a basis; 0 where it is not finite."""
+    hessian = potential.hessian(shard, x)
+    if basis is not None:
+        hessian = basis.T @ hessian @ basis
+    finite = jnp.isfinite(hessian).all()
+    return jnp.maximum(jnp.linalg.eigvalsh(jnp.where(finite, hessian, 0.0))[-1], 0.0)
 
-    def one(shard: Shard) -> Array:
-        def product(v: Vector) -> Vector:
-            return jax.jvp(lambda y: potential.gradient(shard, y), (x,), (v,))[1]
 
-        def again(_: Array, v: Vector) -> Vector:
-            image = product(v)
-            return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(x.dtype).tiny)
+def _by_power_iterations(potential: Potential, shard: Shard, x: Vector) -> Array:
+    """The same without forming the Hessian."""
 
-        v = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
-        v = jax.lax.fori_loop(0, _POWER_ITERATIONS, again, v / jnp.linalg.norm(v))
-        return v @ product(v)
+    def product(v: Vector) -> Vector:
+        return jax.jvp(lambda y: potential.gradient(shard, y), (x,), (v,))[1]
 
-    # one agent after another: a Hessian's product holds all activations of a network
-    return jax.lax.map(one, shards)
+    def again(_: Array, v: Vector) -> Vector:
+        image = product(v)
+        return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(x.dtype).tiny)
+
+    v = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+    v = jax.lax.fori_loop(0, _POWER_ITERATIONS, again, v / jnp.linalg.norm(v))
+    found = v @ product(v)
+    return jnp.maximum(jnp.where(jnp.isfinite(found), found, 0.0), 0.0)

@@ -34,6 +34,10 @@ class DivergenceError(ArithmeticError):
         return partial(type(self), agent=self.agent, round=self.round, run=self.run), self.args
 
 
+class DataError(ValueError):
+    """Raised where an agent's data could not be read, or is asked for where it does not lie."""
+
+
 def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> ValueError:
     """Return the error for a name that is not among the choices, with the nearest right one.
 

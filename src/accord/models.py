@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,7 @@ from jaxtyping import Array, Float
 
 from .checks import positive
 from .posterior import Posterior
-
-Rows = tuple[np.ndarray, np.ndarray]
+from .shards import Source, is_unread
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:
@@ -82,7 +83,7 @@ def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
 
 
 def linear_regression(
-    shards: Sequence[Rows],
+    shards: Sequence[Source],
     noise_scale: float = 1.0,
     prior_variance: float = 1.0,
     *,
@@ -94,24 +95,21 @@ def linear_regression(
     ----------
     shards
         One (X_i, y_i) an agent, shapes (rows, dim) and (rows,); rows may differ between agents.
+        Functions and paths of files are read where the data lies, as in `Posterior`.
     noise_scale
         Standard deviation of y given X, > 0, in the units of y.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
-        Names of the coefficients, the columns of X.
+        Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
     """
     positive("noise_scale", noise_scale)
-    positive("prior_variance", prior_variance)
-    dim = _check_regression(shards)
     likelihood = Partial(_linear, float(noise_scale) ** -2)
-    return Posterior(
-        likelihood, _normal_prior(prior_variance), list(shards), np.zeros(dim), names=names, quadratic=True
-    )
+    return _regression(likelihood, prior_variance, shards, names, _any_number, quadratic=True)
 
 
 def logistic_regression(
-    shards: Sequence[Rows], prior_variance: float = 1.0, *, names: Sequence[str] | None = None
+    shards: Sequence[Source], prior_variance: float = 1.0, *, names: Sequence[str] | None = None
 ) -> Posterior:
     """Logistic regression `P(y = 1) = 1 / (1 + exp(-X x))`, prior x ~ N(0, prior_variance I).
 
@@ -119,27 +117,22 @@ def logistic_regression(
     ----------
     shards
         One (X_i, y_i) an agent, shapes (rows, dim) and (rows,), labels 0 or 1.
+        Functions and paths of files are read where the data lies, as in `Posterior`.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
-        Names of the coefficients, the columns of X.
+        Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
 
     Raises
     ------
     ValueError
         A label is not 0 or 1 (agent and value are named).
     """
-    positive("prior_variance", prior_variance)
-    dim = _check_regression(shards)
-    for agent, (_, y) in enumerate(shards):
-        wrong = np.setdiff1d(np.asarray(y), [0, 1])
-        if wrong.size:
-            raise ValueError(f"labels of a logistic regression must be 0 or 1, agent {agent} has {wrong[0]}")
-    return Posterior(Partial(_logistic), _normal_prior(prior_variance), list(shards), np.zeros(dim), names=names)
+    return _regression(Partial(_logistic), prior_variance, shards, names, _labels)
 
 
 def poisson_regression(
-    shards: Sequence[Rows], prior_variance: float = 1.0, *, names: Sequence[str] | None = None
+    shards: Sequence[Source], prior_variance: float = 1.0, *, names: Sequence[str] | None = None
 ) -> Posterior:
     """Poisson regression `y ~ Poisson(exp(X x))`, prior x ~ N(0, prior_variance I).
 
@@ -147,66 +140,119 @@ def poisson_regression(
     ----------
     shards
         One (X_i, y_i) an agent, shapes (rows, dim) and (rows,), counts 0, 1, 2, ...
+        Functions and paths of files are read where the data lies, as in `Posterior`.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
-        Names of the coefficients, the columns of X.
+        Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
 
     Raises
     ------
     ValueError
         A count is negative or not whole (agent and value are named).
     """
-    positive("prior_variance", prior_variance)
-    dim = _check_regression(shards)
-    for agent, (_, y) in enumerate(shards):
-        y = np.asarray(y)
-        wrong = y[(y < 0) | (y != np.round(y))]
-        if wrong.size:
-            raise ValueError(f"counts of a Poisson regression must be 0, 1, 2, ..., agent {agent} has {wrong[0]}")
-    return Posterior(Partial(_poisson), _normal_prior(prior_variance), list(shards), np.zeros(dim), names=names)
+    return _regression(Partial(_poisson), prior_variance, shards, names, _counts)
 
 
-def power(centers: np.ndarray, exponent: float) -> Posterior:
+def power(centers: np.ndarray | Sequence[Source], exponent: float, *, names: Sequence[str] | None = None) -> Posterior:
     """Power potentials `f_i(x) = sum_k |x_k - c_ik|^exponent` (client-only Gibbs paper, section 6).
 
     Parameters
     ----------
     centers
-        The c_i, shape (agent, dim), or (agent,) for dim = 1.
+        The c_i, shape (agent, dim), or (agent,) for dim = 1; or functions and paths of files, as in `Posterior`.
     exponent
         p, > 1: convex with a continuous gradient; 1.5 in the paper.
+    names
+        Names of the `dim` parameters; must be given where a center is a function or a file.
     """
     positive("exponent - 1", exponent - 1.0)
-    centers = np.asarray(centers, np.float64)
-    centers = centers[:, None] if centers.ndim == 1 else centers
-    if centers.ndim != 2:
-        raise ValueError(f"centers must have shape (agent, dim), found {centers.shape}")
     likelihood = Partial(_power, float(exponent))
-    return Posterior(likelihood, Partial(_flat), list(centers), np.zeros(centers.shape[1]))
+    if any(map(is_unread, centers)):
+        dim, shards = _count(names), list(centers)
+    else:
+        centers = np.asarray(centers, np.float64)
+        centers = centers[:, None] if centers.ndim == 1 else centers
+        if centers.ndim != 2:
+            raise ValueError(f"centers must have shape (agent, dim), found {centers.shape}")
+        dim, shards = centers.shape[1], list(centers)
+    check = partial(_check_center, dim=dim)
+    return Posterior(likelihood, Partial(_flat), shards, np.zeros(dim), names=names, check=check)
 
 
-def _check_regression(shards: Sequence[Rows]) -> int:
-    """The number of columns, after the checks that give regressions clearer errors than Posterior can."""
+def _regression(
+    likelihood: Partial,
+    prior_variance: float,
+    shards: Sequence[Source],
+    names: Sequence[str] | None,
+    check_response: Callable[[int, np.ndarray], None],
+    quadratic: bool = False,
+) -> Posterior:
+    positive("prior_variance", prior_variance)
     if len(shards) == 0:
         raise ValueError("a regression needs at least one shard, found none")
-    dim = None
-    for agent, (X, y) in enumerate(shards):
-        X, y = np.asarray(X), np.asarray(y)
-        if X.ndim != 2 or y.shape != X.shape[:1]:
-            raise ValueError(
-                f"shard of agent {agent} must be X of shape (rows, dim) and y of shape (rows,), "
-                f"found {X.shape} and {y.shape}"
-            )
-        if len(y) == 0:
-            raise ValueError(f"shard of agent {agent} is empty: X has shape {X.shape}")
-        dim = X.shape[1] if dim is None else dim
-        if X.shape[1] != dim:
-            raise ValueError(f"shards of different columns: agent {agent} has {X.shape[1]}, agent 0 has {dim}")
-        if not (np.isfinite(X).all() and np.isfinite(y).all()):
-            raise ValueError(f"shard of agent {agent} holds NaN or infinity")
-    assert dim is not None
-    return dim
+    check = partial(_check_rows, check_response=check_response, dim=None)
+    if any(map(is_unread, shards)):
+        dim = _count(names)
+        check = partial(check, dim=dim)
+    else:
+        check(0, shards[0])
+        dim = np.shape(shards[0][0])[1]
+    prior = _normal_prior(prior_variance)
+    return Posterior(likelihood, prior, list(shards), np.zeros(dim), names=names, quadratic=quadratic, check=check)
+
+
+def _count(names: Sequence[str] | None) -> int:
+    """The number of parameters where no data is read that would tell it."""
+    if names is None:
+        raise ValueError(
+            "names must be given, one a parameter, where shards are functions or files: how many parameters there are "
+            "cannot be known without reading them"
+        )
+    return len(names)
+
+
+# --- checks of a shard, which give clearer errors than Posterior can; `dim` is given where names told it ---
+
+
+def _check_rows(agent: int, shard: Any, check_response: Callable[[int, np.ndarray], None], dim: int | None) -> None:
+    if not isinstance(shard, tuple | list) or len(shard) != 2:
+        found = f"a {type(shard).__name__}" + (f" of {sorted(shard)}" if isinstance(shard, dict) else "")
+        raise ValueError(f"shard of agent {agent} must be a pair (X, y), found {found}")
+    X, y = map(np.asarray, shard)
+    if X.ndim != 2 or y.shape != X.shape[:1]:
+        raise ValueError(
+            f"shard of agent {agent} must be X of shape (rows, dim) and y of shape (rows,), "
+            f"found {X.shape} and {y.shape}"
+        )
+    if len(y) == 0:
+        raise ValueError(f"shard of agent {agent} is empty: X has shape {X.shape}")
+    if dim is not None and X.shape[1] != dim:
+        raise ValueError(f"X of agent {agent} has {X.shape[1]} columns, but there are names for {dim}")
+    if not (np.isfinite(X).all() and np.isfinite(y).all()):
+        raise ValueError(f"shard of agent {agent} holds NaN or infinity")
+    check_response(agent, y)
+
+
+def _any_number(agent: int, y: np.ndarray) -> None:
+    return None
+
+
+def _labels(agent: int, y: np.ndarray) -> None:
+    wrong = np.setdiff1d(y, [0, 1])
+    if wrong.size:
+        raise ValueError(f"labels of a logistic regression must be 0 or 1, agent {agent} has {wrong[0]}")
+
+
+def _counts(agent: int, y: np.ndarray) -> None:
+    wrong = y[(y < 0) | (y != np.round(y))]
+    if wrong.size:
+        raise ValueError(f"counts of a Poisson regression must be 0, 1, 2, ..., agent {agent} has {wrong[0]}")
+
+
+def _check_center(agent: int, center: Any, dim: int) -> None:
+    if np.shape(center) != (dim,):
+        raise ValueError(f"the center of agent {agent} must have shape ({dim},), found {np.shape(center)}")
 
 
 def _normal_prior(variance: float) -> Partial:

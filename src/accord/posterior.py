@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,19 @@ import scipy.optimize
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
+from .errors import DataError
 from .gaussian import Gaussian
 from .pytree import pytree, static
+from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 
-# Above this many parameters the mode is found without Hessians.
+if TYPE_CHECKING:
+    from .network import Network
+    from .sampler import Sampler
+
+# Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
 _NEWTON_DIM = 500
+# Agents whose facts are found at the same time otherwise.
+_AGENTS_AT_ONCE = 1024
 
 
 class Quadratic(NamedTuple):
@@ -85,6 +93,21 @@ class Potential:
         return jax.hessian(self.value, argnums=1)(shard, x)
 
 
+class Holders(Protocol):
+    """Those who hold the data of a posterior that is `held_by` them: an engine's agents, in other processes."""
+
+    def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
+        """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
+        ...
+
+    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> Any:
+        """An engine that runs a method where the data lies, for what agents find out together before round 0.
+
+        It has `start`, `advance` and `message_bytes` as engines do, and the `state` of its carry reads as arrays.
+        """
+        ...
+
+
 class Posterior:
     """The posterior exp(-sum_i f_i), f_i = -(log likelihood of shard i) - (log prior) / N, of N agents.
 
@@ -97,43 +120,49 @@ class Posterior:
         `log_prior(params)`: a scalar, the whole prior (each agent takes 1/N of it).
     shards
         One pytree of arrays an agent, N >= 1. The leading axis of every leaf counts rows; lengths may differ
-        between agents.
+        between agents. A shard may also be a function without arguments that returns one, or the path of an `.npz`
+        file, whose X and y become the pair (X, y) if it holds just these, else a dict. If any is, nothing is read at
+        construction: each shard is read and checked at first use, in the process that needs it.
     init
         The parameters to start from: any pytree of floats; its structure is that of `params`.
     names
         A name for each of the `dim` flat parameters; found from `init` when left out.
     quadratic
         Says that every f_i is a quadratic function (Gaussian posterior). It is checked.
+    check
+        `check(agent, shard)` raises `ValueError` where a shard is not what the model takes; called with each shard as
+        it is read.
 
     Raises
     ------
     ValueError
         No shard or an empty one, NaN or infinity in data, shards of different columns or dtypes of structure,
         a log likelihood of the wrong shape, a wrong number of names, or `quadratic=True` for what is not.
+    DataError
+        A function or a file failed, or data is asked for that does not lie here; the agent is named.
     """
 
     def __init__(
         self,
         log_likelihood: Callable[[PyTree, PyTree], Array],
         log_prior: Callable[[PyTree], Array],
-        shards: Sequence[PyTree],
+        shards: Sequence[Source],
         init: PyTree,
         *,
         names: Sequence[str] | None = None,
         quadratic: bool = False,
+        check: Callable[[int, PyTree], None] | None = None,
     ) -> None:
         if len(shards) == 0:
             raise ValueError("a posterior needs at least one shard, found none")
         paths: Any
-        treedef: Any
-        paths, treedef = jax.tree_util.tree_flatten_with_path(init)
+        paths, _ = jax.tree_util.tree_flatten_with_path(init)
         if not paths:
             raise ValueError("init holds no parameter: it must be a pytree with at least one array")
         leaves = [np.asarray(leaf, dtype=np.float64) for _, leaf in paths]
         self.init = np.concatenate([leaf.ravel() for leaf in leaves])
         if not np.isfinite(self.init).all():
             raise ValueError("init must be finite, found NaN or infinity")
-        self.shards = [jax.tree.map(np.asarray, shard) for shard in shards]
         self.variables = tuple(
             (jax.tree_util.keystr(path, simple=True, separator=".") or "x", leaf.shape)
             for (path, _), leaf in zip(paths, leaves, strict=True)
@@ -143,20 +172,20 @@ class Posterior:
         if len(self.names) != self.dim or len(set(self.names)) != self.dim:
             raise ValueError(f"names must be {self.dim} different strings, one a parameter, found {list(self.names)}")
         self.quadratic = quadratic
-        shapes = tuple(leaf.shape for leaf in leaves)
-        _check_leaves(self.shards)
+        self.num_agents = len(shards)
+        # who answers `each`, if the data lies elsewhere
+        self.holders: Holders | None = None
+        self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
         # Bare functions become pytrees so that a posterior can be an argument of compiled code.
-        likelihood, prior = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
-        splits = _splits(likelihood, treedef.unflatten(leaves), self.shards)
-        self.potential = Potential(likelihood, prior, len(shards), splits, shapes, treedef)
-        self.sizes = _check_rows(self.shards) if splits else _check_one_shape(self.shards)
-        if quadratic:
-            self._check_quadratic()
-
-    @property
-    def num_agents(self) -> int:
-        """Number of agents N."""
-        return len(self.shards)
+        functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
+        self._log_likelihood, self._log_prior = functions
+        self._check = check
+        # by agent, of those that are held here
+        self._sources: dict[int, Source] = dict(enumerate(shards))
+        if not any(map(is_unread, shards)):
+            self._counts  # noqa: B018 - reads and checks
+            if quadratic:
+                self._quadratic_form  # noqa: B018
 
     @property
     def dim(self) -> int:
@@ -164,103 +193,210 @@ class Posterior:
         return self.init.size
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """The agents whose data this posterior holds, or knows how to read: all, unless it is `alone` or `held_by`."""
+        return tuple(self._sources)
+
+    @property
+    def is_held_elsewhere(self) -> bool:
+        """Whether the data lies with `holders`, so that what is found out about it has to travel."""
+        return self.holders is not None
+
+    @property
+    def shards(self) -> list[PyTree]:
+        """The data of all agents, as arrays of NumPy."""
+        self._require(range(self.num_agents))
+        return list(self._read.values())
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of each agent, shape (agent,) of those held here or elsewhere; 1 where shards do not split."""
+        return self._counts[0]
+
+    @property
     def splits(self) -> bool:
         """Whether the log likelihood is given row by row, so that minibatches exist."""
-        return self.potential.splits
+        return self._counts[1]
+
+    @cached_property
+    def potential(self) -> Potential:
+        """The potential, to be evaluated with one agent's shard."""
+        treedef: Any = jax.tree.structure(self._params)
+        shapes = tuple(shape for _, shape in self.variables)
+        return Potential(self._log_likelihood, self._log_prior, self.num_agents, self.splits, shapes, treedef)
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
-        rows = f", {self.sizes.sum()} rows" if self.splits else ""
+        if "_counts" in vars(self):
+            rows = f", {self.sizes.sum()} rows" if self.splits else ""
+        else:
+            # showing a posterior is no reason to read its data
+            rows = ", data not read"
         return f"<{kind}: {self.dim} parameters, {self.num_agents} agents{rows}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what was read or worked out from data stays in this process
+        derived = (name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property))
+        return {name: value for name, value in vars(self).items() if name not in set(derived)}
+
+    def _with(self, **changes: Any) -> Posterior:
+        other = object.__new__(type(self))
+        vars(other).update({**self.__getstate__(), **changes})
+        return other
+
+    def alone(self, *agents: int) -> Posterior:
+        """The same posterior of N agents with the data of one or some of them, and nothing of the others'.
+
+        Pickled, it carries arrays if its shards were given as arrays; a function or path stays unread.
+        """
+        self._require(agents)
+        return self._with(_sources={agent: self._sources[agent] for agent in agents})
+
+    def held_by(self, holders: Holders) -> Posterior:
+        """The same posterior without any data: `each` is answered by those who hold it."""
+        return self._with(_sources={}, holders=holders)
+
+    def _require(self, agents: Sequence[int]) -> None:
+        for agent in agents:
+            if agent not in self._sources:
+                held = f"that of agents {list(self.held)} only" if self.held else "none"
+                raise DataError(f"the data of agent {agent} is not here: this posterior holds {held}")
 
     def unravel(self, x: Any) -> PyTree:
         """The parameters as the user's pytree at a flat position, shape (dim,)."""
         return self.potential.unravel(jnp.asarray(x))
 
     @cached_property
+    def _read(self) -> Shards:
+        found = {}
+        for agent, source in self._sources.items():
+            found[agent] = read(source, agent)
+            if self._check is not None:
+                self._check(agent, found[agent])
+        check_leaves(found)
+        return found
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, bool]:
+        """Rows of each agent, and whether shards split into them."""
+        if self.holders is not None:
+            sizes, splits = self.each(_count)
+            return sizes.astype(np.int64), bool(splits.all())
+        shards = self._read
+        if _splits(self._log_likelihood, self._params, shards[self.held[0]]):
+            return row_counts(shards), True
+        check_one_shape(shards)
+        return np.ones(len(shards), dtype=np.int64), False
+
+    @cached_property
     def _padded(self) -> PyTree:
-        # Padding repeats the last real row: a value the likelihood is known to accept, so that
-        # the gradient under the mask is never 0 * inf.
-        if not self.splits:
-            return jax.tree.map(lambda *leaves: np.stack(leaves), *self.shards)
-        longest = int(self.sizes.max())
-
-        def pad(*leaves: np.ndarray) -> np.ndarray:
-            return np.stack([leaf[np.minimum(np.arange(longest), len(leaf) - 1)] for leaf in leaves])
-
-        return jax.tree.map(pad, *self.shards)
+        return padded(self._read, int(self.sizes.max()) if self.splits else None)
 
     def _rows(self) -> Shard:
+        """The shards held here, without quadratic forms, as arrays of NumPy."""
+        return Shard(self._padded, self.sizes.astype(np.int32), None)
+
+    def _pooled(self) -> Shard:
         """All shards on the device in the present float width; never kept, as widths change and traces end."""
-        return jax.tree.map(jnp.asarray, Shard(self._padded, self.sizes.astype(np.int32), None))
+        self._require(range(self.num_agents))
+        return jax.tree.map(jnp.asarray, self._rows())
 
     @cached_property
     def _quadratic_form(self) -> Quadratic:
+        def ask(function: Callable[..., PyTree], x: np.ndarray) -> PyTree:
+            found = _evaluate(function, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
+            return jax.tree.map(np.asarray, found)
+
+        x = self.init + np.random.default_rng(0).standard_normal(self.dim)
         with jax.enable_x64(True):
-            raw = self._rows()
-            zero = jnp.zeros(self.dim)
-
-            def expand(shard: Shard) -> Quadratic:
-                gradient = jax.grad(self.potential.value, argnums=1)
-                hessian = jax.jacfwd(gradient, argnums=1)(shard, zero)
-                return Quadratic(hessian, -gradient(shard, zero))
-
-            form = jax.jit(lambda shards: jax.lax.map(expand, shards, batch_size=1024))(raw)
-            return Quadratic(*(np.asarray(part) for part in form[:2]))
+            form, found = ask(_expansion, np.zeros(self.dim)), ask(_gradient, x)
+        expected = np.einsum("nij,j->ni", form.hessian, x) - form.linear
+        error = np.abs(found - expected).max(axis=1)
+        allowed = 1e-6 * (1.0 + np.abs(expected).max(axis=1))
+        # written so that NaN counts as a violation
+        if not (error <= allowed).all():
+            place = int(np.argmax(~(error <= allowed)))
+            raise ValueError(
+                f"quadratic=True, but the potential of agent {self.held[place]} is not quadratic: "
+                f"its gradient is off by {error[place]:.3g}"
+            )
+        return form
 
     @cached_property
     def _spectral_form(self) -> Quadratic:
         form = self._quadratic_form
         return Quadratic(*form[:2], *np.linalg.eigh(form.hessian))
 
-    def stacked(self, *, spectral: bool = False) -> Shard:
-        """All agents' shards stacked on a leading agent axis, as device arrays of the present float width.
+    def stacked(self, *, spectral: bool = False, agents: Sequence[int] | None = None, rows: int | None = None) -> Shard:
+        """Agents' shards stacked on a leading agent axis, as device arrays of the present float width.
 
         Parameters
         ----------
         spectral
             Also the eigenvectors of quadratic potentials, which closed-form proximal steps use.
+        agents
+            Whose shards, in this order; None: those of all.
+        rows
+            Rows to fill up to, at least those of the longest of these shards; None: as many as that. Shards that do
+            not split are left as they are.
         """
-        form = None
+        agents = range(self.num_agents) if agents is None else agents
+        self._require(agents)
+        if self.held != tuple(agents):
+            return self.alone(*agents).stacked(spectral=spectral, agents=agents, rows=rows)
+        shards = self._rows()
+        if rows is not None and self.splits:
+            longest = int(self.sizes.argmax())
+            if rows < self.sizes[longest]:
+                raise ValueError(
+                    f"rows must be at least those of the longest shard, {self.sizes[longest]} of agent "
+                    f"{self.held[longest]}; found {rows}"
+                )
+            shards = shards._replace(rows=padded(self._read, rows))
         if self.quadratic:
-            form = self._spectral_form if spectral else self._quadratic_form
-        return self._rows()._replace(quadratic=jax.tree.map(jnp.asarray, form))
+            shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
+        return jax.tree.map(jnp.asarray, shards)
 
-    def _check_quadratic(self) -> None:
-        form = self._quadratic_form
-        x = self.init + np.random.default_rng(0).standard_normal(self.dim)
-        expected = np.einsum("nij,j->ni", form.hessian, x) - form.linear
+    def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:
+        """`function(potential, shard, *arguments, *own_i)` of every agent, evaluated where its data lies.
+
+        What it returns is all that leaves the agent, so that it is better a number than a matrix.
+
+        Parameters
+        ----------
+        function
+            A function of a module, or a `functools.partial` of one, that JAX can trace; it runs in double precision.
+        arguments
+            Arrays that are the same for all agents.
+        own
+            Arrays with a leading agent axis; each agent is given its row.
+
+        Returns
+        -------
+        pytree
+            What the function returns, as arrays of NumPy with a leading agent axis: of all agents, or where this
+            posterior is `alone`, of those it holds.
+        """
+        if self.holders is not None:
+            return self.holders.each(function, arguments, own)
+        shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
+        # derivatives of many parameters take memory: one agent after another
+        at_once = None if self.dim > _NEWTON_DIM else _AGENTS_AT_ONCE
         with jax.enable_x64(True):
-            found = np.asarray(self._map(jax.grad(self.potential.value, argnums=1), x))
-        error = np.abs(found - expected).max(axis=1)
-        allowed = 1e-6 * (1.0 + np.abs(expected).max(axis=1))
-        # written so that NaN counts as a violation
-        if not (error <= allowed).all():
-            agent = int(np.argmax(~(error <= allowed)))
-            raise ValueError(
-                f"quadratic=True, but the potential of agent {agent} is not quadratic: "
-                f"its gradient is off by {error[agent]:.3g}"
-            )
-
-    def _map(self, function: Callable[[Shard, Array], PyTree], x: np.ndarray) -> PyTree:
-        return jax.jit(jax.vmap(function, in_axes=(0, None)))(self._rows(), jnp.asarray(x))
+            found = _evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
+            return jax.tree.map(np.asarray, found)
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """Gradients of all potentials at one position, shape (agent, dim), in double precision."""
-        with jax.enable_x64(True):
-            return np.asarray(self._map(jax.grad(self.potential.value, argnums=1), np.asarray(x, np.float64)))
+        return self.each(_gradient, np.asarray(x, np.float64))
 
     def hessians(self, x: np.ndarray | None = None) -> np.ndarray:
         """Hessians of all potentials at one position (default: init), shape (agent, dim, dim), in double precision."""
-        if self.quadratic:
-            return np.asarray(self._quadratic_form.hessian)
-        with jax.enable_x64(True):
-            at = np.asarray(self.init if x is None else x, np.float64)
-            return np.asarray(self._map(jax.hessian(self.potential.value, argnums=1), at))
+        return self.each(_hessian, np.asarray(self.init if x is None else x, np.float64))
 
     def logdensity(self, x: Float[Array, " dim"]) -> Array:
         """Log density of the pooled posterior, up to a constant, at a flat position; differentiable."""
-        values = jax.vmap(self.potential.value, in_axes=(0, None))(self._rows(), x)
+        values = jax.vmap(self.potential.value, in_axes=(0, None))(self._pooled(), x)
         return -jnp.sum(values)
 
     def mode(self) -> np.ndarray:
@@ -274,7 +410,7 @@ class Posterior:
         if self.quadratic:
             return self.exact().mean
         with jax.enable_x64(True):
-            shards = self._rows()
+            shards = self._pooled()
 
             def total(x: Array) -> Array:
                 return jnp.sum(jax.vmap(self.potential.value, in_axes=(0, None))(shards, x))
@@ -316,6 +452,7 @@ class Posterior:
         """
         if not self.quadratic:
             raise TypeError("only Gaussian posteriors have an exact() law; use laplace() for an approximation")
+        self._require(range(self.num_agents))
         form = self._quadratic_form
         precision = form.hessian.sum(axis=0)
         smallest = np.linalg.eigvalsh(precision)[0]
@@ -355,13 +492,13 @@ def _names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...
     return tuple(names)
 
 
-def _splits(log_likelihood: Partial, params: PyTree, shards: Sequence[PyTree]) -> bool:
-    shape = jax.eval_shape(log_likelihood, params, shards[0])
+def _splits(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
+    shape = jax.eval_shape(log_likelihood, params, shard)
     if not hasattr(shape, "shape"):
         raise ValueError(f"log_likelihood must return one array, found {type(shape).__name__}")
     if shape.shape == ():
         return False
-    leading = jax.tree.leaves(shards[0])[0].shape[:1]
+    leading = jax.tree.leaves(shard)[0].shape[:1]
     if len(leading) == 1 and shape.shape == leading:
         return True
     raise ValueError(
@@ -369,51 +506,40 @@ def _splits(log_likelihood: Partial, params: PyTree, shards: Sequence[PyTree]) -
     )
 
 
-def _check_leaves(shards: Sequence[PyTree]) -> None:
-    structure: Any = jax.tree.structure(shards[0])
-    if structure.num_leaves == 0:
-        raise ValueError("shard of agent 0 holds no array")
-    reference = [leaf.shape[1:] for leaf in jax.tree.leaves(shards[0])]
-    for agent, shard in enumerate(shards):
-        if jax.tree.structure(shard) != structure:
-            raise ValueError(
-                f"shards must be built alike: agent {agent} has {jax.tree.structure(shard)}, agent 0 has {structure}"
-            )
-        for leaf, trailing in zip(jax.tree.leaves(shard), reference, strict=True):
-            if leaf.ndim > 0 and leaf.shape[0] == 0:
-                raise ValueError(f"shard of agent {agent} is empty: an array of it has shape {leaf.shape}")
-            if leaf.shape[1:] != trailing:
-                raise ValueError(
-                    f"shards of different columns: agent {agent} has rows of shape {leaf.shape[1:]}, agent 0 {trailing}"
-                )
-            if leaf.dtype.kind not in "fiub":
-                raise ValueError(f"shard of agent {agent} must hold numbers, found dtype {leaf.dtype}")
-            if leaf.dtype.kind in "iu" and np.abs(leaf.astype(np.float64)).max() > 2**31 - 1:
-                raise ValueError(f"shard of agent {agent} holds whole numbers beyond 32 bits; pass them as floats")
-            if not np.isfinite(leaf).all():
-                where = [int(i) for i in np.argwhere(~np.isfinite(leaf))[0]]
-                raise ValueError(f"shard of agent {agent} holds NaN or infinity, first at index {where}")
+# --- what agents are asked for, see `Posterior.each` ---
 
 
-def _check_rows(shards: Sequence[PyTree]) -> np.ndarray:
-    sizes = np.zeros(len(shards), dtype=np.int64)
-    for agent, shard in enumerate(shards):
-        if any(leaf.ndim == 0 for leaf in jax.tree.leaves(shard)):
-            raise ValueError(f"shard of agent {agent} holds a single number: every array needs an axis of rows")
-        lengths = {len(leaf) for leaf in jax.tree.leaves(shard)}
-        if len(lengths) > 1:
-            raise ValueError(f"arrays in the shard of agent {agent} differ in rows: {sorted(lengths)}")
-        sizes[agent] = lengths.pop()
-    return sizes
+@partial(jax.jit, static_argnames=("function", "at_once"))
+def _evaluate(
+    function: Callable[..., PyTree],
+    potential: Potential,
+    shards: Shard,
+    arguments: tuple[Any, ...],
+    own: tuple[Any, ...],
+    at_once: int | None,
+) -> PyTree:
+    """Call a function of one agent's potential for stacked agents."""
+
+    def one(stacked: tuple[Shard, tuple[Any, ...]]) -> PyTree:
+        shard, own_i = stacked
+        return function(potential, shard, *arguments, *own_i)
+
+    return jax.lax.map(one, (shards, own), batch_size=at_once)
 
 
-def _check_one_shape(shards: Sequence[PyTree]) -> np.ndarray:
-    reference = [leaf.shape for leaf in jax.tree.leaves(shards[0])]
-    for agent, shard in enumerate(shards):
-        found = [leaf.shape for leaf in jax.tree.leaves(shard)]
-        if found != reference:
-            raise ValueError(
-                "a scalar log_likelihood needs shards of one shape (return one number a row to allow unequal "
-                f"shards): agent {agent} has {found}, agent 0 has {reference}"
-            )
-    return np.ones(len(shards), dtype=np.int64)
+def _count(potential: Potential, shard: Shard) -> tuple[Array, Array]:
+    return jnp.asarray(shard.size), jnp.asarray(potential.splits)
+
+
+def _gradient(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    # not by the quadratic form, which is checked against it
+    return jax.grad(potential.value, argnums=1)(shard, x)
+
+
+def _hessian(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
+    return potential.hessian(shard, x)
+
+
+def _expansion(potential: Potential, shard: Shard, zero: Float[Array, " dim"]) -> Quadratic:
+    gradient = jax.grad(potential.value, argnums=1)
+    return Quadratic(jax.jacfwd(gradient, argnums=1)(shard, zero), -gradient(shard, zero))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from .network import Network
-from .posterior import Posterior
+from .posterior import Posterior, Potential, Shard
 from .samplers.d_admms import DADMMS
 
 # Exchanges between two looks at whether the agents agree.
@@ -53,18 +55,13 @@ def agree_on_mode(post: Posterior, network: Network, *, tolerance: float = 0.01)
     ArithmeticError
         The agents did not agree in 50,000 exchanges: the posterior may have no mode.
     """
-    from .engines.local import LocalEngine
-
-    curvature = post.hessians()
-    curvature = np.where(np.isfinite(curvature), curvature, 0.0)
-    largest = np.linalg.eigvalsh(curvature)[:, -1]
+    largest, diagonal = post.each(_scales, post.init)
     # the penalty that weighs an agent's ties as much as its own potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
-    method = DADMMS(rho, temperature=0.0)
-    engine = LocalEngine(post, network, method, chains=1, seed=0, keep=np.arange(post.num_agents))
+    engine = _machine(post, network, DADMMS(rho, temperature=0.0))
     carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
     width = engine.message_bytes(carry)
-    root = np.sqrt(np.maximum(np.diagonal(curvature.sum(axis=0)), np.finfo(float).tiny))
+    root = np.sqrt(np.maximum(diagonal.sum(axis=0), np.finfo(float).tiny))
     for exchanges in range(_BLOCK, _MAX_EXCHANGES + 1, _BLOCK):
         carry = engine.advance(carry, _BLOCK)
         x, p = (np.asarray(part, np.float64)[:, :, 0] for part in (carry.state.position, carry.state.dual))
@@ -78,3 +75,18 @@ def agree_on_mode(post: Posterior, network: Network, *, tolerance: float = 0.01)
         f"the agents found no common minimiser in {_MAX_EXCHANGES} exchanges: they are still {apart:.3g} apart, in "
         "units of the posterior's scale; does the posterior have a mode?"
     )
+
+
+def _scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
+    """The largest eigenvalue of an agent's Hessian, and its diagonal; entries that are not finite count as 0."""
+    hessian = potential.hessian(shard, x)
+    hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
+    return jnp.linalg.eigvalsh(hessian)[-1], jnp.diagonal(hessian)
+
+
+def _machine(post: Posterior, network: Network, method: DADMMS) -> Any:
+    if post.holders is not None:
+        return post.holders.machine(post, network, method, chains=1, seed=0)
+    from .engines.local import LocalEngine
+
+    return LocalEngine(post, network, method, chains=1, seed=0, keep=np.arange(post.num_agents))

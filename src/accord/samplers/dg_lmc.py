@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..checks import one_an_agent, positive, whole_numbers
-from ..conditional import curvatures
+from ..conditional import curvatures, largest_curvature
 from ..network import Network
-from ..posterior import Posterior
+from ..posterior import Posterior, Potential, Shard
 from ..pytree import pytree, static
 from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
 
@@ -210,7 +210,7 @@ class DGLMC(Sampler):
         if self.operators is None:
             return curvatures(post)
         _, inverse = self._padded(post.dim)
-        return np.linalg.eigvalsh(np.einsum("nik,nij,njl->nkl", inverse, post.hessians(), inverse))[:, -1]
+        return post.each(largest_curvature, post.init, own=(inverse,))
 
     def _check_operators(self, post: Posterior) -> None:
         if self.operators is None:
@@ -230,16 +230,20 @@ class DGLMC(Sampler):
             )
         A, inverse = self._padded(post.dim)
         x = post.init + np.random.default_rng(0).standard_normal(post.dim)
-        gradients = post.gradients(x)
-        outside = np.abs(np.einsum("nij,nj->ni", np.eye(post.dim) - inverse @ A, gradients)).max(axis=1)
-        scale = 1e-6 * (1.0 + np.abs(gradients).max(axis=1))
-        if (outside > scale).any():
-            agent = int(np.argmax(outside / scale))
+        outside = post.each(_outside, x, own=(np.eye(post.dim) - inverse @ A,))
+        if (outside > 1e-6).any():
+            agent = int(np.argmax(outside))
             raise ValueError(
-                f"the potential of agent {agent} depends on more than A_i x: its gradient has a part of size "
+                f"the potential of agent {agent} depends on more than A_i x: its gradient has a part of relative size "
                 f"{outside[agent]:.3g} outside the rows of its operator (a proper prior does this; "
                 "give it to an agent of its own)"
             )
+
+
+def _outside(potential: Potential, shard: Shard, x: Array, projector: Array) -> Array:
+    """The part of an agent's gradient that a projector leaves, relative to the whole."""
+    gradient = potential.gradient(shard, x)
+    return jnp.abs(projector @ gradient).max() / (1.0 + jnp.abs(gradient).max())
 
 
 def _times(A: Any, x: Array) -> Array:
