@@ -10,6 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -31,15 +32,16 @@ class Table:
 
     Parameters
     ----------
-    shards : list of (array, array)
-        For each agent its covariates X_i, shape (row, dim), and its responses y_i, shape (row,), float64.
+    shards : list of (array, array), or of functions
+        For each agent its covariates X_i, shape (row, dim), and its responses y_i, shape (row,), float64; or a
+        function that reads them (`at_sites`).
     columns : tuple of str
         The names of the columns of X, ``"intercept"`` first if it was added.
     sites : tuple of str
         The names of the agents, in the order of the shards.
     """
 
-    shards: list[tuple[np.ndarray, np.ndarray]]
+    shards: list[Any]
     columns: tuple[str, ...]
     sites: tuple[str, ...]
 
@@ -151,9 +153,79 @@ def read(
     if standardise:
         X = _standardised(X, names)
     if intercept:
-        X = np.column_stack([np.ones(len(X)), X])
+        X = _with_ones(X)
         names = ["intercept", *names]
     return Table([(X[part], y[part]) for part in parts], tuple(names), sites)
+
+
+def at_sites(
+    files: Sequence[str | os.PathLike[str]],
+    *,
+    target: str,
+    columns: Sequence[str],
+    intercept: bool = True,
+) -> Table:
+    """Name one CSV file an agent, to be read at its site only.
+
+    Nothing is read here: the shards are functions that a model calls where an agent's data is needed. So the columns
+    have to be named, and nothing is pooled. Columns are not standardised, as that takes the mean and the spread over
+    all sites: agree on units, or standardise at the sites, and give the model a prior that fits them.
+
+    Parameters
+    ----------
+    files : sequence of str or path
+        The file of each agent, by its name where it is read: ``~`` and relative paths are those of that process. Two
+        sites may use the same name.
+    target : str
+        The column of the response.
+    columns : sequence of str
+        The columns of X, in this order.
+    intercept : bool, default True
+        Put a column of ones first.
+
+    Returns
+    -------
+    Table
+        Functions that read the shards, names of the columns, names of the agents (after the files).
+
+    Raises
+    ------
+    ValueError
+        If `files` is a pattern or empty, or `columns` is empty, names a column twice or the target.
+        What is wrong with a file is raised where it is read, as by `read`.
+
+    Examples
+    --------
+    >>> table = at_sites(["~/north.csv", "~/south.csv"], target="ill", columns=["age", "dose"])
+    >>> table.sites, table.columns
+    (('north', 'south'), ('intercept', 'age', 'dose'))
+    >>> post = accord.models.logistic_regression(table.shards, names=table.columns)  # doctest: +SKIP
+    """
+    if isinstance(files, str | os.PathLike):
+        raise ValueError(
+            f"files must list one file an agent, found {os.fspath(files)!r}: what a pattern matches is known only "
+            "where the files lie"
+        )
+    if isinstance(columns, str):
+        raise ValueError(f"columns must be a list of names, found {columns!r}")
+    if len(files) == 0:
+        raise ValueError("files is an empty list")
+    _check_chosen(columns, target)
+    _check_intercept("columns", columns, target, intercept)
+    read_one = partial(_read_site, target=target, columns=tuple(columns), intercept=intercept)
+    names = ("intercept", *columns) if intercept else tuple(columns)
+    return Table([partial(read_one, os.fspath(file)) for file in files], names, _site_names([Path(f) for f in files]))
+
+
+def _read_site(
+    file: str, target: str, columns: tuple[str, ...], intercept: bool
+) -> tuple[Float[np.ndarray, "row dim"], Float[np.ndarray, " row"]]:
+    path = Path(os.path.expanduser(file))
+    frame = _frame(path, None)
+    names = _covariates([frame], [path], target, None, columns, intercept)
+    rows = _matrix(frame, path, [*names, target])
+    X, y = rows[:, :-1], rows[:, -1]
+    return (_with_ones(X) if intercept else X), y
 
 
 # --- split rules: each covers all rows exactly once, none of the parts empty ---
@@ -313,8 +385,12 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
 
 
 def _site_names(paths: list[Path]) -> tuple[str, ...]:
-    stems = tuple(path.stem for path in paths)
-    return stems if len(set(stems)) == len(stems) else tuple(map(str, paths))
+    stems, whole = tuple(path.stem for path in paths), tuple(map(str, paths))
+    for names in (stems, whole):
+        if len(set(names)) == len(names):
+            return names
+    # the same path on different machines
+    return tuple(f"agent {i}" for i in range(len(paths)))
 
 
 def _by_site(frame: pd.DataFrame, path: Path, site: str) -> tuple[tuple[str, ...], Parts]:
@@ -374,20 +450,28 @@ def _covariates(
             raise ValueError(f"{paths[0]}: column {number} has no name; name it, or choose with columns")
     else:
         names = list(columns)
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if twice:
-            raise ValueError(f"columns lists {twice[0]!r} more than once")
-        if target in names:
-            raise ValueError(f"columns lists the target {target!r}")
+        _check_chosen(names, target)
     for path, header in zip(paths, headers, strict=True):
         for name in [target, *([] if site is None else [site]), *names]:
             if name not in header:
                 raise _missing_column(path, name, header)
-    if intercept and "intercept" in names:
-        raise ValueError(f"{paths[0]} has a column 'intercept' already; pass intercept=False or leave it out")
-    if not names and not intercept:
-        raise ValueError(f"{paths[0]} has no covariate beside the target {target!r}, and intercept is False")
+    _check_intercept(paths[0], names, target, intercept)
     return names
+
+
+def _check_chosen(columns: Sequence[str], target: str) -> None:
+    twice = [name for name, times in Counter(columns).items() if times > 1]
+    if twice:
+        raise ValueError(f"columns lists {twice[0]!r} more than once")
+    if target in columns:
+        raise ValueError(f"columns lists the target {target!r}")
+
+
+def _check_intercept(where: str | Path, names: Sequence[str], target: str, intercept: bool) -> None:
+    if intercept and "intercept" in names:
+        raise ValueError(f"{where} has a column 'intercept' already; pass intercept=False or leave it out")
+    if not names and not intercept:
+        raise ValueError(f"{where} has no covariate beside the target {target!r}, and intercept is False")
 
 
 def _missing_column(path: Path, name: str, header: Sequence[str]) -> ValueError:
@@ -424,6 +508,10 @@ def _matrix(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> Float[np.n
             found = f"{text!r}, which is not a finite number," if text.strip() else "no value"
             raise ValueError(f"{path}: column {name!r} has {found} in row {bad[0] + 1} below the header")
     return matrix
+
+
+def _with_ones(X: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, "row dim"]:
+    return np.column_stack([np.ones(len(X)), X])
 
 
 def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Float[np.ndarray, "row dim"]:

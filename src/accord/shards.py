@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from jaxtyping import PyTree
 
 from .errors import DataError
 
-# A shard as the user gives it: a pytree of arrays, or what is read where the data lies.
-Source = Any | Callable[[], Any] | str | os.PathLike[str]
+# A shard as the user gives it: a pytree of arrays, or a function or path that is read where the data lies.
+Source = Any
 # Shards by the number of the agent that owns them.
 Shards = dict[int, Any]
 
