@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from .checks import whole_number
-from .engines.arrays import ArrayEngine
+from .engines.engine import Builder, Engine
 from .engines.local import LocalEngine
 from .engines.mesh import MeshEngine
 from .errors import DivergenceError, unknown_name_error
+from .fingerprint import fingerprint
 from .initial import starting_law
 from .network import Network
 from .posterior import Posterior
@@ -24,7 +26,7 @@ from .run import Run, Traffic
 from .sampler import Prepared, Sampler
 from .schedules import at
 
-ENGINES: dict[str, type[ArrayEngine]] = {"local": LocalEngine, "mesh": MeshEngine}
+ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine}
 
 # Seconds of one chunk of rounds: how often progress is shown and Ctrl-C is heard.
 _CHUNK_SECONDS = 0.5
@@ -45,7 +47,7 @@ def sample(
     chains: int = 4,
     seed: int = 0,
     init: Any = None,
-    engine: str = "local",
+    engine: str | Builder = "local",
     keep: str | Sequence[int] = "agents",
     progress: bool | None = None,
 ) -> Run:
@@ -69,7 +71,8 @@ def sample(
         Where agents start: None (the posterior's init), an array of shape (dim,), (agent, dim) or
         (chain, agent, dim), an `accord.Gaussian` that every agent and chain draws from on its own, or one an agent.
     engine
-        "local": all agents on one device; "mesh": spread over all devices that JAX sees.
+        "local": all agents on one device; "mesh": spread over all devices that JAX sees; or a builder of engines, see
+        `accord.engines.engine`.
     keep
         "agents": the draws of every agent; "average": none, only the average; or a sequence of agent numbers. Memory
         depends on what is kept only. The average is always kept.
@@ -91,10 +94,9 @@ def sample(
     """
     draws, burn_in = whole_number("draws", draws, 1), whole_number("burn_in", burn_in, 0)
     thin, chains = whole_number("thin", thin, 1), whole_number("chains", chains, 1)
-    if engine not in ENGINES:
-        raise unknown_name_error("engine", engine, ENGINES)
+    builder = _builder(engine)
     check_fit(post, net, sampler)
-    sampler = sampler.resolved(post, net)
+    given, sampler = sampler, sampler.resolved(post, net)
     check_step(post, net, sampler)
     if burn_in < sampler.least_burn_in():
         raise ValueError(
@@ -103,9 +105,12 @@ def sample(
         )
     kept = _kept_agents(keep, net.num_agents)
     means, factors = _start_positions(init, post, chains)
-    machine = ENGINES[engine](post, net, sampler, chains=chains, seed=seed, keep=kept)
+    numbers = {"seed": seed, "chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws}
+    settings = {"engine": _engine_name(engine), **numbers, "keep": kept, "init": init}
+    common = fingerprint(post, net, given, **settings)
+    machine = builder.build(post, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
     tape = _Tape(post, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
-    with ProgressBar(type(sampler).__name__, burn_in + draws * thin, progress) as bar:
+    with closing(machine), ProgressBar(type(sampler).__name__, burn_in + draws * thin, progress) as bar:
         try:
             _drive(machine, machine.start(means, factors), tape, bar)
         except KeyboardInterrupt:
@@ -117,6 +122,20 @@ def sample(
     if complaint:
         warnings.warn(complaint, stacklevel=2)
     return run
+
+
+def _builder(engine: str | Builder) -> Builder:
+    if not isinstance(engine, str):
+        if not callable(getattr(engine, "build", None)):
+            raise TypeError(f"engine must be a name or have a method `build`, found {engine!r}")
+        return engine
+    if engine not in ENGINES:
+        raise unknown_name_error("engine", engine, ENGINES)
+    return ENGINES[engine]
+
+
+def _engine_name(engine: str | Builder) -> str:
+    return engine if isinstance(engine, str) else type(engine).__name__.lower()
 
 
 def check_fit(post: Posterior, net: Network, sampler: Sampler) -> None:
@@ -256,7 +275,7 @@ class _Tape:
         )
 
 
-def _drive(machine: ArrayEngine, carry: Any, tape: _Tape, bar: ProgressBar) -> None:
+def _drive(machine: Engine, carry: Any, tape: _Tape, bar: ProgressBar) -> None:
     """Run burn-in and draws in chunks of about equal time, recording to the tape."""
     tape.message_bytes = machine.message_bytes(carry)
     _require_finite(machine, carry, carry, 0, tape)
@@ -280,7 +299,7 @@ def _drive(machine: ArrayEngine, carry: Any, tape: _Tape, bar: ProgressBar) -> N
 class _Chunk:
     """How many rounds to run between two looks at the clock."""
 
-    def __init__(self, machine: ArrayEngine) -> None:
+    def __init__(self, machine: Engine) -> None:
         self.machine, self.rounds = machine, 32
 
     def size(self, left: int, least: int = 1) -> int:
@@ -299,25 +318,16 @@ class _Chunk:
         return result
 
 
-def _require_finite(
-    machine: ArrayEngine, before: Any, after: Any, rounds: int, tape: _Tape, records: Any = None
-) -> None:
+def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape: _Tape, records: Any = None) -> None:
     """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
-    if machine.finite(after).all():
+    trouble = machine.trouble(before, after, rounds)
+    if trouble is None:
         return
     if rounds == 0:
         raise ValueError("init is too large for the float width of the run: it became infinite")
-    # the rounds are deterministic, so bisection over re-runs finds the first bad one
-    good, bad = 0, rounds
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if machine.finite(machine.advance(before, middle)).all():
-            good = middle
-        else:
-            bad = middle
-    agent = int(np.argmin(machine.finite(machine.advance(before, bad))))
+    agent, bad = trouble
     if records is not None:
-        tape.append(records, good // tape.thin)
+        tape.append(records, (bad - 1) // tape.thin)
     last = tape.rounds + bad - 1
     tape.rounds += bad
     why = tape.sampler.failure(tape.prepared, agent)

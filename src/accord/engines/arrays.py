@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import abc
+import json
 import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..checkpoint import Shelf
+from ..fingerprint import claim, combined
 from ..network import Network
 from ..posterior import Posterior
 from ..sampler import Sampler
+from .engine import Trouble
 from .loop import Carry, Records
 from .rounds import Problem, everywhere
 
@@ -39,14 +44,25 @@ class ArrayEngine(abc.ABC):
         From 0 to 2**64 - 1.
     keep
         Indices of the agents whose draws are recorded, shape (kept,).
+    fingerprint
+        What all processes of the run have in common; only a run that is saved needs one.
     """
 
     # Recorded draws held on the device before they are copied out, in bytes.
     buffer_bytes = 64 * 2**20
 
     def __init__(
-        self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int, keep: np.ndarray
+        self,
+        post: Posterior,
+        network: Network,
+        sampler: Sampler,
+        *,
+        chains: int,
+        seed: int,
+        keep: np.ndarray,
+        fingerprint: dict[str, str] | None = None,
     ) -> None:
+        self.fingerprint = fingerprint or {}
         self.prepared = sampler.prepare(post, network)
         self.num_agents = network.num_agents
         self.problem = self._problem(post, network, sampler, seed)
@@ -56,6 +72,11 @@ class ArrayEngine(abc.ABC):
         dtype = self.problem.degree.dtype
         per_draw = chains * post.dim * (keep.size + 1) * dtype.itemsize
         self.capacity = int(np.clip(self.buffer_bytes // per_draw, 1, 1024))
+
+    @classmethod
+    def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
+        """The engine, as `engine.Builder` has it."""
+        return cls(post, network, sampler, **options)
 
     @abc.abstractmethod
     def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
@@ -70,8 +91,12 @@ class ArrayEngine(abc.ABC):
         """An array with a row an agent, on the engine's devices."""
 
     def agreed(self, number: float) -> float:
-        """One process' number for all the processes of a run, which must make their decisions alike."""
+        """The smallest of all processes' numbers, so that all of them decide alike."""
         return number
+
+    def _everyones(self, text: str) -> list[str]:
+        """The texts of all processes."""
+        return [text]
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> Carry:
         """Before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim) or None."""
@@ -101,7 +126,21 @@ class ArrayEngine(abc.ABC):
         )
         return carry, jax.tree.map(lambda leaf: np.asarray(leaf)[:draws], records)
 
-    def finite(self, carry: Carry) -> np.ndarray:
+    def trouble(self, before: Carry, after: Carry, rounds: int) -> Trouble | None:
+        """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""
+        if self._finite(after).all():
+            return None
+        # the rounds are deterministic, so bisection over re-runs finds the first bad one
+        good, bad = 0, rounds
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self._finite(self.advance(before, middle)).all():
+                good = middle
+            else:
+                bad = middle
+        return Trouble(int(np.argmin(self._finite(self.advance(before, bad)))), bad)
+
+    def _finite(self, carry: Carry) -> np.ndarray:
         """Whether each agent's position is finite in all chains, shape (agent,)."""
         return np.asarray(self.programs.finite(self.problem, carry))[: self.num_agents]
 
@@ -112,3 +151,57 @@ class ArrayEngine(abc.ABC):
         )
         leaves = jax.tree.leaves(messages)
         return sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves)
+
+    def save(self, carry: Carry, folder: Path) -> None:
+        """Write this process' part of a carry below a checkpoint folder."""
+        arrays = {}
+        for path, leaf in jax.tree.leaves_with_path(carry):
+            for shard in leaf.addressable_shards:
+                arrays[_part_name(path, shard.index)] = np.asarray(shard.data)
+        self._shelf(folder).write(int(carry.round), arrays)
+
+    def saved(self, folder: Path) -> list[int]:
+        """The rounds, ascending, whose carry every process has whole below the folder, which is claimed."""
+        rounds, complaint = [], ""
+        try:
+            claim(process_folder(folder), {**self.fingerprint, "processes": self._layout()})
+            rounds = self._shelf(folder).rounds()
+        except (ValueError, OSError) as error:
+            complaint = str(error)
+        everyones = [json.loads(text) for text in self._everyones(json.dumps([complaint, rounds]))]
+        for found, _ in everyones:
+            if found:
+                raise ValueError(found)
+        return sorted(set.intersection(*(set(rounds) for _, rounds in everyones)))
+
+    def load(self, carry: Carry, folder: Path, round: int) -> Carry:
+        """The carry of a saved round, given any carry of the same run."""
+        arrays = self._shelf(folder).read(round)
+
+        def restored(path: Any, leaf: Array) -> Array:
+            parts = [
+                jax.device_put(arrays[_part_name(path, shard.index)], shard.device) for shard in leaf.addressable_shards
+            ]
+            return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
+
+        return jax.tree.map_with_path(restored, carry)
+
+    def close(self) -> None:  # noqa: B027 - nothing is held beyond the engine's own life
+        """Give back what the engine holds."""
+
+    def _shelf(self, folder: Path) -> Shelf:
+        return Shelf(process_folder(folder) / "states", combined(self.fingerprint))
+
+    def _layout(self) -> str:
+        """How many processes and devices the rows of the carry are spread over."""
+        return "1 with 1 device"
+
+
+def process_folder(folder: Path) -> Path:
+    """Where this process writes: no two need to share a disk."""
+    return Path(folder) / f"process-{jax.process_index()}"
+
+
+def _part_name(path: Any, index: tuple[slice, ...]) -> str:
+    """A name for a device's part of an array; devices that hold the same part share it."""
+    return f"{jax.tree_util.keystr(path)}@{','.join(str(part.start or 0) for part in index)}"

@@ -183,7 +183,10 @@ class MeshEngine(ArrayEngine):
     def agreed(self, number: float) -> float:
         if jax.process_count() == 1:
             return number
-        return float(multihost_utils.broadcast_one_to_all(np.float32(number)))
+        return float(multihost_utils.process_allgather(np.float32(number)).min())
+
+    def _layout(self) -> str:
+        return f"{jax.process_count()} with {jax.device_count()} devices"
 
     def _put(self, whole: Any, spec: P) -> Array:
         """An array on the devices, of which every process holds the whole."""

@@ -1,0 +1,92 @@
+"""What `sample` asks of an engine, whatever carries the messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..network import Network
+from ..posterior import Posterior
+from ..sampler import Prepared, Sampler
+
+
+class Trouble(NamedTuple):
+    """Where a position first was not finite."""
+
+    agent: int
+    # rounds of the chunk until then, the bad one included
+    rounds: int
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """One run: its agents, wherever they are, and the rounds they make together.
+
+    A carry is what goes from round to round; only the engine looks into it, except that `carry` before any round may
+    be used again. Where several processes run together, each calls every method, in the same order.
+    """
+
+    # What the method worked out before round 0.
+    prepared: Prepared
+    num_agents: int
+    # The most draws that `record` takes in one call.
+    capacity: int
+
+    def start(self, means: np.ndarray, factors: np.ndarray | None) -> Any:
+        """The carry before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim)."""
+
+    def advance(self, carry: Any, rounds: int) -> Any:
+        """The carry after some rounds of which nothing is kept."""
+
+    def record(self, carry: Any, draws: int, thin: int) -> tuple[Any, Any]:
+        """The carry after `draws * thin` rounds, and `loop.Records` of every `thin`-th as host arrays."""
+
+    def trouble(self, before: Any, after: Any, rounds: int) -> Trouble | None:
+        """Where a position first was not finite in the `rounds` from one carry to the other; None if nowhere.
+
+        With no rounds between them it is the carry itself that is looked at.
+        """
+
+    def message_bytes(self, carry: Any) -> int:
+        """Bytes of the message that one agent of one chain sends in one exchange."""
+
+    def agreed(self, number: float) -> float:
+        """The smallest of all processes' numbers, so that all of them decide alike."""
+
+    def save(self, carry: Any, folder: Path) -> None:
+        """Write this process' part of a carry below a checkpoint folder."""
+
+    def saved(self, folder: Path) -> list[int]:
+        """The rounds, ascending, whose carry every process or agent has whole below the folder; the folder is claimed.
+
+        Raises
+        ------
+        ValueError
+            In all processes, if what one of them finds belongs to another run, as `fingerprint.claim` tells it.
+        """
+
+    def load(self, carry: Any, folder: Path, round: int) -> Any:
+        """The carry of a saved round, given any carry of the same run."""
+
+    def close(self) -> None:
+        """Give back what the engine holds: processes, sockets; whether the run went well or not."""
+
+
+@runtime_checkable
+class Builder(Protocol):
+    """Makes engines of one kind."""
+
+    def build(
+        self,
+        post: Posterior,
+        network: Network,
+        sampler: Sampler,
+        *,
+        chains: int,
+        seed: int,
+        keep: np.ndarray,
+        fingerprint: dict[str, str],
+    ) -> Engine:
+        """An engine for one run; see `ArrayEngine` for the arguments."""
