@@ -1,3 +1,4 @@
+import pickle
 import re
 
 import numpy as np
@@ -407,3 +408,53 @@ def test_splits_that_do_not_fit(regression):
         data.split("iid", X, y, 0, 0)
     with raises("200 rows are too few for 201 agents"):
         data.split("iid", X, y, 201, 0)
+
+
+# --- files that are read at their sites ---
+
+
+def test_files_at_sites_are_read_when_called(tmp_path, monkeypatch):
+    table = data.at_sites(["north.csv", "~/south.csv"], target="y", columns=["b", "a"])
+    assert (table.columns, table.sites) == (("intercept", "b", "a"), ("north", "south"))
+    write(tmp_path / "north.csv", "a,y,c,b\n1,0,x,2\n3,1,x,4\n")
+    write(tmp_path / "south.csv", "b,a,y\n5,6,1\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (X, y), (at_home, _) = (read() for read in pickle.loads(pickle.dumps(table.shards)))
+    np.testing.assert_array_equal(X, [[1, 2, 1], [1, 4, 3]])
+    np.testing.assert_array_equal(y, [0, 1])
+    np.testing.assert_array_equal(at_home, [[1, 5, 6]])
+    plain = data.at_sites(["north.csv"], target="y", columns=["a"], intercept=False)
+    np.testing.assert_array_equal(plain.shards[0]()[0], [[1], [3]])
+
+
+def test_sites_may_use_one_name_for_their_files():
+    assert data.at_sites(["/data/own.csv"] * 2, target="y", columns=["x"]).sites == ("agent 0", "agent 1")
+    assert data.at_sites(["n/own.csv", "s/own.csv"], target="y", columns=["x"]).sites == ("n/own.csv", "s/own.csv")
+
+
+@pytest.mark.parametrize(
+    ("files", "columns", "options", "message"),
+    [
+        ("sites/*.csv", ["x"], {}, "files must list one file an agent, found 'sites/*.csv'"),
+        ([], ["x"], {}, "files is an empty list"),
+        (["a.csv"], "x", {}, "columns must be a list of names, found 'x'"),
+        (["a.csv"], ["x", "x"], {}, "columns lists 'x' more than once"),
+        (["a.csv"], ["x", "y"], {}, "columns lists the target 'y'"),
+        (["a.csv"], ["intercept"], {}, "columns has a column 'intercept' already"),
+        (["a.csv"], [], {"intercept": False}, "columns has no covariate beside the target 'y'"),
+    ],
+)
+def test_sites_that_do_not_fit(files, columns, options, message):
+    with raises(message):
+        data.at_sites(files, target="y", columns=columns, **options)
+
+
+def test_a_bad_file_is_named_where_it_is_read(tmp_path):
+    path = write(tmp_path / "a.csv", "x,y\n1,0\nmany,1\n")
+    with raises("a.csv: column 'x' has 'many', which is not a finite number, in row 2 below the header"):
+        data.at_sites([path], target="y", columns=["x"]).shards[0]()
+    with raises("a.csv: unknown column 'age'"):
+        data.at_sites([path], target="y", columns=["age"]).shards[0]()
+    with raises("there is no file", FileNotFoundError):
+        data.at_sites([tmp_path / "b.csv"], target="y", columns=["x"]).shards[0]()

@@ -171,8 +171,8 @@ class Posterior:
 
     def __getstate__(self) -> dict[str, Any]:
         # what was read or worked out from data stays in this process
-        derived = (name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property))
-        return {name: value for name, value in vars(self).items() if name not in set(derived)}
+        derived = {name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)}
+        return {name: value for name, value in vars(self).items() if name not in derived}
 
     def _with(self, **changes: Any) -> Posterior:
         other = object.__new__(type(self))

@@ -1,0 +1,316 @@
+"""Shards that are functions or files: read where they are needed, and never elsewhere."""
+
+import pickle
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tables import AGENTS, METHODS, NETWORKS, unequal_shards
+
+import accord
+from accord import models
+from accord.conditional import curvatures
+from accord.engines.local import LocalEngine
+from accord.errors import DataError
+from accord.samplers import DASG, DGLMC, GCMC, Gibbs, HubSGLD, Replicated
+
+NAMES = ["a", "b"]
+CANARY = 7654321.0
+
+
+def data(agents=AGENTS, seed=0):
+    rng = np.random.default_rng(seed)
+    shards = [(rng.standard_normal((3 + 2 * i, 2)), rng.standard_normal(3 + 2 * i)) for i in range(agents)]
+    return [(X, (X[:, 0] + y > 0).astype(float)) for X, y in shards]
+
+
+def give(shard):
+    return shard
+
+
+def refuse():
+    raise RuntimeError("the disk is on fire")
+
+
+def as_functions(shards):
+    return [partial(give, shard) for shard in shards]
+
+
+def as_files(shards, folder):
+    paths = [folder / f"site{agent}.npz" for agent in range(len(shards))]
+    for path, (X, y) in zip(paths, shards, strict=True):
+        np.savez(path, X=X, y=y)
+    return [str(paths[0]), *paths[1:]]
+
+
+# --- when data is read ---
+
+
+def test_nothing_is_read_until_it_is_needed_and_then_once():
+    shards, reads = data(), []
+
+    def source(agent):
+        reads.append(agent)
+        return shards[agent]
+
+    post = models.logistic_regression([partial(source, i) for i in range(AGENTS)], names=NAMES)
+    assert (post.num_agents, post.dim, post.names, post.quadratic) == (AGENTS, 2, ("a", "b"), False)
+    assert repr(post) == "<Posterior: 2 parameters, 6 agents, data not read>"
+    alone = post.alone(3)
+    assert (alone.held, alone.num_agents, reads) == ((3,), AGENTS, [])
+    np.testing.assert_array_equal(alone.sizes, [9])
+    assert alone.splits and reads == [3]
+    alone.gradients(np.zeros(2))
+    alone.stacked(agents=[3])
+    assert reads == [3]
+    np.testing.assert_array_equal(post.sizes, [3, 5, 7, 9, 11, 13])
+    post.mode()
+    assert reads == [3, 0, 1, 2, 3, 4, 5]
+    assert repr(post) == "<Posterior: 2 parameters, 6 agents, 48 rows>"
+
+
+def test_one_function_among_arrays_defers_them_all():
+    shards = data()
+    shards[2] = (shards[2][0], np.full(7, 2.0))
+    post = models.logistic_regression([*shards[:1], partial(give, shards[1]), *shards[2:]], names=NAMES)
+    with pytest.raises(ValueError, match="labels of a logistic regression must be 0 or 1, agent 2 has 2"):
+        post.shards  # noqa: B018
+
+
+@pytest.mark.parametrize("build", [models.linear_regression, models.logistic_regression, models.poisson_regression])
+def test_arrays_functions_and_files_give_the_same_draws(build, tmp_path):
+    shards = data()
+    lazy = [build(given, names=NAMES) for given in (as_functions(shards), as_files(shards, tmp_path))]
+    drawn = [
+        accord.sample(post, NETWORKS["ring"], METHODS["DADMMS"](), draws=5, burn_in=2, chains=2, seed=1)
+        for post in (build(shards, names=NAMES), *lazy)
+    ]
+    for run in drawn[1:]:
+        np.testing.assert_array_equal(run.draws, drawn[0].draws)
+        np.testing.assert_array_equal(run.traffic.gradient_rows, drawn[0].traffic.gradient_rows)
+
+
+def test_files_of_other_arrays_are_dicts_and_power_centers_may_be_functions(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", c=np.ones(2), X=np.zeros(3))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    likelihood = lambda x, shard: -jnp.sum((x - shard["c"]) ** 2)  # noqa: E731
+    post = accord.Posterior(likelihood, lambda x: 0.0 * x.sum(), ["~/a.npz", tmp_path / "a.npz"], np.zeros(2))
+    assert not post.splits and sorted(post.shards[1]) == ["X", "c"]
+    centers = np.array([[0.0, 1.0], [2.0, 2.0]])
+    lazy = models.power([partial(give, c) for c in centers], 1.5, names=NAMES)
+    x = np.array([0.3, -1.0])
+    np.testing.assert_array_equal(lazy.gradients(x), models.power(centers, 1.5).gradients(x))
+
+
+X_AND_Y = (np.ones((2, 2)), np.ones(2))
+WRONG = {
+    "raises": (refuse, DataError, "the data of agent 1 could not be read: RuntimeError: the disk is on fire"),
+    "missing": (
+        Path("no such folder/site.npz"),
+        DataError,
+        r"the data of agent 1 could not be read: FileNotFoundError: .*no such folder/site.npz",
+    ),
+    "columns": (
+        partial(give, (np.ones((2, 3)), np.ones(2))),
+        ValueError,
+        "X of agent 1 has 3 columns, but there are names for 2",
+    ),
+    "nan": (partial(give, (np.full((1, 2), np.nan), np.ones(1))), ValueError, "agent 1 holds NaN"),
+    "labels": (partial(give, (np.ones((1, 2)), np.full(1, 5.0))), ValueError, "agent 1 has 5"),
+    "empty": (partial(give, (np.ones((0, 2)), np.ones(0))), ValueError, "agent 1 is empty"),
+    "pair": (
+        partial(give, {"x": np.ones(2)}),
+        ValueError,
+        r"agent 1 must be a pair \(X, y\), found a dict of \['x'\]",
+    ),
+    "nothing": (partial(give, None), ValueError, r"agent 1 must be a pair \(X, y\), found a NoneType"),
+}
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("name", WRONG)
+def test_bad_data_is_named_with_its_agent_where_it_is_read(name, alone):
+    source, error, message = WRONG[name]
+    post = models.logistic_regression([partial(give, X_AND_Y), source, partial(give, X_AND_Y)], names=NAMES)
+    with pytest.raises(error, match=message):
+        (post.alone(1) if alone else post).gradients(np.zeros(2))
+
+
+def test_files_that_are_no_archives(tmp_path):
+    np.save(tmp_path / "one.npy", np.ones(2))
+    np.savez(tmp_path / "pickled.npz", X=np.array([{}], dtype=object), y=np.ones(1))
+    for file, message in (("one.npy", "must be an .npz file"), ("pickled.npz", "allow_pickle=False")):
+        with pytest.raises(DataError, match=f"agent 0 could not be read: ValueError: .*{message}"):
+            models.linear_regression([tmp_path / file], names=NAMES).sizes  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        models.linear_regression,
+        models.logistic_regression,
+        models.poisson_regression,
+        lambda shards: models.power(shards, 1.5),
+    ],
+)
+def test_names_are_needed_where_nothing_is_read(build):
+    with pytest.raises(ValueError, match="names must be given, one a parameter"):
+        build([refuse])
+
+
+def test_a_wrong_quadratic_is_named_where_it_is_read():
+    post = accord.Posterior(
+        lambda x, d: jnp.exp(x[0]) * d, lambda x: 0.0 * x[0], [lambda: np.ones(2)] * 2, np.zeros(1), quadratic=True
+    )
+    with pytest.raises(ValueError, match="potential of agent 1 is not quadratic"):
+        post.alone(1).gradients(np.zeros(1))
+
+
+# --- posteriors that hold a part of the data ---
+
+
+def test_alone_carries_nothing_of_the_others():
+    shards = [(X + CANARY * agent, y) for agent, (X, y) in enumerate(data())]
+    post = models.linear_regression(shards)
+    for agent in range(AGENTS):
+        sent = pickle.dumps(post.alone(agent))
+        for other, (X, _) in enumerate(shards):
+            assert (X.tobytes() in sent) == (other == agent)
+        received = pickle.loads(sent)
+        np.testing.assert_array_equal(received.gradients(np.ones(2)), post.alone(agent).gradients(np.ones(2)))
+
+
+def test_what_was_read_is_not_pickled_and_local_functions_travel():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    shards = [lambda i=i: np.arange(3.0) + CANARY * i for i in range(3)]
+    post = accord.Posterior(lambda x, d: d * x["m"][0], lambda x: 0.0 * x["m"][0], shards, {"m": np.zeros(1)})
+    read = post.shards
+    sent = cloudpickle.dumps(post.alone(1))
+    assert all(shard.tobytes() not in sent for shard in read)
+    np.testing.assert_array_equal(cloudpickle.loads(sent).gradients(np.zeros(1)), post.gradients(np.zeros(1))[1:2])
+
+
+def test_the_stack_of_some_is_a_part_of_the_stack_of_all():
+    post = unequal_shards(2)
+    whole, some = post.stacked(spectral=True), post.stacked(spectral=True, agents=[1, 4], rows=int(post.sizes.max()))
+    for part, all_parts in zip(jax.tree.leaves(some[:2]), jax.tree.leaves(whole[:2]), strict=True):
+        np.testing.assert_array_equal(part, all_parts[jnp.array([1, 4])])
+    np.testing.assert_allclose(some.quadratic.hessian, whole.quadratic.hessian[jnp.array([1, 4])], rtol=1e-6)
+    shortest = post.alone(1, 4).stacked(agents=[1, 4])
+    assert jax.tree.leaves(shortest.rows)[0].shape == (2, post.sizes[4], 2)
+    # whole shards are never filled up
+    assert jax.tree.leaves(models.power([0.0, 1.0], 1.5).stacked(agents=[1], rows=9).rows)[0].shape == (1, 1)
+    with pytest.raises(ValueError, match="rows must be at least those of the longest shard, 10 of agent 4; found 9"):
+        post.stacked(agents=[1, 4], rows=9)
+
+
+def test_what_is_not_held_cannot_be_touched():
+    part = unequal_shards(2).alone(2, 3)
+    touches = (
+        lambda: part.shards,
+        lambda: part.stacked(),
+        lambda: part.stacked(agents=[0]),
+        lambda: part.alone(0),
+        lambda: part.exact(),
+        lambda: part.mode(),
+        lambda: part.logdensity(jnp.zeros(2)),
+    )
+    for touch in touches:
+        with pytest.raises(DataError, match=r"agent 0 is not here: this posterior holds that of agents \[2, 3\] only"):
+            touch()
+    elsewhere = unequal_shards(2).held_by(OneByOne(unequal_shards(2)))
+    with pytest.raises(DataError, match="the data of agent 0 is not here: this posterior holds none"):
+        elsewhere.stacked()
+
+
+# --- facts that are asked of each agent ---
+
+
+class OneByOne:
+    """Agents that each hold their own shard only, and answer one after another."""
+
+    def __init__(self, post):
+        self.post, self.sent = post, []
+        self.agents = [pickle.loads(pickle.dumps(post.alone(i))) for i in range(post.num_agents)]
+
+    def each(self, function, arguments, own):
+        answers = [
+            agent.each(function, *arguments, own=jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own))
+            for i, agent in enumerate(self.agents)
+        ]
+        self.sent.append(max(leaf[0].size for leaf in jax.tree.leaves(answers[0])))
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *answers)
+
+    def machine(self, post, network, sampler, *, chains, seed):
+        assert post.is_held_elsewhere
+        return LocalEngine(self.post, network, sampler, chains=chains, seed=seed, keep=np.arange(post.num_agents))
+
+
+def weighted(potential, shard, x, scale, own):
+    return {"value": scale * own["weight"] * potential.value(shard, x)}
+
+
+def test_each_is_the_direct_computation():
+    shards, x = data(), np.array([0.4, -0.2])
+    post = models.logistic_regression(shards, prior_variance=2.0)
+    rates = [1.0 / (1.0 + np.exp(-X @ x)) for X, _ in shards]
+    prior = 1.0 / (2.0 * AGENTS)
+    slopes = [X.T @ (p - y) + prior * x for p, (X, y) in zip(rates, shards, strict=True)]
+    curved = [(X.T * (p * (1 - p))) @ X + prior * np.eye(2) for p, (X, _) in zip(rates, shards, strict=True)]
+    at_zero = [np.linalg.eigvalsh(X.T @ X / 4 + prior * np.eye(2))[-1] for X, _ in shards]
+    weights = {"weight": np.arange(1.0, AGENTS + 1)}
+    with jax.enable_x64(True):
+        values = np.asarray(jax.vmap(post.potential.value, in_axes=(0, None))(post.stacked(), jnp.asarray(x)))
+    for asked in (post, post.held_by(OneByOne(post))):
+        np.testing.assert_allclose(asked.gradients(x), slopes, rtol=1e-12)
+        np.testing.assert_allclose(asked.hessians(x), curved, rtol=1e-12)
+        np.testing.assert_allclose(curvatures(asked), at_zero, rtol=1e-12)
+        np.testing.assert_array_equal(asked.sizes, post.sizes)
+        assert asked.splits and asked.gradients(x).dtype == np.float64
+        found = asked.each(weighted, x, 2.0, own=(weights,))
+        np.testing.assert_allclose(found["value"], 2.0 * weights["weight"] * values, rtol=1e-12)
+
+
+ALL_METHODS = {
+    **METHODS,
+    "Gibbs recentred": lambda: Gibbs(0.3, conditional="rejection", recentre=True),
+    "DGLMC guidelines": DGLMC,
+    "DGLMC operators": lambda: DGLMC(operators=[np.eye(2) + 0.1 * i for i in range(AGENTS)]),
+    "GCMC mala": lambda: GCMC(0.4, conditional="mala"),
+    "DASG": lambda: DASG(0.05, 0.3),
+    "HubSGLD": lambda: HubSGLD(0.01, 2),
+    "Replicated": lambda: Replicated(warmup=20),
+}
+
+
+# exact conditionals need quadratic potentials
+CASES = [(name, kind) for name in ALL_METHODS for kind in ("gaussian", "logistic")]
+CASES = [case for case in CASES if case not in (("Gibbs", "logistic"), ("GCMC", "logistic"))]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
+    if name == "Replicated":
+        pytest.importorskip("blackjax")
+    post = unequal_shards(2) if kind == "gaussian" else models.logistic_regression(data())
+    holders, network = OneByOne(post), NETWORKS["star"]
+    elsewhere = post.held_by(holders)
+    methods = [ALL_METHODS[name]().resolved(asked, network) for asked in (post, elsewhere)]
+    prepared = [method.prepare(asked, network) for method, asked in zip(methods, (post, elsewhere), strict=True)]
+    for a, b in ((methods[0], methods[1]), (prepared[0], prepared[1])):
+        assert jax.tree.structure(a) == jax.tree.structure(b)
+        for pooled, asked in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+            np.testing.assert_allclose(asked, pooled, rtol=1e-10, atol=1e-12)
+    # no Hessian leaves an agent
+    assert max(holders.sent, default=0) <= post.dim
+
+
+def test_many_parameters_send_one_number_an_agent(monkeypatch):
+    monkeypatch.setattr("accord.conditional.NEWTON_DIM", 1)
+    post = models.logistic_regression(data())
+    holders = OneByOne(post)
+    np.testing.assert_allclose(curvatures(post.held_by(holders)), curvatures(post), rtol=1e-10)
+    assert holders.sent == [1]
