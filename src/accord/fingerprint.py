@@ -42,19 +42,12 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings:
     settings
         All else that decides the draws: seed, chains, ...
     """
-    # imported here: the package imports this module
-    from . import __version__
-
     # the potential itself is known only where data has been read
     functions = (post._log_likelihood, post._log_prior)
     named = [_function_name(f) for f in functions]
     posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named]
     return {
-        "accord": __version__,
-        "jax": jax.__version__,
-        "jaxlib": jaxlib.__version__,
-        "numpy": np.__version__,
-        "python": ".".join(platform.python_version_tuple()[:2]),
+        **versions(),
         "precision": str(jax.dtypes.canonicalize_dtype(np.float64)),
         "network": _text(network.name, [network.num_agents, network.edges]),
         "posterior": _text(
@@ -62,6 +55,20 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings:
         ),
         "method": _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what draws, by name."""
+    # imported here: the package imports this module
+    from . import __version__
+
+    return {
+        "accord": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
     }
 
 

@@ -6,8 +6,8 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,14 @@ from .engines.mesh import MeshEngine
 from .errors import DivergenceError, unknown_name_error
 from .fingerprint import fingerprint
 from .initial import starting_law
+from .journal import Journal
 from .network import Network
 from .posterior import Posterior
 from .progress import ProgressBar
-from .run import Run, Traffic
-from .sampler import Prepared, Sampler
+from .run import Run
+from .sampler import Sampler
 from .schedules import at
+from .tape import Tape
 
 ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine}
 
@@ -50,6 +52,8 @@ def sample(
     engine: str | Builder = "local",
     keep: str | Sequence[int] = "agents",
     progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1000,
 ) -> Run:
     """Draw from a posterior whose data stays with the agents of a network.
 
@@ -78,6 +82,13 @@ def sample(
         depends on what is kept only. The average is always kept.
     progress
         Show a progress bar; None shows it on a terminal.
+    checkpoint
+        A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
+        the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
+        `draws` it goes on from there. The folder knows a run by everything given here but the data: that it is still
+        the same is the caller's to see to. Several processes may each have their own disk.
+    checkpoint_every
+        Rounds between two checkpoints, at least 1; what a crash can cost.
 
     Returns
     -------
@@ -88,12 +99,13 @@ def sample(
     ------
     ValueError
         Something does not fit: numbers out of range, a disconnected network, a step above the stability bound of a
-        Gaussian posterior (the bound is printed), ...
+        Gaussian posterior (the bound is printed), a checkpoint folder that belongs to another run, ...
     DivergenceError
         A chain became non-finite; its `run` holds what was drawn before.
     """
     draws, burn_in = whole_number("draws", draws, 1), whole_number("burn_in", burn_in, 0)
     thin, chains = whole_number("thin", thin, 1), whole_number("chains", chains, 1)
+    checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     builder = _builder(engine)
     check_fit(post, net, sampler)
     given, sampler = sampler, sampler.resolved(post, net)
@@ -105,14 +117,15 @@ def sample(
         )
     kept = _kept_agents(keep, net.num_agents)
     means, factors = _start_positions(init, post, chains)
-    numbers = {"seed": seed, "chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws}
-    settings = {"engine": _engine_name(engine), **numbers, "keep": kept, "init": init}
+    counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
+    settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init}
     common = fingerprint(post, net, given, **settings)
     machine = builder.build(post, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
-    tape = _Tape(post, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
-    with closing(machine), ProgressBar(type(sampler).__name__, burn_in + draws * thin, progress) as bar:
+    tape = Tape(post, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
+    journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
+    with closing(machine), ProgressBar(type(sampler).__name__, tape.total_rounds, progress) as bar:
         try:
-            _drive(machine, machine.start(means, factors), tape, bar)
+            _drive(machine, machine.start(means, factors), tape, journal, bar)
         except KeyboardInterrupt:
             if tape.count == 0:
                 raise
@@ -197,103 +210,34 @@ def _start_positions(init: Any, post: Posterior, chains: int) -> tuple[np.ndarra
     return starting_law(init, post)
 
 
-@dataclass
-class _Tape:
-    """What has been recorded so far."""
-
-    post: Posterior
-    net: Network
-    sampler: Sampler
-    prepared: Prepared
-    kept: np.ndarray
-    chains: int
-    draws: int
-    burn_in: int
-    thin: int
-    seed: int
-    count: int = 0
-    rounds: int = 0
-    message_bytes: int = 0
-    began: float = field(default_factory=time.perf_counter)
-    agents: np.ndarray | None = None
-    average: np.ndarray | None = None
-    statistics: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def append(self, records: Any, count: int) -> None:
-        """Take the first `count` draws of an engine's records."""
-        if self.average is None or self.agents is None:
-            dtype, dim = records.average.dtype, self.post.dim
-            self.average = np.empty((self.chains, self.draws, dim), dtype)
-            self.agents = np.empty((self.chains, self.draws, self.kept.size, dim), dtype)
-            self.statistics = {n: np.empty((self.chains, self.draws), v.dtype) for n, v in records.statistics.items()}
-        span = slice(self.count, self.count + count)
-        # engines record (draw, agent, dim, chain)
-        self.average[:, span] = np.moveaxis(records.average[:count], -1, 0)
-        self.agents[:, span] = np.moveaxis(records.draws[:count], -1, 0)
-        for name, values in records.statistics.items():
-            self.statistics[name][:, span] = values[:count].T
-        self.count += count
-
-    def run(self) -> Run:
-        """The run so far."""
-        assert self.average is not None and self.agents is not None
-        watched = {name: values[:, : self.count] for name, values in self.statistics.items()}
-        rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
-        statistics = self.sampler.report(watched, rounds)
-        return Run(
-            average=self.average[:, : self.count],
-            agents=self.kept,
-            kept=self.agents[:, : self.count],
-            statistics=statistics,
-            names=self.post.names,
-            variables=self.post.variables,
-            traffic=self._traffic(watched),
-            seconds=time.perf_counter() - self.began,
-            settings={
-                "method": repr(self.sampler),
-                "network": repr(self.net),
-                "burn_in": self.burn_in,
-                "thin": self.thin,
-                "seed": self.seed,
-            },
-        )
-
-    def _traffic(self, watched: dict[str, np.ndarray]) -> Traffic:
-        def count(name: str, otherwise: Any) -> Any:
-            return watched[name][:, -1].mean(dtype=np.float64) if name in watched else otherwise
-
-        exchanges, messages = self.sampler.traffic_per_round(self.net)
-        times = count("asks", self.rounds)
-        gradients = count("gradients", self.rounds * self.sampler.gradients_per_round())
-        rows = self.sampler.rows_per_gradient()
-        read = self.post.sizes if rows is None else np.full_like(self.post.sizes, rows)
-        return Traffic(
-            rounds=self.rounds,
-            exchanges=round(times * exchanges) + self.prepared.exchanges,
-            bytes_sent=np.round(times * messages * self.message_bytes + self.prepared.bytes_sent).astype(np.int64),
-            gradient_rows=np.round(gradients * read),
-        )
-
-
-def _drive(machine: Engine, carry: Any, tape: _Tape, bar: ProgressBar) -> None:
+def _drive(machine: Engine, carry: Any, tape: Tape, journal: Journal | None, bar: ProgressBar) -> None:
     """Run burn-in and draws in chunks of about equal time, recording to the tape."""
     tape.message_bytes = machine.message_bytes(carry)
     _require_finite(machine, carry, carry, 0, tape)
-    chunk = _Chunk(machine)
-    while tape.rounds < tape.burn_in:
-        rounds = chunk.size(tape.burn_in - tape.rounds)
-        before, carry = carry, chunk.timed(partial(machine.advance, carry, rounds), rounds)
-        _require_finite(machine, before, carry, rounds, tape)
-        tape.rounds += rounds
+    if journal is not None:
+        carry = journal.resume(carry)
         bar.update(tape.rounds, None)
-    while tape.count < tape.draws:
-        count = min(chunk.size((tape.draws - tape.count) * tape.thin, tape.thin) // tape.thin, machine.capacity)
-        before = carry
-        carry, records = chunk.timed(partial(machine.record, carry, count, tape.thin), count * tape.thin, tape.thin)
-        _require_finite(machine, before, carry, count * tape.thin, tape, records)
-        tape.append(records, count)
-        tape.rounds += count * tape.thin
-        bar.update(tape.rounds, float(records.statistics["consensus_error"][-1].mean()))
+    chunk = _Chunk(machine)
+    while tape.rounds < tape.total_rounds:
+        left = tape.total_rounds if journal is None else journal.rounds_left()
+        if tape.rounds < tape.burn_in:
+            rounds = chunk.size(min(tape.burn_in - tape.rounds, left))
+            before, carry = carry, chunk.timed(partial(machine.advance, carry, rounds), rounds)
+            _require_finite(machine, before, carry, rounds, tape)
+            error = None
+        else:
+            # a checkpoint is made at the first draw at which it is due
+            draws = min(tape.draws - tape.count, -(-left // tape.thin))
+            count = min(chunk.size(draws * tape.thin, tape.thin) // tape.thin, machine.capacity)
+            rounds, before = count * tape.thin, carry
+            carry, records = chunk.timed(partial(machine.record, carry, count, tape.thin), rounds, tape.thin)
+            _require_finite(machine, before, carry, rounds, tape, records)
+            tape.append(records, count)
+            error = float(records.statistics["consensus_error"][-1].mean())
+        tape.rounds += rounds
+        if journal is not None and (rounds >= left or tape.rounds == tape.total_rounds):
+            journal.save(carry)
+        bar.update(tape.rounds, error)
 
 
 class _Chunk:
@@ -318,7 +262,7 @@ class _Chunk:
         return result
 
 
-def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape: _Tape, records: Any = None) -> None:
+def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape: Tape, records: Any = None) -> None:
     """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
     trouble = machine.trouble(before, after, rounds)
     if trouble is None:
@@ -339,7 +283,7 @@ def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape:
     raise DivergenceError(message, agent=agent, round=last, run=tape.run() if tape.count else None)
 
 
-def _remedy(tape: _Tape, last: int) -> str:
+def _remedy(tape: Tape, last: int) -> str:
     """What to say of a diverged run: the step's bound where one is known."""
     sampler, step = tape.sampler, getattr(tape.sampler, "step_size", None)
     bound = None

@@ -1,0 +1,233 @@
+"""A run that is lost and taken up again has the draws of an undisturbed one, whatever happened to its files."""
+
+import numpy as np
+import pytest
+from mesh_worker import ALL
+from tables import NETWORKS, unequal_shards
+
+import accord
+from accord import journal
+from accord.checkpoint import Shelf
+from accord.fingerprint import claim, combined, fingerprint, first_difference
+
+
+class LostError(Exception):
+    """Stands for a crash."""
+
+
+def draw(case="ring/DESGLD", folder=None, **changes):
+    network, method = case.split("/")
+    options = {
+        "draws": 12,
+        "burn_in": 20,
+        "thin": 3,
+        "chains": 3,
+        "seed": 7,
+        "init": accord.Gaussian([1.0, -1.0], np.eye(2)),
+        "checkpoint": folder,
+        "checkpoint_every": 8,
+    }
+    return accord.sample(unequal_shards(2), NETWORKS[network], ALL[method](), **{**options, **changes})
+
+
+def lose(monkeypatch, saves, *arguments, error=LostError, **options):
+    """Start a run that crashes right after so many checkpoints."""
+    save, made = journal.Journal.save, []
+
+    def counted(self, carry):
+        save(self, carry)
+        made.append(self.tape.rounds)
+        if len(made) == saves:
+            raise error
+
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(journal.Journal, "save", counted)
+        draw(*arguments, **options)
+    return made
+
+
+def assert_same(found, expected):
+    np.testing.assert_array_equal(found.draws, expected.draws)
+    np.testing.assert_array_equal(found.average, expected.average)
+    assert found.statistics.keys() == expected.statistics.keys()
+    for name, values in expected.statistics.items():
+        np.testing.assert_array_equal(found.statistics[name], values)
+    assert (found.traffic.rounds, found.traffic.exchanges) == (expected.traffic.rounds, expected.traffic.exchanges)
+    np.testing.assert_array_equal(found.traffic.bytes_sent, expected.traffic.bytes_sent)
+    np.testing.assert_array_equal(found.traffic.gradient_rows, expected.traffic.gradient_rows)
+    assert found.settings == expected.settings
+
+
+CASES = [
+    "ring/DESGHMC",
+    "star/DADMMS",
+    "irregular/Gibbs",
+    "ring/GCMC-mala",
+    "star/HubSGLD",
+    "irregular/Replicated-mala",
+]
+
+
+@pytest.mark.parametrize("engine", ["local", "mesh"])
+@pytest.mark.parametrize("case", CASES)
+def test_resumed_equals_uninterrupted(case, engine, tmp_path, monkeypatch):
+    if engine == "mesh" and case not in CASES[2:4]:
+        pytest.skip("the mesh saves its arrays as the local engine does")
+    expected = draw(case, engine=engine)
+    # in burn-in, at its end and among the draws, where 8 is no multiple of thin
+    assert lose(monkeypatch, 2, case, folder=tmp_path, engine=engine) == [8, 16]
+    assert lose(monkeypatch, 1, case, folder=tmp_path, engine=engine) == [26]
+    assert lose(monkeypatch, 2, case, folder=tmp_path, engine=engine) == [32, 41]
+    assert_same(draw(case, tmp_path, engine=engine), expected)
+
+
+def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monkeypatch):
+    first = draw(folder=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(accord.engines.local.LocalEngine, "record", None)
+        patch.setattr(accord.engines.local.LocalEngine, "advance", None)
+        again = draw(folder=tmp_path)
+        assert_same(again, first)
+        assert again.seconds >= first.seconds * 0.99
+        np.testing.assert_array_equal(draw(folder=tmp_path, draws=5).draws, first.draws[:, :5])
+    assert_same(draw(folder=tmp_path, draws=31, checkpoint_every=50), draw(draws=31))
+
+
+def files(folder, kind):
+    return sorted((folder / "process-0" / kind).glob("*.checkpoint"))
+
+
+def damage(path, rng):
+    """Cut a file off somewhere, or change a few bytes of it."""
+    content = bytearray(path.read_bytes())
+    if rng.random() < 0.5:
+        path.write_bytes(content[: rng.integers(len(content))])
+    else:
+        for place in rng.integers(len(content), size=3):
+            content[place] ^= int(rng.integers(1, 256))
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("attempt", range(12))
+def test_damaged_files_are_named_and_cost_no_draw(attempt, tmp_path, monkeypatch):
+    rng = np.random.default_rng(attempt)
+    expected = draw()
+    lose(monkeypatch, 5, folder=tmp_path)
+    everything = files(tmp_path, "states") + files(tmp_path, "draws")
+    assert len(files(tmp_path, "states")) == 2
+    chosen = rng.choice(everything, size=rng.integers(1, len(everything) + 1), replace=False)
+    # the first attempts lose the newest state, both of them
+    chosen = {0: everything[1:2], 1: everything[:2]}.get(attempt, chosen)
+    for path in chosen:
+        damage(path, rng)
+    with pytest.warns(UserWarning, match="is torn or corrupt; it is left out") as warned:
+        assert_same(draw(folder=tmp_path), expected)
+    assert {str(path) for path in chosen} == {str(w.message).split()[2] for w in warned}
+    # all has been written anew
+    assert_same(draw(folder=tmp_path), expected)
+
+
+def test_a_lost_write_leaves_the_file_before_it(tmp_path, monkeypatch):
+    expected = draw()
+    lose(monkeypatch, 4, folder=tmp_path)
+    for path in (tmp_path / "process-0" / "states", tmp_path / "process-0" / "draws"):
+        (path / "round-000000000041.checkpoint.partial").write_bytes(b"accord check")
+    assert_same(draw(folder=tmp_path), expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"case": "ring/DULA"}, "method DULA"),
+        ({"case": "star/DESGLD"}, "network star"),
+        ({"seed": 8}, "seed 8 and seed 7"),
+        ({"chains": 4}, "chains 4 and chains 3"),
+        ({"thin": 2}, "thin 2 and thin 3"),
+        ({"engine": "mesh"}, "engine mesh and engine local"),
+        ({"keep": [1]}, "keep "),
+        ({"init": None}, "init None"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_another_run_in_the_folder_is_refused(changes, named, tmp_path):
+    draw(folder=tmp_path)
+    with pytest.raises(ValueError, match="belongs to another run") as found:
+        draw(**{"folder": tmp_path, **changes})
+    assert named in str(found.value)
+    # and where the note of the run itself is lost, its files still know
+    (tmp_path / "process-0" / "run.json").unlink()
+    with pytest.raises(ValueError, match="belongs to another run"):
+        draw(**{"folder": tmp_path, **changes})
+
+
+def test_ctrl_c_keeps_the_draws_and_the_checkpoint(tmp_path, monkeypatch):
+    record, calls = accord.engines.local.LocalEngine.record, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return record(self, *arguments)
+
+    expected = draw()
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="interrupted: the run keeps"):
+        patch.setattr(accord.engines.local.LocalEngine, "record", interrupted)
+        partial = draw(folder=tmp_path)
+    count = partial.draws.shape[1]
+    assert 0 < count < 12
+    np.testing.assert_array_equal(partial.draws, expected.draws[:, :count])
+    assert_same(draw(folder=tmp_path), expected)
+
+
+def test_a_shelf_keeps_the_newest_whole_files(tmp_path):
+    shelf = Shelf(tmp_path, "one")
+    arrays = {"x/y": np.arange(3, dtype=np.uint32), "": np.array(np.nan, np.float32), "none": np.zeros((0, 4))}
+    for round in (3, 20, 100):
+        shelf.write(round, arrays)
+    assert shelf.rounds() == [20, 100]
+    found = shelf.read(100)
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype
+    # a damaged file does not count among the two
+    (tmp_path / "round-000000000100.checkpoint").write_bytes(b"")
+    shelf = Shelf(tmp_path, "one")
+    shelf.write(200, arrays)
+    with pytest.warns(UserWarning, match="000100.checkpoint is torn or corrupt"):
+        assert shelf.rounds() == [20, 200]
+    with pytest.raises(ValueError, match="torn or corrupt"):
+        shelf.read(100)
+    assert not list(tmp_path.glob("*.partial"))
+    with pytest.raises(ValueError, match="belongs to another run"):
+        Shelf(tmp_path, "other").rounds()
+
+
+def test_a_fingerprint_tells_runs_apart_and_nothing_of_the_data(tmp_path):
+    net, method = NETWORKS["ring"], accord.samplers.DESGLD(0.02)
+    post = unequal_shards(2)
+    mine = fingerprint(post, net, method, seed=1, draws=5)
+    rng = np.random.default_rng(5)
+    other = accord.models.linear_regression(
+        [(rng.standard_normal((4, 2)), rng.standard_normal(4)) for _ in range(6)], noise_scale=1.0, prior_variance=10.0
+    )
+    same_model = accord.models.linear_regression(
+        [(rng.standard_normal((3, 2)), rng.standard_normal(3)) for _ in range(6)], noise_scale=1.0, prior_variance=10.0
+    )
+    assert fingerprint(other, net, method) == fingerprint(same_model, net, method)
+    assert combined(mine) == combined({**mine, "draws": "6"}) != combined({**mine, "seed": "2"})
+    changed = [
+        fingerprint(post, net, accord.samplers.DESGLD(step))["method"]
+        for step in (0.02, 0.03, lambda k: 0.02 / (1 + k), *(_constant(value) for value in (0.02, 0.03)))
+    ]
+    assert len(set(changed)) == len(changed)
+    assert first_difference(mine, dict(mine)) is None
+    assert first_difference(mine, {**mine, "jax": "0.9"}) == f"jax {mine['jax']} and jax 0.9"
+    claim(tmp_path, mine)
+    claim(tmp_path, {**mine, "draws": "6"})
+    with pytest.raises(ValueError, match="seed 2 and seed 1"):
+        claim(tmp_path, {**mine, "seed": "2"})
+
+
+def _constant(value):
+    return lambda k: value
