@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -51,9 +51,10 @@ class Exchange:
         if self.neighbours is not None:
             summed = team.apply(self.neighbours, messages)
         if self.total:
-            totalled = jax.tree.map(lambda leaf: jnp.broadcast_to(team.total(leaf), leaf.shape), messages)
+            sums = team.total(messages)
+            totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
         if order is not None:
-            visiting = jax.tree.map(lambda leaf: team.handed_out(leaf, order), messages)
+            visiting = team.handed_out(messages, order)
         return Inbox(mixed, summed, totalled, visiting)
 
 
@@ -136,8 +137,24 @@ def build_problem(
     prepared: Prepared,
     place: Callable[[scipy.sparse.csr_array], Operator] = operator,
     team: Team | None = None,
+    agents: Sequence[int] | None = None,
 ) -> Problem:
-    """Put a posterior, a network and a method on the device; `place` makes operators of matrices over the agents."""
+    """Put a posterior, a network and a method on the device.
+
+    Parameters
+    ----------
+    post, network, sampler, seed
+        As in `accord.sample`.
+    prepared
+        What the method worked out, its `own` with a row for each of `agents`.
+    place
+        Makes operators of matrices over the agents.
+    team
+        What the device hears of agents that it does not hold; it holds all where left out.
+    agents
+        The agents it holds, where not all.
+    """
+    held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
     weights = sampler.weights(network) if "mix" in sampler.receives else None
     exchange = Exchange(
@@ -150,10 +167,10 @@ def build_problem(
     return Problem(
         sampler=sampler,
         potential=post.potential,
-        shards=post.stacked(spectral=sampler.proximal),
-        index=jnp.arange(network.num_agents, dtype=jnp.uint32),
-        degree=jnp.asarray(degrees),
-        members=jnp.asarray(by_color(network.coloring(), network.num_agents)) if sampler.by_color else None,
+        shards=post.stacked(spectral=sampler.proximal, agents=agents),
+        index=jnp.asarray(held, dtype=jnp.uint32),
+        degree=jnp.asarray(degrees[held]),
+        members=jnp.asarray(_turns(network.coloring(), held)) if sampler.by_color else None,
         own=jax.tree.map(jnp.asarray, prepared.own),
         facts=facts,
         shared=jax.tree.map(jnp.asarray, prepared.shared),
@@ -162,6 +179,10 @@ def build_problem(
         team=Team() if team is None else team,
         num_agents=network.num_agents,
     )
+
+
+def _turns(colors: np.ndarray, held: np.ndarray) -> np.ndarray:
+    return by_color(colors[held], held.size, count=int(colors.max()) + 1)
 
 
 def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None = None) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Int, Shaped
 
 from ..pytree import pytree
 from .exchange import Operator, over_agents
@@ -31,9 +31,9 @@ class Team:
         """A matrix over the agents times their messages, a pytree of arrays (agent, ...)."""
         return over_agents(operator, messages)
 
-    def handed_out(self, x: Shaped[Array, "agent *rest chain"], order: Int[Array, "everyone 1 chain"]) -> Array:
-        """Messages in another order of the agents in each chain."""
-        return _reordered(x, order)
+    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+        """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
+        return jax.tree.map(lambda x: _reordered(x, order), messages)
 
     def asked(self, state: Any, answers: Any, num_agents: int) -> Any:
         """The sum of all agents' answers to a state of the hub, of which those of the agents here are given.
@@ -43,9 +43,9 @@ class Team:
         """
         return jax.tree.map(lambda leaf: self.everyones(leaf)[:num_agents].sum(axis=0), answers)
 
-    def total(self, x: Float[Array, "agent ..."]) -> Array:
-        """The sum over all agents."""
-        return x.sum(axis=0)
+    def total(self, values: Any) -> Any:
+        """The sum over all agents of every array (agent, ...) of a pytree."""
+        return jax.tree.map(lambda x: x.sum(axis=0), values)
 
     def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
         """The maximum over all agents."""
@@ -70,13 +70,13 @@ class MeshTeam(Team):
 
     active: Bool[Array, " agent"]
 
-    def total(self, x: Float[Array, "agent ..."]) -> Array:
-        """The sum over all agents."""
-        return jax.lax.psum(jnp.where(self._along(x), x, 0).sum(axis=0), AGENTS)
+    def total(self, values: Any) -> Any:
+        """The sum over all agents of every array (agent, ...) of a pytree."""
+        return jax.tree.map(lambda x: jax.lax.psum(jnp.where(self._along(x), x, 0).sum(axis=0), AGENTS), values)
 
-    def handed_out(self, x: Shaped[Array, "agent *rest chain"], order: Int[Array, "everyone 1 chain"]) -> Array:
-        """Messages in another order of the agents in each chain."""
-        return self.own(_reordered(self.everyones(x), order))
+    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+        """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
+        return jax.tree.map(lambda x: self.own(_reordered(self.everyones(x), order)), messages)
 
     def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
         """The maximum over all agents."""

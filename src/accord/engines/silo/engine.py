@@ -1,0 +1,328 @@
+"""The silo engine: a run whose agents are processes of their own, driven in chunks, rolled back after a crash."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...checks import positive
+from ...errors import unknown_name_error
+from ...fingerprint import claim
+from ...network import Network
+from ...posterior import Posterior
+from ...sampler import Sampler
+from ..engine import Trouble
+from ..loop import Records
+from .agent import Assignment, Goal, Report
+from .crew import Crew, SetbackError
+
+# Draws of all agents that the driver takes at once, in bytes.
+_BUFFER_BYTES = 64 * 2**20
+# Setbacks in a row, without a chunk done between them, after which a run gives up.
+_MOST_SETBACKS = 50
+
+
+@dataclass
+class Silo:
+    """Options of `engine="silo"`: one process an agent, as Ray actors.
+
+    As a context manager it keeps the processes from one run to the next.
+
+    Parameters
+    ----------
+    address
+        The address of a Ray cluster, as `ray.init` takes it; None uses the cluster that is joined already, or begins
+        one on this machine that listens to itself only.
+    resources
+        Where each agent's process runs: one dict an agent of Ray's custom resources, such as `{"site_a": 1}`, which
+        only the node of that site offers. None leaves it to Ray.
+    timeout
+        Seconds that an agent waits for a neighbour's message, > 0; compiling the first round counts.
+    late
+        What happens then: "raise" ends the run with a `TimeoutError` that names who is late; "restart" ends the late
+        agent's process, which begins anew at the last checkpoint.
+    start_timeout
+        Seconds until all processes must run, > 0.
+    """
+
+    address: str | None = None
+    resources: Sequence[Mapping[str, float]] | None = None
+    timeout: float = 300.0
+    late: str = "raise"
+    start_timeout: float = 120.0
+
+    def __post_init__(self) -> None:
+        positive("timeout", self.timeout)
+        positive("start_timeout", self.start_timeout)
+        if self.late not in ("raise", "restart"):
+            raise unknown_name_error("late", self.late, ["raise", "restart"])
+        self._crew: Crew | None = None
+        self._keeps = False
+
+    def resources_of(self, agent: int) -> dict[str, float]:
+        """The custom resources that an agent's process needs."""
+        return {} if self.resources is None else dict(self.resources[agent])
+
+    def __enter__(self) -> Silo:
+        self._keeps = True
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._keeps = False
+        self._dismiss()
+
+    @contextmanager
+    def placed(self, post: Posterior) -> Iterator[Posterior]:
+        """The posterior as it is known where none of its data lies: its agents' processes answer for it."""
+        if self.resources is not None and len(self.resources) != post.num_agents:
+            raise ValueError(
+                f"resources must hold one entry for each of the {post.num_agents} agents, found {len(self.resources)}"
+            )
+        try:
+            if self._crew is not None and self._crew.size != post.num_agents:
+                self._dismiss()
+            if self._crew is None:
+                self._crew = Crew(post.num_agents, self)
+            yield self._crew.hold(post)
+        finally:
+            if not self._keeps:
+                self._dismiss()
+
+    def _dismiss(self) -> None:
+        if self._crew is not None:
+            self._crew.close()
+        self._crew = None
+
+    def build(
+        self,
+        post: Posterior,
+        network: Network,
+        sampler: Sampler,
+        *,
+        chains: int,
+        seed: int,
+        keep: np.ndarray,
+        fingerprint: dict[str, str],
+    ) -> SiloEngine:
+        """An engine on the processes that hold the posterior."""
+        crew = post.holders
+        assert isinstance(crew, Crew)
+        return SiloEngine(crew, post, network, sampler, chains=chains, seed=seed, keep=keep, parts=fingerprint)
+
+
+class SiloCarry(NamedTuple):
+    """A round that all agents have reached, and whether their positions there are finite."""
+
+    round: int
+    finite: tuple[bool, ...]
+    engine: SiloEngine
+
+    @property
+    def state(self) -> Any:
+        """The method's states of all agents, stacked, as long as this is the round they are at."""
+        states = self.engine.crew.call("state")
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
+
+
+class SiloEngine:
+    """Runs a method in the processes of a crew; parameters as in `ArrayEngine`."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        post: Posterior,
+        network: Network,
+        sampler: Sampler,
+        *,
+        chains: int,
+        seed: int,
+        keep: np.ndarray,
+        parts: dict[str, str],
+    ) -> None:
+        self.crew, self.num_agents, self._parts = crew, network.num_agents, parts
+        self.prepared = sampler.prepare(post, network)
+        self.sampler, self.keep = sampler, np.asarray(keep)
+        self.root = network.aggregation.root if sampler.at_hub else 0
+        width = np.dtype(jnp.result_type(float)).itemsize
+        self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
+        self._folder = Path(tempfile.gettempdir()) / f"accord-{crew.key[:8].hex()}"
+        shared = (network, sampler, seed, chains)
+        own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], self.prepared.own) for i in self._agents]
+        self._tasks = [
+            Assignment(*shared, own[i], self.prepared.shared, parts, crew.key, crew.options.timeout)
+            for i in self._agents
+        ]
+        self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
+        self._at = 0
+        # where the state of a round may be found beside the agents' own folder
+        self._saved: dict[int, Path] = {}
+        self._attempt(self._assign)
+
+    @property
+    def _agents(self) -> range:
+        return range(self.num_agents)
+
+    @property
+    def listener(self) -> Callable[[list[str]], None] | None:
+        """Who is told what the agents are doing."""
+        return self.crew.listener
+
+    @listener.setter
+    def listener(self, listener: Callable[[list[str]], None] | None) -> None:
+        self.crew.listener = listener
+
+    def agreed(self, number: float) -> float:
+        """The driver decides alone."""
+        return number
+
+    def start(self, means: np.ndarray, factors: np.ndarray | None) -> SiloCarry:
+        """Before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim) or None."""
+        places = [0 if self.sampler.at_hub else i for i in self._agents]
+        self._starts = [(means[i], None if factors is None else factors[i]) for i in places]
+
+        def begin() -> list[Report]:
+            self.crew.call("forget", self._everywhere(self._folder))
+            reports = self.crew.call("start", self._starts)
+            self._connect()
+            return reports
+
+        return self._carry(0, self._attempt(begin))
+
+    def advance(self, carry: SiloCarry, rounds: int) -> SiloCarry:
+        """Run rounds and keep nothing of them."""
+        return self._carry(carry.round + rounds, self._reach(Goal(carry.round, rounds, 0, 1, 1)))
+
+    def record(self, carry: SiloCarry, draws: int, thin: int) -> tuple[SiloCarry, Records]:
+        """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call."""
+        reports = self._reach(Goal(carry.round, draws * thin, draws, thin, self.capacity))
+        found: Any = [report.draws for report in reports]
+        if self.sampler.at_hub:
+            found = [found[self.root]] * self.num_agents
+        x: Any = np.stack([part for part in found if part is not None], axis=1)
+        average = x.mean(axis=1, dtype=x.dtype)
+        distance = ((x - average[:, None]) ** 2).sum(axis=2).mean(axis=1, dtype=x.dtype)
+        acting = [report.watched for report in reports if report.draws is not None]
+        watched = {name: np.max([one[name] for one in acting], axis=0) for name in acting[0]}
+        records = Records(x[:, self.keep], average, {"consensus_error": np.sqrt(distance), **watched})
+        return self._carry(carry.round + draws * thin, reports), records
+
+    def trouble(self, before: SiloCarry, after: SiloCarry, rounds: int) -> Trouble | None:
+        """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""
+        good, bad = 0, rounds
+        while bad - good > 1 and not all(after.finite):
+            middle = (good + bad) // 2
+            then = self.advance(before, middle)
+            if all(then.finite):
+                good = middle
+            else:
+                bad, after = middle, then
+        return None if all(after.finite) else Trouble(after.finite.index(False), bad)
+
+    def message_bytes(self, carry: SiloCarry) -> int:
+        """Bytes of the message that one agent of one chain sends in one exchange."""
+        return int(self.crew.call("message_bytes")[self.root])
+
+    def bytes_sent(self) -> np.ndarray:
+        """Bytes that each agent sent in all chains since the last crash or start, labels left out, (agent,)."""
+        return np.array(self.crew.call("bytes_sent"))
+
+    def save(self, carry: SiloCarry, folder: Path) -> None:
+        """Let every agent write its state below a folder at its site."""
+        folder = Path(folder).resolve()
+        self._attempt(lambda: self.crew.call("save", self._everywhere(folder)), carry.round)
+        self._saved[carry.round] = folder
+
+    def saved(self, folder: Path) -> list[int]:
+        """The rounds that every agent has whole below the folder."""
+        claim(Path(folder), self._parts)
+        folder = Path(folder).resolve()
+        found = self._attempt(lambda: self._common(folder))
+        self._saved |= dict.fromkeys(found, folder)
+        return found
+
+    def load(self, carry: SiloCarry, folder: Path, round: int) -> SiloCarry:
+        """The carry of a saved round."""
+        self._saved[round] = Path(folder).resolve()
+        self._recover(round)
+        return SiloCarry(round, (True,) * self.num_agents, self)
+
+    def close(self) -> None:
+        """Remove what the agents keep for themselves."""
+        # who is gone cannot, and what is left lies in a folder for temporary files
+        with suppress(SetbackError, TimeoutError):
+            self.crew.call("forget", self._everywhere(self._folder), limit=self.crew.options.timeout)
+
+    # --- rounds, and what to do when some agents are lost ---
+
+    def _reach(self, goal: Goal) -> list[Report]:
+        """Let all agents reach a goal, from its start, as often as it takes."""
+        if self._at != goal.start:
+            self._recover(goal.start)
+        rows = [(goal, self._folder)] * self.num_agents
+        reports = self._attempt(lambda: self.crew.call("work", rows), goal.start)
+        self._at = goal.start + goal.rounds
+        return reports
+
+    def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:
+        """Do what may meet with a crash; after one, from the given round again."""
+        for _ in range(_MOST_SETBACKS):
+            try:
+                return work()
+            except SetbackError as error:
+                setback = error
+            self._recover(round)
+        raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
+
+    def _recover(self, round: int | None) -> None:
+        """Bring all agents to a round, or to the newest before it that all of them can go back to."""
+        for _ in range(_MOST_SETBACKS):
+            try:
+                self.crew.revive()
+                self._assign()
+                if round is not None:
+                    self._go_back(round)
+                return
+            except SetbackError as error:
+                setback = error
+        raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
+
+    def _assign(self) -> None:
+        self.crew.call("begin", [(task,) for task in self._tasks])
+
+    def _go_back(self, round: int) -> None:
+        self.crew.call("start", self._starts)
+        places = {r: self._folder for r in self._common(self._folder)}
+        places |= {r: folder for r, folder in self._saved.items() if r not in places and r in self._common(folder)}
+        newest = max((r for r in places if r <= round), default=0)
+        if newest > 0:
+            self.crew.call("restore", [(places[newest], newest)] * self.num_agents)
+        self._connect()
+        self._at = newest
+        if newest < round:
+            rows = [(Goal(newest, round - newest, 0, 1, 1), self._folder)] * self.num_agents
+            self.crew.call("work", rows)
+        self._at = round
+
+    def _common(self, folder: Path) -> list[int]:
+        found = self.crew.call("saved", self._everywhere(folder))
+        return sorted(set.intersection(*map(set, found)))
+
+    def _connect(self) -> None:
+        self.crew.attempt += 1
+        addresses = dict(enumerate(self.crew.call("address")))
+        rows = [(addresses, self.crew.attempt, self.crew.options.timeout)] * self.num_agents
+        self.crew.call("connect", rows)
+
+    def _everywhere(self, *arguments: Any) -> list[tuple[Any, ...]]:
+        return [arguments] * self.num_agents
+
+    def _carry(self, round: int, reports: list[Report]) -> SiloCarry:
+        return SiloCarry(round, tuple(report.finite for report in reports), self)
