@@ -59,6 +59,7 @@ def test_nothing_is_read_until_it_is_needed_and_then_once():
     post = models.logistic_regression([partial(source, i) for i in range(AGENTS)], names=NAMES)
     assert (post.num_agents, post.dim, post.names, post.quadratic) == (AGENTS, 2, ("a", "b"), False)
     assert repr(post) == "<Posterior: 2 parameters, 6 agents, data not read>"
+    np.testing.assert_array_equal(post.unravel(np.ones(2)), np.ones(2))
     alone = post.alone(3)
     assert (alone.held, alone.num_agents, reads) == ((3,), AGENTS, [])
     np.testing.assert_array_equal(alone.sizes, [9])
@@ -203,8 +204,27 @@ def test_the_stack_of_some_is_a_part_of_the_stack_of_all():
     assert jax.tree.leaves(shortest.rows)[0].shape == (2, post.sizes[4], 2)
     # whole shards are never filled up
     assert jax.tree.leaves(models.power([0.0, 1.0], 1.5).stacked(agents=[1], rows=9).rows)[0].shape == (1, 1)
+    with pytest.raises(ValueError, match=r"agents must be one or more different numbers, found \[1, 1\]"):
+        post.stacked(agents=[1, 1])
     with pytest.raises(ValueError, match="rows must be at least those of the longest shard, 10 of agent 4; found 9"):
         post.stacked(agents=[1, 4], rows=9)
+
+
+def test_eigenvectors_do_not_depend_on_who_else_is_stacked():
+    rng = np.random.default_rng(0)
+    # fewer rows than parameters: the prior's eigenvalue is a multiple one
+    shards = [(rng.standard_normal((n, 6)), rng.standard_normal(n)) for n in (2, 5, 3, 7)]
+    post = models.linear_regression(shards)
+    with jax.enable_x64(True):
+        whole = post.stacked(spectral=True).quadratic
+        parts = [post.stacked(spectral=True, agents=[i]).quadratic for i in range(4)]
+    for i, part in enumerate(parts):
+        for name in ("eigenvalues", "eigenvectors"):
+            found, expected = np.asarray(getattr(part, name)[0]), np.asarray(getattr(whole, name)[i])
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+        V, values = found, np.asarray(part.eigenvalues[0])
+        np.testing.assert_allclose(V.T @ V, np.eye(6), atol=1e-12)
+        np.testing.assert_allclose(V * values @ V.T, part.hessian[0], rtol=1e-9, atol=1e-9)
 
 
 def test_what_is_not_held_cannot_be_touched():

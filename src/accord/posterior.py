@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .errors import DataError
 from .gaussian import Gaussian
-from .potential import Potential, Quadratic, Shard
+from .potential import Potential, Quadratic, Shard, unravel, with_eigenvectors
 from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 
 if TYPE_CHECKING:
@@ -156,9 +156,7 @@ class Posterior:
     @cached_property
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
-        treedef: Any = jax.tree.structure(self._params)
-        shapes = tuple(shape for _, shape in self.variables)
-        return Potential(self._log_likelihood, self._log_prior, self.num_agents, self.splits, shapes, treedef)
+        return Potential(self._log_likelihood, self._log_prior, self.num_agents, self.splits, *self._structure)
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
@@ -184,6 +182,8 @@ class Posterior:
 
         Pickled, it carries arrays if its shards were given as arrays; a function or path stays unread.
         """
+        if len(agents) == 0 or len(set(agents)) < len(agents):
+            raise ValueError(f"agents must be one or more different numbers, found {list(agents)}")
         self._require(agents)
         return self._with(_sources={agent: self._sources[agent] for agent in agents})
 
@@ -199,7 +199,11 @@ class Posterior:
 
     def unravel(self, x: Any) -> PyTree:
         """The parameters as the user's pytree at a flat position, shape (dim,)."""
-        return self.potential.unravel(jnp.asarray(x))
+        return unravel(jnp.asarray(x), *self._structure)
+
+    @property
+    def _structure(self) -> tuple[tuple[tuple[int, ...], ...], Any]:
+        return tuple(shape for _, shape in self.variables), jax.tree.structure(self._params)
 
     @cached_property
     def _read(self) -> Shards:
@@ -259,8 +263,7 @@ class Posterior:
 
     @cached_property
     def _spectral_form(self) -> Quadratic:
-        form = self._quadratic_form
-        return Quadratic(*form[:2], *np.linalg.eigh(form.hessian))
+        return with_eigenvectors(self._quadratic_form)
 
     def stacked(self, *, spectral: bool = False, agents: Sequence[int] | None = None, rows: int | None = None) -> Shard:
         """Agents' shards stacked on a leading agent axis, as device arrays of the present float width.

@@ -24,12 +24,45 @@ class Quadratic(NamedTuple):
     eigenvectors: Any = None
 
 
+# Eigenvalues closer than this, relative to the largest, count as one.
+_SAME = 1e-10
+
+
+def with_eigenvectors(form: Quadratic) -> Quadratic:
+    """Quadratic forms of stacked agents with the eigenvectors of their Hessians, the same whoever else is stacked.
+
+    Draws by eigenvectors depend on which are chosen: on their signs, and on their rotation where eigenvalues coincide,
+    as a flat prior makes them where rows are few. LAPACK's choice turns on the last digits of the Hessian; this one,
+    fixed by what a random matrix is to the eigenspace, does not, so that all engines draw the same.
+    """
+    values, vectors = np.linalg.eigh(form.hessian)
+    dim = values.shape[1]
+    compass = np.random.default_rng(0).standard_normal((dim, dim))
+    for own_values, own_vectors in zip(values, vectors, strict=True):
+        ends = np.flatnonzero(np.diff(own_values) > _SAME * np.abs(own_values).max()) + 1
+        for space in np.split(np.arange(dim), ends):
+            basis = own_vectors[:, space]
+            rotation, triangle = np.linalg.qr(basis.T @ compass[:, : space.size])
+            own_vectors[:, space] = basis @ (rotation * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
+    return form._replace(eigenvalues=values, eigenvectors=vectors)
+
+
 class Shard(NamedTuple):
     """What one agent owns: rows padded to the longest shard, their real number, and a quadratic form if any."""
 
     rows: PyTree
     size: Any
     quadratic: Quadratic | None
+
+
+def unravel(x: Float[Array, " dim"], shapes: tuple[tuple[int, ...], ...], treedef: Any) -> PyTree:
+    """The parameters at a flat position, as a pytree of such a structure."""
+    leaves, start = [], 0
+    for shape in shapes:
+        stop = start + int(np.prod(shape, dtype=int))
+        leaves.append(x[start:stop].reshape(shape))
+        start = stop
+    return treedef.unflatten(leaves)
 
 
 @pytree
@@ -45,12 +78,7 @@ class Potential:
 
     def unravel(self, x: Float[Array, " dim"]) -> PyTree:
         """The parameters, as the user's pytree, at a flat position."""
-        leaves, start = [], 0
-        for shape in self.shapes:
-            stop = start + int(np.prod(shape, dtype=int))
-            leaves.append(x[start:stop].reshape(shape))
-            start = stop
-        return self.treedef.unflatten(leaves)
+        return unravel(x, self.shapes, self.treedef)
 
     def value(self, shard: Shard, x: Float[Array, " dim"], batch: UInt32[Array, " batch"] | None = None) -> Array:
         """f_i(x), or its unbiased estimate from the rows `batch % n_i`, scaled by n_i / len(batch)."""
