@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,24 +62,46 @@ def run(
     engine: Annotated[
         str | None, typer.Option(help="local (one device) or mesh (all devices that JAX sees), instead of the file's.")
     ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder to keep the run in while it runs: the same command takes it up again.")
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="HOST:PORT where process 0 of several meets the others; engine mesh.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(help="How many processes run this command.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Which of them this one is, from 0.")] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Take these three from the cluster (SLURM, Open MPI, ...).")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that processes wait for one another at the start.")] = 60.0,
+    heartbeat: Annotated[float, typer.Option(help="Seconds of silence after which a process counts as lost.")] = 20.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
     with _users_errors():
         from . import config as configs
 
-        job = configs.load(config, output, engine)
-        _claim(job.output)
-        if not quiet:
-            Console().print(job.title, highlight=False)
+        several = distributed or (coordinator, num_processes, process_id) != (None, None, None)
+        place = (coordinator, num_processes, process_id, timeout, heartbeat)
         try:
-            drawn = job.draw(progress=not quiet)
+            with _among(*place) if several else nullcontext(0) as number:
+                job = configs.load(config, output, engine, checkpoint)
+                if several and job.engine != "mesh":
+                    raise ValueError(f"several processes need the engine 'mesh', found {job.engine!r}")
+                # one process speaks and writes for all
+                first, quiet = number == 0, quiet or number != 0
+                if first:
+                    _claim(job, config)
+                if not quiet:
+                    Console().print(job.title, highlight=False)
+                drawn = job.draw(progress=not quiet)
         except DivergenceError as error:
-            if error.run is not None:
+            if error.run is not None and first:
                 _write(error.run, job, config)
                 print(f"the draws before it are in {job.output / 'run.nc'}", file=sys.stderr)
             raise
-        _write(drawn, job, config)
+        if first:
+            _write(drawn, job, config)
         if not quiet:
             _report(drawn, job.sites)
             print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
@@ -114,12 +137,42 @@ def _users_errors() -> Iterator[None]:
             raise typer.Exit(130) from None
 
 
-def _claim(folder: Path) -> None:
+@contextmanager
+def _among(
+    coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: float, heartbeat: float
+) -> Iterator[int]:
+    """Run as one of several processes; which one is it."""
+    from . import processes
+
+    _keep_stdout()
+    with processes.join(coordinator, num_processes, process_id, timeout=timeout, heartbeat=heartbeat) as joined:
+        yield joined.process_id
+
+
+def _keep_stdout() -> None:
+    """Leave standard output to what is printed here: JAX's libraries report their connections there."""
+    sys.stdout.flush()
+    own = os.dup(sys.stdout.fileno())
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding)
+
+
+def _claim(job: Job, config: Path) -> None:
     """Make the output folder; refuse one that holds another run."""
+    folder = job.output
     for name in ("run.nc", "summary.csv"):
-        if (folder / name).exists():
+        if (folder / name).exists() and not _is_part(job, config):
             raise ValueError(f"the output folder {folder} holds another run ({name}); name a new one")
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def _is_part(job: Job, config: Path) -> bool:
+    """Whether the output folder holds the beginning of this very run, which was interrupted and has a checkpoint."""
+    copy, drawn = job.output / "config.toml", job.output / "run.nc"
+    if not job.has_checkpoint or not copy.exists() or copy.read_bytes() != config.read_bytes():
+        return False
+    return Run.load(drawn).average.shape[1] < job.draws
 
 
 def _summary(drawn: Run, sites: tuple[str, ...]) -> pd.DataFrame:

@@ -32,7 +32,7 @@ METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in s
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "method", "run")
-RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep", "engine")
+RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep", "engine", "checkpoint", "checkpoint_every")
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
 
@@ -50,15 +50,29 @@ class Job:
         Names of the agents.
     output
         The folder for results.
+    engine
+        The engine's name.
+    draws
+        How many draws a chain will have.
+    has_checkpoint
+        Whether the run is kept in a folder while it runs.
     """
 
     title: str
     draw: Callable[..., Run]
     sites: tuple[str, ...]
     output: Path
+    engine: str
+    draws: int
+    has_checkpoint: bool
 
 
-def load(path: str | Path, output: str | Path | None = None, engine: str | None = None) -> Job:
+def load(
+    path: str | Path,
+    output: str | Path | None = None,
+    engine: str | None = None,
+    checkpoint: str | Path | None = None,
+) -> Job:
     """Read a TOML file.
 
     Parameters
@@ -69,6 +83,8 @@ def load(path: str | Path, output: str | Path | None = None, engine: str | None 
         A folder for results instead of the file's `run.output`.
     engine
         An engine instead of the file's `run.engine`.
+    checkpoint
+        A folder for checkpoints instead of the file's `run.checkpoint`.
 
     Raises
     ------
@@ -94,6 +110,10 @@ def load(path: str | Path, output: str | Path | None = None, engine: str | None 
     run = dict(document["run"])
     if engine is not None:
         run["engine"] = engine
+    if checkpoint is not None:
+        run["checkpoint"] = Path(checkpoint)
+    elif "checkpoint" in run:
+        run["checkpoint"] = path.parent / run["checkpoint"]
     _require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
     if output is None and "output" not in run:
         raise ValueError('[run] must name an output folder: output = "results"')
@@ -103,7 +123,9 @@ def load(path: str | Path, output: str | Path | None = None, engine: str | None 
     table = _read_table(dict(document["data"]), path.parent)
     posterior = _build_model(dict(document["model"]), table, path.parent)
     title, draw = (_one_shot if one_shot else _over_network)(posterior, document, run)
-    return Job(title, draw, table.sites, folder)
+    defaults = inspect.signature(sample).parameters
+    chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
+    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run)
 
 
 def _over_network(
@@ -131,7 +153,7 @@ def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any
 def _check_counts(run: dict[str, Any]) -> None:
     """Refuse bad counts before any data is read; `sample` checks them again for callers from Python."""
     known = inspect.signature(sample).parameters
-    for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1)):
+    for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
         whole_number(f"{name} in [run]", run.get(name, known[name].default), least)
 
 

@@ -22,6 +22,7 @@ from .initial import starting_law
 from .journal import Journal
 from .network import Network
 from .posterior import Posterior
+from .processes import interruptions
 from .progress import ProgressBar
 from .run import Run
 from .sampler import Sampler
@@ -123,9 +124,10 @@ def sample(
     machine = builder.build(post, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
     tape = Tape(post, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
     journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
-    with closing(machine), ProgressBar(type(sampler).__name__, tape.total_rounds, progress) as bar:
+    name = type(sampler).__name__
+    with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
         try:
-            _drive(machine, machine.start(means, factors), tape, journal, bar)
+            _drive(machine, machine.start(means, factors), tape, journal, bar, stopped)
         except KeyboardInterrupt:
             if tape.count == 0:
                 raise
@@ -210,14 +212,21 @@ def _start_positions(init: Any, post: Posterior, chains: int) -> tuple[np.ndarra
     return starting_law(init, post)
 
 
-def _drive(machine: Engine, carry: Any, tape: Tape, journal: Journal | None, bar: ProgressBar) -> None:
+def _drive(
+    machine: Engine,
+    carry: Any,
+    tape: Tape,
+    journal: Journal | None,
+    bar: ProgressBar,
+    stopped: Callable[[], bool],
+) -> None:
     """Run burn-in and draws in chunks of about equal time, recording to the tape."""
     tape.message_bytes = machine.message_bytes(carry)
     _require_finite(machine, carry, carry, 0, tape)
     if journal is not None:
         carry = journal.resume(carry)
         bar.update(tape.rounds, None)
-    chunk = _Chunk(machine)
+    chunk = _Chunk(machine, stopped)
     while tape.rounds < tape.total_rounds:
         left = tape.total_rounds if journal is None else journal.rounds_left()
         if tape.rounds < tape.burn_in:
@@ -243,8 +252,8 @@ def _drive(machine: Engine, carry: Any, tape: Tape, journal: Journal | None, bar
 class _Chunk:
     """How many rounds to run between two looks at the clock."""
 
-    def __init__(self, machine: Engine) -> None:
-        self.machine, self.rounds = machine, 32
+    def __init__(self, machine: Engine, stopped: Callable[[], bool]) -> None:
+        self.machine, self.stopped, self.rounds = machine, stopped, 32
 
     def size(self, left: int, least: int = 1) -> int:
         return min(max(self.rounds, least), left)
@@ -254,7 +263,10 @@ class _Chunk:
 
         start = time.perf_counter()
         result = jax.block_until_ready(work())
-        elapsed = self.machine.agreed(time.perf_counter() - start)
+        # where one process is told to stop, all do so after the same chunk
+        elapsed = self.machine.agreed(-1.0 if self.stopped() else time.perf_counter() - start)
+        if elapsed < 0:
+            raise KeyboardInterrupt
         if elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:
             self.rounds *= 2
         elif elapsed > 2 * _CHUNK_SECONDS:

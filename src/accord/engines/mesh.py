@@ -22,6 +22,7 @@ from jaxtyping import Array, Float, Int
 
 from ..network import Network
 from ..posterior import Posterior
+from ..processes import everyones, require_alike
 from ..pytree import pytree, static, unchecked
 from ..sampler import Sampler
 from .arrays import ArrayEngine, Programs
@@ -154,6 +155,12 @@ def _on(mesh: Mesh, function: Any, in_specs: Any, out_specs: Any) -> Any:
 class MeshEngine(ArrayEngine):
     """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
 
+    @classmethod
+    def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
+        """The engine; all processes must be given the same."""
+        require_alike(options["fingerprint"])
+        return super().build(post, network, sampler, **options)
+
     def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
         devices = jax.devices()
         self.mesh = Mesh(np.array(devices), (AGENTS,))
@@ -184,6 +191,9 @@ class MeshEngine(ArrayEngine):
         if jax.process_count() == 1:
             return number
         return float(multihost_utils.process_allgather(np.float32(number)).min())
+
+    def _everyones(self, text: str) -> list[str]:
+        return everyones(text)
 
     def _layout(self) -> str:
         return f"{jax.process_count()} with {jax.device_count()} devices"
