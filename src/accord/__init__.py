@@ -2,6 +2,7 @@
 
 from . import balance, combine, data, metrics, models, samplers, schedules
 from .compiler import guard
+from .engines.silo.engine import Silo
 from .errors import DivergenceError
 from .gaussian import Gaussian
 from .law import Law, law
@@ -19,6 +20,7 @@ __all__ = [
     "Posterior",
     "Run",
     "Sampler",
+    "Silo",
     "balance",
     "combine",
     "data",

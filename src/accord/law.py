@@ -27,7 +27,7 @@ from .gaussian import Gaussian
 from .initial import starting_law
 from .network import Network
 from .posterior import Posterior
-from .sample import check_fit
+from .sample import check_fit, check_rows
 from .sampler import Sampler
 
 # Columns of a Jacobian computed at once: bounds memory, not the result.
@@ -278,6 +278,7 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     if not post.quadratic:
         raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
     check_fit(post, net, sampler)
+    check_rows(post, sampler)
     sampler = sampler.resolved(post, net)
     if sampler.randomness(post.dim).key or "visitor" in sampler.receives:
         raise TypeError(

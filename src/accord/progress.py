@@ -8,8 +8,13 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+# Lines of news that fit below a bar.
+_MOST_LINES = 24
 
 
 @contextmanager
@@ -44,19 +49,31 @@ class ProgressBar:
             TextColumn("{task.fields[speed]:>9,.0f} rounds/s"),
             TimeRemainingColumn(),
             TextColumn("consensus error {task.fields[error]}"),
-            console=Console(stderr=True),
-            disable=not self._shown,
         )
+        self._news: list[str] = []
+        console = Console(stderr=True)
+        self._live = Live(get_renderable=self._whole, console=console, refresh_per_second=10) if self._shown else None
         self._task = self._bar.add_task(description, total=rounds, speed=0.0, error="-")
 
     def __enter__(self) -> ProgressBar:
-        self._bar.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
+
+    def _whole(self) -> RenderableType:
+        hidden = len(self._news) - _MOST_LINES
+        shown = [*self._news[:_MOST_LINES], f"and {hidden} more"] if hidden > 0 else self._news
+        return Group(self._bar, *map(Text, shown))
+
+    def news(self, lines: list[str]) -> None:
+        """Show lines below the bar, in place of those there."""
+        self._news = lines
 
     def update(self, rounds: int, consensus_error: float | None) -> None:
         """Say how many rounds are done and how far the agents are apart (None: not known in burn-in)."""

@@ -16,6 +16,7 @@ from .checks import whole_number
 from .engines.engine import Builder, Engine
 from .engines.local import LocalEngine
 from .engines.mesh import MeshEngine
+from .engines.silo.engine import Silo
 from .errors import DivergenceError, unknown_name_error
 from .fingerprint import fingerprint
 from .initial import starting_law
@@ -29,7 +30,7 @@ from .sampler import Sampler
 from .schedules import at
 from .tape import Tape
 
-ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine}
+ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine, "silo": Silo()}
 
 # Seconds of one chunk of rounds: how often progress is shown and Ctrl-C is heard.
 _CHUNK_SECONDS = 0.5
@@ -109,33 +110,36 @@ def sample(
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     builder = _builder(engine)
     check_fit(post, net, sampler)
-    given, sampler = sampler, sampler.resolved(post, net)
-    check_step(post, net, sampler)
-    if burn_in < sampler.least_burn_in():
-        raise ValueError(
-            f"burn_in must be at least {sampler.least_burn_in()}, the rounds in which {type(sampler).__name__} adapts "
-            f"and whose states are not draws; found {burn_in}"
-        )
     kept = _kept_agents(keep, net.num_agents)
     means, factors = _start_positions(init, post, chains)
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
     settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init}
-    common = fingerprint(post, net, given, **settings)
-    machine = builder.build(post, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
-    tape = Tape(post, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
-    journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
-    name = type(sampler).__name__
-    with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
-        try:
-            _drive(machine, machine.start(means, factors), tape, journal, bar, stopped)
-        except KeyboardInterrupt:
-            if tape.count == 0:
-                raise
-            warnings.warn(f"interrupted: the run keeps the {tape.count} of {draws} draws made so far", stacklevel=2)
-    run = tape.run()
-    complaint = sampler.complaint(run.statistics)
-    if complaint:
-        warnings.warn(complaint, stacklevel=2)
+    common = fingerprint(post, net, sampler, **settings)
+    with builder.placed(post) as placed:
+        check_rows(placed, sampler)
+        sampler = sampler.resolved(placed, net)
+        check_step(placed, net, sampler)
+        if burn_in < sampler.least_burn_in():
+            raise ValueError(
+                f"burn_in must be at least {sampler.least_burn_in()}, the rounds in which {type(sampler).__name__} "
+                f"adapts and whose states are not draws; found {burn_in}"
+            )
+        machine = builder.build(placed, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
+        tape = Tape(placed, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
+        journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
+        name = type(sampler).__name__
+        with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
+            machine.listen(bar.news)
+            try:
+                _drive(machine, machine.start(means, factors), tape, journal, bar, stopped)
+            except KeyboardInterrupt:
+                if tape.count == 0:
+                    raise
+                warnings.warn(f"interrupted: the run keeps the {tape.count} of {draws} draws made so far", stacklevel=2)
+        run = tape.run()
+        complaint = sampler.complaint(run.statistics)
+        if complaint:
+            warnings.warn(complaint, stacklevel=2)
     return run
 
 
@@ -160,6 +164,10 @@ def check_fit(post: Posterior, net: Network, sampler: Sampler) -> None:
     if net.num_agents != post.num_agents:
         raise ValueError(f"the network has {net.num_agents} agents but the posterior has {post.num_agents} shards")
     sampler.check_network(net)
+
+
+def check_rows(post: Posterior, sampler: Sampler) -> None:
+    """Raise `ValueError` where the agents' data does not allow the method's minibatches."""
     rows = sampler.rows_per_gradient()
     if rows is not None and not post.splits:
         raise ValueError("batch_size needs a log_likelihood that returns one number a row; this one returns a scalar")
@@ -171,7 +179,10 @@ def check_fit(post: Posterior, net: Network, sampler: Sampler) -> None:
 
 
 def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
-    """Raise `ValueError` where the step is known to be unstable: constant steps on Gaussian posteriors."""
+    """Raise `ValueError` where the step is known to be unstable: constant steps on Gaussian posteriors.
+
+    Hessians do not travel for it: a posterior that is held elsewhere is not checked.
+    """
     if not post.quadratic or not sampler.is_constant() or not _bound_is_cheap(post, sampler):
         return
     bound, step = sampler.max_step(net, post.hessians()), getattr(sampler, "step_size", None)
@@ -185,7 +196,7 @@ def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
 def _bound_is_cheap(post: Posterior, sampler: Sampler) -> bool:
     # several exchanges fill the matrix that the bound factors
     limit = _BOUND_SIZE if sampler.exchanges_per_round() == 1 else _DENSE_BOUND_SIZE
-    return post.num_agents * post.dim <= limit
+    return not post.is_held_elsewhere and post.num_agents * post.dim <= limit
 
 
 def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import abc
 import json
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +74,11 @@ class ArrayEngine(abc.ABC):
         dtype = self.problem.degree.dtype
         per_draw = chains * post.dim * (keep.size + 1) * dtype.itemsize
         self.capacity = int(np.clip(self.buffer_bytes // per_draw, 1, 1024))
+
+    @classmethod
+    def placed(cls, post: Posterior) -> AbstractContextManager[Posterior]:
+        """The posterior as it is: its data is read in this process."""
+        return nullcontext(post)
 
     @classmethod
     def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
@@ -185,6 +192,9 @@ class ArrayEngine(abc.ABC):
             return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
         return jax.tree.map_with_path(restored, carry)
+
+    def listen(self, tell: Callable[[list[str]], None]) -> None:  # noqa: B027 - its agents are rows of arrays
+        """Say nothing."""
 
     def close(self) -> None:  # noqa: B027 - nothing is held beyond the engine's own life
         """Give back what the engine holds."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -70,6 +72,9 @@ class Engine(Protocol):
     def load(self, carry: Any, folder: Path, round: int) -> Any:
         """The carry of a saved round, given any carry of the same run."""
 
+    def listen(self, tell: Callable[[list[str]], None]) -> None:
+        """Tell what the agents are doing, a line each, while they work, if there is anything to tell."""
+
     def close(self) -> None:
         """Give back what the engine holds: processes, sockets; whether the run went well or not."""
 
@@ -77,6 +82,9 @@ class Engine(Protocol):
 @runtime_checkable
 class Builder(Protocol):
     """Makes engines of one kind."""
+
+    def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
+        """The posterior as this process knows it, once its data is where the agents are."""
 
     def build(
         self,

@@ -28,6 +28,8 @@ from .crew import Crew, SetbackError
 _BUFFER_BYTES = 64 * 2**20
 # Setbacks in a row, without a chunk done between them, after which a run gives up.
 _MOST_SETBACKS = 50
+# Seconds that agents have at the end to clear away what they kept.
+_PARTING_SECONDS = 10.0
 
 
 @dataclass
@@ -170,14 +172,9 @@ class SiloEngine:
     def _agents(self) -> range:
         return range(self.num_agents)
 
-    @property
-    def listener(self) -> Callable[[list[str]], None] | None:
-        """Who is told what the agents are doing."""
-        return self.crew.listener
-
-    @listener.setter
-    def listener(self, listener: Callable[[list[str]], None] | None) -> None:
-        self.crew.listener = listener
+    def listen(self, tell: Callable[[list[str]], None]) -> None:
+        """Tell each agent's round, restarts and waiting times while they work."""
+        self.crew.listener = tell
 
     def agreed(self, number: float) -> float:
         """The driver decides alone."""
@@ -256,9 +253,10 @@ class SiloEngine:
 
     def close(self) -> None:
         """Remove what the agents keep for themselves."""
-        # who is gone cannot, and what is left lies in a folder for temporary files
+        self.crew.listener = None
+        # who is gone or busy cannot, and what is left lies in a folder for temporary files
         with suppress(SetbackError, TimeoutError):
-            self.crew.call("forget", self._everywhere(self._folder), limit=self.crew.options.timeout)
+            self.crew.call("forget", self._everywhere(self._folder), limit=_PARTING_SECONDS)
 
     # --- rounds, and what to do when some agents are lost ---
 
