@@ -1,35 +1,19 @@
 """The mesh engine draws what the local engine draws: on four devices of one process, and on two processes."""
 
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 import scipy.sparse
 from mesh_worker import ALL, draw
+from several import HERE, alone, environment
 
 import accord
 from accord.engines.mesh import halo
 
-HERE = Path(__file__).parent
 PLACES = ("ring", "star", "irregular")
-
-
-def environment(devices):
-    """Six agents on four devices: two of them hold two, one holds two that stand for none."""
-    cache = str(HERE.parent / ".cache" / "jax")
-    return {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_ENABLE_X64": "1",
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": cache,
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
 
 
 def assert_same_as_local(found, cases):
@@ -51,18 +35,11 @@ SLOW = [case for network in PLACES for method in ALL if (case := f"{network}/{me
 @pytest.mark.parametrize("chosen", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
 def test_four_devices_draw_what_one_draws(chosen, tmp_path):
     output = tmp_path / "draws.npz"
+    # six agents on four devices: two of them hold two, one holds two that stand for none
     subprocess.run([sys.executable, HERE / "mesh_worker.py", output, *chosen], env=environment(4), check=True)
     found = np.load(output)
     assert found["devices"] == 4
     assert_same_as_local(found, chosen)
-
-
-def alone():
-    """A command prefix for a network namespace with nothing but loopback, or None where that is not allowed."""
-    if shutil.which("unshare") is None:
-        return None
-    prefix = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "_"]
-    return prefix if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0 else None
 
 
 @pytest.mark.slow

@@ -1,0 +1,28 @@
+"""Several processes for tests: their devices, and a network of their own."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def environment(devices):
+    """A process with so many devices, in double precision, that shares the suite's compiled programs."""
+    return {
+        **os.environ,
+        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "JAX_ENABLE_X64": "1",
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(HERE.parent / ".cache" / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+def alone():
+    """A command prefix for a network namespace with nothing but loopback, or None where that is not allowed."""
+    if shutil.which("unshare") is None or shutil.which("nsenter") is None:
+        return None
+    prefix = ["unshare", "-n", "sh", "-c", 'ip link set lo up; exec "$@"', "_"]
+    return prefix if subprocess.run([*prefix, "true"], capture_output=True).returncode == 0 else None

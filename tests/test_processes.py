@@ -1,0 +1,391 @@
+"""`accord run` in several processes: the draws of one, whatever is killed, and one line in each for what goes wrong."""
+
+import itertools
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from several import alone, environment
+
+import accord
+from accord import processes
+from accord.fingerprint import versions
+
+CONFIG = """
+[data]
+files = "site-*.csv"
+target = "y"
+[model]
+name = "linear_regression"
+noise_scale = 1.0
+[network]
+name = "{network}"
+[method]
+name = "{method}"
+step_size = {step}
+[run]
+draws = {draws}
+burn_in = 30
+chains = 2
+thin = 2
+seed = {seed}
+engine = "{engine}"
+output = "out"
+"""
+GOOD = {"network": "ring", "method": "DESGLD", "step": 0.002, "draws": 40, "seed": 3, "engine": "mesh"}
+PORTS = itertools.count(29600)
+
+needs_a_room = pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
+
+
+@pytest.fixture(scope="module")
+def room():
+    """A command prefix for processes that can reach nothing but each other."""
+    keeper = subprocess.Popen([*alone(), "sleep", "infinity"])
+    time.sleep(0.5)
+    yield ["nsenter", "-t", str(keeper.pid), "-n"]
+    keeper.kill()
+    keeper.wait()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for site in range(6):
+        X = rng.normal(size=(6 + site, 2))
+        y = X @ [1.0, -2.0] + rng.normal(size=6 + site)
+        frame = pd.DataFrame({"dose": X[:, 0], "age": X[:, 1], "y": y})
+        frame.to_csv(tmp_path / f"site-{site}.csv", index=False)
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder, name="job.toml", **changes):
+    (folder / name).write_text(CONFIG.format(**{**GOOD, **changes}))
+    return name
+
+
+STARTED = []
+
+
+@pytest.fixture(autouse=True)
+def tidy():
+    """No process outlives its test."""
+    yield
+    for one in STARTED:
+        one.kill(signal.SIGCONT)
+        one.kill()
+        one.process.communicate()
+    STARTED.clear()
+
+
+class Started:
+    """A command that runs, and what it said."""
+
+    def __init__(self, room, folder, *arguments, name="job.toml"):
+        command = [*room, sys.executable, "-m", "accord", "run", name, *map(str, arguments)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(command, cwd=folder, env={**environment(2), "COLUMNS": "200"}, **pipes)
+        STARTED.append(self)
+
+    def end(self, timeout=180):
+        self.stdout, self.stderr = self.process.communicate(timeout=timeout)
+        self.seconds = time.monotonic() - self.began
+        return self.process.returncode
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+
+    @property
+    def errors(self):
+        return [line for line in self.stderr.splitlines() if not line.startswith("warning: ")]
+
+
+def start(room, folder, count=2, *arguments, ids=None, port=None, **options):
+    port = port or next(PORTS)
+    common = ["--coordinator", f"127.0.0.1:{port}", "--num-processes", count, *arguments]
+    return [Started(room, folder, *common, "--process-id", i, **options) for i in (ids or range(count))]
+
+
+def finish(started):
+    codes = [one.end() for one in started]
+    assert codes == [0] * len(codes), [one.stderr for one in started]
+
+
+def load(folder, output="out"):
+    return accord.Run.load(folder / output / "run.nc")
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@needs_a_room
+def test_two_processes_write_what_one_does(room, folder):
+    both = start(room, folder)
+    finish(both)
+    assert "wrote" in both[0].stdout and "Gloo" not in both[0].stdout
+    assert (both[1].stdout, both[0].stderr, both[1].stderr) == ("", "", "")
+    alone = Started(room, folder, "--engine", "local", "--output", "local")
+    finish([alone])
+    # in double precision: the sums over devices are in another order
+    np.testing.assert_allclose(load(folder).draws, load(folder, "local").draws, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+@needs_a_room
+def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
+    write(folder, draws=2500)
+    rng = np.random.default_rng()
+    seed = int(rng.integers(2**31))
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    finish(start(room, folder, 2, "--output", "undisturbed"))
+    expected = load(folder, "undisturbed")
+    write(folder, draws=2500)
+    every = '\ncheckpoint = "kept"\ncheckpoint_every = 100\n'
+    (folder / "job.toml").write_text((folder / "job.toml").read_text() + every)
+    states, reached = folder / "kept" / "process-0" / "states", []
+
+    def newest():
+        return max((int(path.stem.removeprefix("round-")) for path in states.glob("*.checkpoint")), default=0)
+
+    for attempt in range(10):
+        both, before = start(room, folder), newest()
+        # half of them at any time from the start, the others once the run has gone on from where it was
+        if attempt % 2:
+            wait_for(lambda before=before: newest() > before)
+        time.sleep(rng.uniform(0, 0.5 if attempt % 2 else 6.0))
+        victim = int(rng.integers(2))
+        both[victim].kill()
+        killed = time.monotonic()
+        both[1 - victim].end()
+        both[victim].end()
+        reached.append(newest())
+        assert time.monotonic() - killed < 15
+        assert both[1 - victim].process.returncode == 1, both[1 - victim].stderr
+        (line,) = both[1 - victim].errors
+        assert line.startswith("error: ") and (f"process {victim}" in line or "coordinator" in line), line
+        assert not (folder / "out" / "run.nc").exists()
+    print("rounds reached", reached)
+    assert 0 < reached[-1] < 5030
+    finish(start(room, folder))
+    found = load(folder)
+    np.testing.assert_array_equal(found.draws, expected.draws)
+    np.testing.assert_array_equal(found.average, expected.average)
+    for name, values in expected.statistics.items():
+        np.testing.assert_array_equal(found.statistics[name], values)
+    np.testing.assert_array_equal(found.traffic.bytes_sent, expected.traffic.bytes_sent)
+    assert found.traffic.rounds == expected.traffic.rounds == 5030
+
+
+@pytest.mark.slow
+@needs_a_room
+def test_a_checkpoint_of_other_processes_is_refused(room, folder):
+    finish(start(room, folder, 2, "--checkpoint", "kept"))
+    three = start(room, folder, 3, "--checkpoint", "kept", "--output", "more")
+    for one in three:
+        assert one.end() == 1
+        (line,) = one.errors
+        assert "processes 3 with 6 devices and processes 2 with 4 devices" in line
+
+
+@pytest.mark.slow
+@needs_a_room
+def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
+    write(folder, draws=20000)
+    both = start(room, folder, 2, "--checkpoint", "kept")
+    states = folder / "kept" / "process-1" / "states"
+    wait_for(lambda: len(list(states.glob("*.checkpoint"))) == 2)
+    both[1].kill(signal.SIGINT)
+    finish(both)
+    assert all("interrupted: the run keeps the" in one.stderr for one in both)
+    partial = load(folder).draws
+    assert 0 < partial.shape[1] < 20000
+    # the same command goes on, and replaces what it had written
+    again = start(room, folder, 2, "--checkpoint", "kept")
+    newest = max(states.glob("*.checkpoint"))
+    wait_for(lambda: max(states.glob("*.checkpoint")) > newest)
+    both[0].end()
+    again[0].kill(signal.SIGINT)
+    finish(again)
+    more = load(folder).draws
+    assert more.shape[1] > partial.shape[1]
+    np.testing.assert_array_equal(more[:, : partial.shape[1]], partial)
+
+
+# what is started: process ids with their options, and what every one of them must say
+MISTAKES = {
+    "nobody there": ([(1, {})], "process 1 could not reach the coordinator at 127.0.0.1:{port} within 4 s"),
+    "too few": ([(0, {"count": 3}), (2, {"count": 3})], "only 2 of 3 processes came to {at} within 4 s: process 1 did"),
+    "twice": ([(0, {"count": 3}), (1, {"count": 3}), (1, {"count": 3})], "two processes claim to be process 1 of 3"),
+    "other count": ([(0, {}), (1, {"count": 3})], "process 1 was told of 3 processes, process 0 of 2"),
+    "seed": ([(0, {}), (1, {"seed": 4})], "process 1 and process 0 do not run the same: seed 4 and seed 3"),
+    "draws": ([(0, {}), (1, {"draws": 41})], "do not run the same: draws 41 and draws 40"),
+    "network": ([(0, {}), (1, {"network": "star"})], "process 1 and process 0 do not run the same: network star(6)"),
+    "method": ([(0, {}), (1, {"step": 0.003})], "process 1 and process 0 do not run the same: method DESGLD"),
+}
+
+
+def quick(names, chosen):
+    """All names, but only the chosen ones in the quick tests: each starts processes."""
+    return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+@needs_a_room
+@pytest.mark.parametrize("name", quick(MISTAKES, ["twice", "seed"]))
+def test_a_mistake_is_one_line_in_every_process(name, room, folder):
+    commands, message = MISTAKES[name]
+    port = next(PORTS)
+    started = []
+    for place, (number, changes) in enumerate(commands):
+        changes = dict(changes)
+        count = changes.pop("count", 2)
+        config = write(folder, f"job-{place}.toml", **changes)
+        # those who find each other need no short wait
+        wait = 4 if name in ("nobody there", "too few") else 60
+        options = ["--output", "out", "--timeout", wait]
+        started += start(room, folder, count, *options, ids=[number], port=port, name=config)
+    expected = message.format(port=port, at=f"127.0.0.1:{port}")
+    for one in started:
+        assert one.end() == 1
+        (line,) = one.errors
+        assert line.startswith("error: ") and expected in line
+        assert one.seconds < 60
+    assert not (folder / "out" / "run.nc").exists()
+
+
+ONE_SIDED = {
+    "missing file": (1, "process 1 stopped: no such config file: nowhere.toml"),
+    "engine": (1, "process 1 stopped: several processes need the engine 'mesh', found 'local'"),
+    "claimed": (0, "process 0 stopped: the output folder out holds another run (run.nc)"),
+}
+
+
+@needs_a_room
+@pytest.mark.parametrize("name", quick(ONE_SIDED, ["claimed"]))
+def test_what_stops_one_process_stops_the_others_with_its_words(name, room, folder):
+    culprit, message = ONE_SIDED[name]
+    configs = ["job.toml", "job.toml"]
+    if name == "missing file":
+        configs[1] = "nowhere.toml"
+    if name == "engine":
+        configs[1] = write(folder, "local.toml", engine="local")
+    if name == "claimed":
+        (folder / "out").mkdir()
+        (folder / "out" / "run.nc").touch()
+    port = next(PORTS)
+    started = [start(room, folder, ids=[i], port=port, name=configs[i])[0] for i in (0, 1)]
+    for number, one in enumerate(started):
+        assert one.end() == 1
+        (line,) = one.errors
+        expected = message.split(" stopped: ")[1] if number == culprit else message
+        assert line.startswith(f"error: {expected}")
+
+
+@pytest.mark.slow
+@needs_a_room
+def test_a_process_that_falls_silent_is_named(room, folder):
+    write(folder, draws=200000)
+    both = start(room, folder, 2, "--heartbeat", 3, "--checkpoint", "kept")
+    wait_for(lambda: list((folder / "kept").glob("process-1/states/*.checkpoint")))
+    both[1].kill(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        assert both[0].end() == 1
+        assert time.monotonic() - began < 15
+        (line,) = both[0].errors
+        assert line == "error: process 1 was silent for 3 s: its machine or the network is down"
+    finally:
+        both[1].kill(signal.SIGCONT)
+    assert both[1].end() == 1
+    (line,) = both[1].errors
+    assert line.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (("127.0.0.1:1", 2, 2), r"process_id must be a whole number in 0..1, found 2"),
+        (("127.0.0.1:1", 2, -1), r"process_id must be a whole number in 0..1, found -1"),
+        (("127.0.0.1:1", 0, 0), r"num_processes must be a whole number >= 1, found 0"),
+        (("127.0.0.1", 2, 0), r"coordinator must be HOST:PORT, found '127.0.0.1'"),
+        (("127.0.0.1:x", 2, 0), r"coordinator must be HOST:PORT, found '127.0.0.1:x'"),
+        ((None, 2, 0), r"go together, coordinator is missing"),
+        (("127.0.0.1:1", None, None), r"num_processes and process_id is missing"),
+        ((None, None, None), r"no cluster was detected"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(place, message):
+    with pytest.raises(ValueError, match=message):
+        processes.join(*place)
+    with pytest.raises(ValueError, match="timeout must be a finite number > 0"):
+        processes.join(*place, timeout=-1.0)
+
+
+def test_joining_comes_before_computing():
+    accord.Network.ring(3)
+    np.asarray(accord.samplers.DESGLD(lambda k: 0.1 / (1 + k)).step_size(1))
+    with pytest.raises(RuntimeError, match="must join before JAX computes anything"):
+        import jax
+
+        jax.devices()
+        processes.join("127.0.0.1:1", 2, 0)
+
+
+def test_other_versions_are_named():
+    place = processes.Place("127.0.0.1:29598", 3, 0)
+    good = {"process": 1, "of": 3, "versions": versions()}
+    assert processes._complaint(place, good, {}) == ""
+    old = {**good, "versions": {**versions(), "jax": "0.9.0"}}
+    assert processes._complaint(place, old, {}).startswith("process 1 and process 0 differ: jax 0.9.0 and jax ")
+    assert processes._complaint(place, {**good, "process": 0}, {}) == "two processes claim to be process 0 of 3"
+    assert processes._complaint(place, good, {1: None}) == "two processes claim to be process 1 of 3"
+
+
+@pytest.mark.slow
+@needs_a_room
+def test_a_stranger_does_not_take_a_place(room, folder):
+    port = next(PORTS)
+    (first,) = start(room, folder, ids=[0], port=port)
+    stranger = """
+import socket, sys, time
+for attempt in range(600):
+    try:
+        one = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.1)
+one.sendall(b"GET / HTTP/1.1\\n")
+other = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+other.sendall(b'{"greeting": "accord 0"}\\n')
+time.sleep(1)
+"""
+    subprocess.run([*room, sys.executable, "-c", stranger, str(port)], check=True)
+    (second,) = start(room, folder, ids=[1], port=port)
+    finish([first, second])
+
+
+@needs_a_room
+def test_an_address_that_is_taken_or_answers_otherwise_is_named(room, folder):
+    port = next(PORTS)
+    listen = (
+        f"import socket, time; s = socket.create_server(('127.0.0.1', {port})); print(1, flush=True); c = s.accept()"
+    )
+    other = subprocess.Popen([*room, sys.executable, "-c", listen], stdout=subprocess.PIPE)
+    other.stdout.readline()
+    for number, message in ((0, f"process 0 cannot listen at 127.0.0.1:{port}"), (1, "sent process 1 away")):
+        (one,) = start(room, folder, ids=[number], port=port)
+        assert one.end() == 1
+        (line,) = one.errors
+        assert line.startswith("error: ") and message in line
+    other.communicate()
