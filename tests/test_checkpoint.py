@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from mesh_worker import ALL
 from tables import NETWORKS, unequal_shards
+from typer.testing import CliRunner
 
 import accord
 from accord import journal
 from accord.checkpoint import Shelf
+from accord.cli import app
 from accord.fingerprint import claim, combined, fingerprint, first_difference
 
 
@@ -231,3 +233,76 @@ def test_a_fingerprint_tells_runs_apart_and_nothing_of_the_data(tmp_path):
 
 def _constant(value):
     return lambda k: value
+
+
+JOB = """
+[data]
+file = "rows.csv"
+split = "iid"
+agents = 3
+target = "y"
+[model]
+name = "linear_regression"
+[network]
+name = "ring"
+[method]
+name = "DESGLD"
+step_size = 0.002
+[run]
+draws = 30
+burn_in = 5
+chains = 2
+output = "out"
+checkpoint_every = 10
+"""
+
+
+def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    np.savetxt(tmp_path / "rows.csv", rng.normal(size=(30, 3)), delimiter=",", header="a,b,y", comments="")
+    (tmp_path / "job.toml").write_text(JOB + 'checkpoint = "kept"\n')
+    (tmp_path / "plain.toml").write_text(JOB)
+
+    def invoke(*arguments, name="job.toml"):
+        return CliRunner().invoke(app, ["run", str(tmp_path / name), "--quiet", *map(str, arguments)])
+
+    def load(output="out"):
+        return accord.Run.load(tmp_path / output / "run.nc").draws
+
+    assert invoke("--output", tmp_path / "other", name="plain.toml").exit_code == 0
+    record, calls = accord.engines.local.LocalEngine.record, []
+
+    def stopped_by(error, at):
+        def stopped(self, *arguments):
+            calls.append(1)
+            if len(calls) == at:
+                raise error
+            return record(self, *arguments)
+
+        return stopped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(OSError("lost"), 2))
+        assert invoke().exit_code == 1
+        assert (tmp_path / "kept" / "process-0" / "states").is_dir()
+        # what Ctrl-C leaves is the beginning of the run, which the same command may replace
+        patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(KeyboardInterrupt, 4))
+        result = invoke()
+        assert result.exit_code == 0 and "interrupted: the run keeps the" in result.stderr
+        assert 0 < load().shape[1] < 30
+    result = invoke(name="plain.toml")
+    assert result.exit_code == 1 and "holds another run" in result.stderr
+    assert invoke().exit_code == 0
+    np.testing.assert_array_equal(load(), load("other"))
+    # and what is finished stays
+    result = invoke()
+    assert result.exit_code == 1 and "holds another run" in result.stderr
+    # the option takes the place of the file's folder
+    result = invoke("--checkpoint", tmp_path / "new", "--output", tmp_path / "third")
+    assert result.exit_code == 0 and (tmp_path / "new" / "process-0").is_dir()
+    (tmp_path / "job.toml").write_text(JOB.replace("0.002", "0.003") + 'checkpoint = "kept"\n')
+    result = invoke("--output", tmp_path / "fourth")
+    assert result.exit_code == 1 and "belongs to another run (this one and that: method DESGLD (" in result.stderr
+    (tmp_path / "job.toml").write_text(JOB.replace("every = 10", "every = 0"))
+    result = invoke("--output", tmp_path / "fourth")
+    assert result.exit_code == 1 and "checkpoint_every in [run] must be a whole number >= 1, found 0" in result.stderr

@@ -103,7 +103,7 @@ class Started:
 
     @property
     def errors(self):
-        return [line for line in self.stderr.splitlines() if not line.startswith("warning: ")]
+        return [line for line in self.stderr.splitlines() if line and not line.startswith("warning: ")]
 
 
 def start(room, folder, count=2, *arguments, ids=None, port=None, **options):
@@ -144,15 +144,15 @@ def test_two_processes_write_what_one_does(room, folder):
 @pytest.mark.slow
 @needs_a_room
 def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
-    write(folder, draws=2500)
+    write(folder, draws=400)
     rng = np.random.default_rng()
     seed = int(rng.integers(2**31))
     print("seed", seed)
     rng = np.random.default_rng(seed)
     finish(start(room, folder, 2, "--output", "undisturbed"))
     expected = load(folder, "undisturbed")
-    write(folder, draws=2500)
-    every = '\ncheckpoint = "kept"\ncheckpoint_every = 100\n'
+    write(folder, draws=400)
+    every = '\ncheckpoint = "kept"\ncheckpoint_every = 20\n'
     (folder / "job.toml").write_text((folder / "job.toml").read_text() + every)
     states, reached = folder / "kept" / "process-0" / "states", []
 
@@ -160,24 +160,25 @@ def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
         return max((int(path.stem.removeprefix("round-")) for path in states.glob("*.checkpoint")), default=0)
 
     for attempt in range(10):
-        both, before = start(room, folder), newest()
+        both, before = start(room, folder, 2, "--timeout", 20), newest()
         # half of them at any time from the start, the others once the run has gone on from where it was
         if attempt % 2:
             wait_for(lambda before=before: newest() > before)
-        time.sleep(rng.uniform(0, 0.5 if attempt % 2 else 6.0))
+        time.sleep(rng.uniform(0, 2.0 if attempt % 2 else 6.0))
         victim = int(rng.integers(2))
         both[victim].kill()
         killed = time.monotonic()
         both[1 - victim].end()
         both[victim].end()
         reached.append(newest())
-        assert time.monotonic() - killed < 15
+        # a process that was killed before it came is waited for
+        assert time.monotonic() - killed < 30
         assert both[1 - victim].process.returncode == 1, both[1 - victim].stderr
         (line,) = both[1 - victim].errors
         assert line.startswith("error: ") and (f"process {victim}" in line or "coordinator" in line), line
         assert not (folder / "out" / "run.nc").exists()
     print("rounds reached", reached)
-    assert 0 < reached[-1] < 5030
+    assert 0 < reached[-1] < 830
     finish(start(room, folder))
     found = load(folder)
     np.testing.assert_array_equal(found.draws, expected.draws)
@@ -185,7 +186,7 @@ def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
     for name, values in expected.statistics.items():
         np.testing.assert_array_equal(found.statistics[name], values)
     np.testing.assert_array_equal(found.traffic.bytes_sent, expected.traffic.bytes_sent)
-    assert found.traffic.rounds == expected.traffic.rounds == 5030
+    assert found.traffic.rounds == expected.traffic.rounds == 830
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def run(
                     _claim(job, config)
                 if not quiet:
                     Console().print(job.title, highlight=False)
-                drawn = job.draw(progress=not quiet)
+                drawn = job.draw(progress=False if quiet else None)
         except DivergenceError as error:
             if error.run is not None and first:
                 _write(error.run, job, config)

@@ -417,8 +417,9 @@ def _is_transport(error: BaseException) -> bool:
 
 def _end(text: str) -> None:
     """End the process from another thread than the main one, which hangs in an exchange."""
-    # a progress bar hides the cursor
-    print(("\x1b[?25h\n" if sys.stderr.isatty() else "") + f"error: {text}", file=sys.stderr, flush=True)
+    # a progress bar may be on the line, and hides the cursor
+    shown = "\x1b[?25h" if sys.stderr.isatty() else ""
+    print(f"{shown}\nerror: {text}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
