@@ -90,7 +90,7 @@ def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monke
         patch.setattr(accord.engines.local.LocalEngine, "advance", None)
         again = draw(folder=tmp_path)
         assert_same(again, first)
-        assert again.seconds >= first.seconds * 0.99
+        assert again.seconds > first.seconds / 2
         np.testing.assert_array_equal(draw(folder=tmp_path, draws=5).draws, first.draws[:, :5])
     assert_same(draw(folder=tmp_path, draws=31, checkpoint_every=50), draw(draws=31))
 
@@ -257,6 +257,7 @@ checkpoint_every = 10
 """
 
 
+@pytest.mark.filterwarnings("default:interrupted")
 def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     np.savetxt(tmp_path / "rows.csv", rng.normal(size=(30, 3)), delimiter=",", header="a,b,y", comments="")
