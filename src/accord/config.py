@@ -14,6 +14,7 @@ from typing import Any
 
 from . import combine, data, models, samplers
 from .checks import whole_number
+from .engines.silo.engine import Silo
 from .errors import unknown_name_error
 from .network import Network
 from .posterior import Posterior
@@ -32,6 +33,7 @@ METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in s
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "method", "run")
+OPTIONAL_SECTIONS = ("silo",)
 RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep", "engine", "checkpoint", "checkpoint_every")
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
@@ -100,7 +102,7 @@ def load(
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
-    _require_known("section", document, SECTIONS)
+    _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method")
     one_shot = isinstance(method, dict) and method.get("name") in list(ONE_SHOT)
     for section in SECTIONS:
@@ -133,8 +135,17 @@ def _over_network(
 ) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
     sampler = _build_method(dict(document["method"]))
+    if run.get("engine") == "silo" and "silo" in document:
+        run = {**run, "engine": _build_silo(document["silo"])}
     title = f"{posterior!r} on {network!r} by {type(sampler).__name__}"
     return title, partial(sample, posterior, network, sampler, **run)
+
+
+def _build_silo(section: Any) -> Silo:
+    if not isinstance(section, dict):
+        raise ValueError(f"[silo] must be a section, found {section!r}")
+    _require_known("key of [silo]", section, [f.name for f in fields(Silo)])
+    return Silo(**section)
 
 
 def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:
@@ -158,6 +169,10 @@ def _check_counts(run: dict[str, Any]) -> None:
 
 
 def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
+    if section.pop("at_sites", False):
+        # each file is read where it lies, by a path of that machine
+        _require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
+        return _call("[data] at sites", data.at_sites, **section)
     _require_known("key of [data]", section, inspect.signature(data.read).parameters)
     _require_given("[data]", section, ("target",))
     for key in ("files", "file"):

@@ -78,7 +78,9 @@ class Crew:
         settings = {name: getattr(jax.config, name) for name in _SETTINGS}
         # the width at this place, which a context may have changed
         settings["jax_enable_x64"] = jnp.result_type(float) == jnp.float64
-        process = _process(self._ray)
+        from .process import AgentProcess
+
+        process = self._ray.remote(concurrency_groups={"look": 1})(AgentProcess)
         self._actors: list[Any] = []
         try:
             for i in range(size):
@@ -263,18 +265,3 @@ def _begin_ray(ray: Any, address: str | None) -> None:
         # Ray starts programs by fork and exec, which JAX's threads do not disturb
         warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
         ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR")
-
-
-def _process(ray: Any) -> Any:
-    """The agent as a Ray actor; what is asked while it works has a thread of its own."""
-    from .agent import Agent
-
-    class AgentProcess(Agent):
-        def __init__(self, index: int, settings: dict[str, Any]) -> None:
-            super().__init__(index, ray.util.get_node_ip_address(), settings)
-
-        @ray.method(concurrency_group="look")
-        def status(self) -> Any:
-            return super().status()
-
-    return ray.remote(concurrency_groups={"look": 1})(AgentProcess)

@@ -56,7 +56,7 @@ class Silo:
     """
 
     address: str | None = None
-    resources: Sequence[Mapping[str, float]] | None = None
+    resources: Sequence[Mapping[str, float | int]] | None = None
     timeout: float = 300.0
     late: str = "raise"
     start_timeout: float = 120.0
@@ -72,6 +72,11 @@ class Silo:
     def resources_of(self, agent: int) -> dict[str, float]:
         """The custom resources that an agent's process needs."""
         return {} if self.resources is None else dict(self.resources[agent])
+
+    @property
+    def restarts(self) -> np.ndarray:
+        """How often each agent's process began anew in the present run, (agent,)."""
+        return np.zeros(0, int) if self._crew is None else self._crew.restarts.copy()
 
     def __enter__(self) -> Silo:
         self._keeps = True

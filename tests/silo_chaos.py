@@ -1,0 +1,85 @@
+"""A silo run of eight agents, and what kills their processes at random times while it goes on."""
+
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+
+import accord
+from accord.progress import ProgressBar
+from accord.samplers import GTDULA
+
+AGENTS, ROUNDS = 8, 2000
+
+
+def log_likelihood(x, rows):
+    return -jnp.sum((rows - x) ** 2, axis=1) / 2.0
+
+
+def log_prior(x):
+    return -jnp.sum(x**2) / 20.0
+
+
+def draw(engine):
+    """Two thousand rounds on a ring."""
+    rng = np.random.default_rng(3)
+    shards = [rng.standard_normal((2 + agent, 50)) for agent in range(AGENTS)]
+    post = accord.Posterior(log_likelihood, log_prior, shards, np.zeros(50))
+    sampler = GTDULA(0.005, 0.2, 0.15)
+    return accord.sample(
+        post, accord.Network.ring(AGENTS), sampler, draws=500, burn_in=1000, thin=2, chains=2, seed=5, engine=engine
+    )
+
+
+class Kills:
+    """Kills a random agent's process at random rounds of a run, a random time after the driver hears of the round."""
+
+    def __init__(self, count, seed):
+        self.random, self.done = random.Random(seed), 0
+        self.due = sorted(self.random.randrange(ROUNDS * 9 // 10) for _ in range(count))
+
+    def __enter__(self):
+        self.update = ProgressBar.update
+
+        def update(bar, rounds, error):
+            self.update(bar, rounds, error)
+            while self.due and self.due[0] <= rounds:
+                self.due.pop(0)
+                threading.Timer(2.0 * self.random.random(), self.kill).start()
+
+        ProgressBar.update = update
+
+    def __exit__(self, *reason):
+        ProgressBar.update = self.update
+
+    def kill(self):
+        agents = agents_below(os.getpid())
+        if agents:
+            os.kill(self.random.choice(agents), signal.SIGKILL)
+            self.done += 1
+        else:
+            threading.Timer(0.5, self.kill).start()
+
+
+def agents_below(ancestor):
+    """The ids of the agents' processes that a process has begun, or one that it has begun."""
+    parents, agents = {}, []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            # the name in brackets may hold anything
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if b"AgentProcess" in (folder / "cmdline").read_bytes():
+                agents.append(int(folder.name))
+        except (OSError, ValueError):
+            continue  # it has just ended
+
+    def is_below(process):
+        while process in parents and process != ancestor:
+            process = parents[process]
+        return process == ancestor
+
+    return [agent for agent in agents if is_below(agent)]

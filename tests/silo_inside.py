@@ -1,0 +1,299 @@
+"""Tests of the silo engine, run by test_silo.py where nothing but loopback is: Ray listens beyond it by itself."""
+
+import glob
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import ray
+import silo_chaos
+from mesh_worker import ALL, draw
+from silo_chaos import agents_below
+from tables import NETWORKS, unequal_shards
+
+import accord
+from accord.engines.silo.engine import SiloEngine
+from accord.samplers import DESGLD, DGLMC, Gibbs
+
+RING = accord.Network.ring(4)
+
+# from neighbour to neighbour at once, and in colours
+QUICK = ["ring/GTDULA", "irregular/Gibbs"]
+SLOW = [
+    case for network in ("ring", "star", "irregular") for method in ALL if (case := f"{network}/{method}") not in QUICK
+]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def six():
+    with accord.Silo() as sites, jax.enable_x64(True):
+        yield sites
+
+
+@pytest.mark.parametrize("case", [*QUICK, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
+def test_agents_in_processes_draw_what_one_device_draws(case, six):
+    with jax.enable_x64(True):
+        found, expected = draw(case, six), draw(case, "local")
+    # sums in another order; in double precision, so that nothing else can hide behind rounding
+    for name in ("draws", "average"):
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-10)
+    for name, values in expected.statistics.items():
+        np.testing.assert_allclose(found.statistics[name], values, rtol=1e-9, atol=1e-10)
+    np.testing.assert_array_equal(found.traffic.bytes_sent, expected.traffic.bytes_sent)
+
+
+# the bytes that the hub asks for are counted as sums on a tree, and travel as letters; Replicated is left out
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["DESGLD-mixed", "GTDULA", "Gibbs", "GCMC", "HubSGLD"])
+def test_traffic_is_what_is_sent(method, six):
+    with jax.enable_x64(True):
+        post, net, sampler = unequal_shards(2), NETWORKS["irregular"], ALL[method]()
+        with six.placed(post) as held:
+            sampler = sampler.resolved(held, net)
+            machine = six.build(held, net, sampler, chains=3, seed=1, keep=np.arange(6), fingerprint={})
+            carry = machine.advance(machine.start(np.zeros((6, 2)), None), 7)
+            _, messages = sampler.traffic_per_round(net)
+            np.testing.assert_array_equal(machine.bytes_sent(), 7 * 3 * messages * machine.message_bytes(carry))
+            machine.close()
+
+
+# --- data ---
+
+CANARY = np.array([[1234.56789, -9876.54321]])
+
+
+def read(path, agent):
+    rows = np.load(path)[agent]
+    return rows, np.array([1.0])
+
+
+def sites_data(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((4, 1, 2))
+    rows[2] = CANARY
+    np.save(tmp_path / "rows.npy", rows)
+    return [partial(read, tmp_path / "rows.npy", agent) for agent in range(4)]
+
+
+class Wire(threading.Thread):
+    """Everything that passes over loopback."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**26)
+        self.socket.bind(("lo", 0))
+        self.content, self.ended = bytearray(), False
+
+    def run(self):
+        self.socket.settimeout(0.2)
+        while not self.ended:
+            try:
+                self.content += self.socket.recv(2**16)
+            except TimeoutError:
+                continue
+
+    def dropped(self):
+        """Packets that were too many."""
+        return struct.unpack("II", self.socket.getsockopt(263, 6, 8))[1]
+
+
+def patterns():
+    """The canary as its file holds it, and in single precision."""
+    return [CANARY.astype(dtype).tobytes() for dtype in (np.float64, np.float32)]
+
+
+@pytest.mark.slow
+def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
+    def seen(shards, folder):
+        wire = Wire()
+        wire.start()
+        post = accord.models.linear_regression(shards, names=["a", "b"])
+        run = accord.sample(
+            post,
+            RING,
+            DESGLD(1e-9),
+            draws=50,
+            burn_in=50,
+            chains=2,
+            engine="silo",
+            checkpoint=folder,
+            checkpoint_every=50,
+        )
+        time.sleep(1.0)
+        wire.ended = True
+        wire.join()
+        assert wire.dropped() == 0
+        assert np.isfinite(run.draws).all()
+        return any(pattern in wire.content for pattern in patterns()), len(wire.content)
+
+    found, size = seen(sites_data(tmp_path), tmp_path / "read-there")
+    assert not found and size > 2 * 100 * 8 * 2 * 4  # two chains' messages of eight edges at least
+    written = [Path(name) for name in glob.glob(f"{tmp_path}/read-there/**", recursive=True)]
+    written += [Path(name) for name in glob.glob("/tmp/ray/session_latest/logs/**", recursive=True)]
+    written = [path for path in written if path.is_file()]
+    assert any("agent-3" in str(path) for path in written) and any("logs" in str(path) for path in written)
+    for path in written:
+        content = path.read_bytes()
+        assert not any(pattern in content for pattern in patterns()), path
+        assert b"1234.56" not in content and b"9876.54" not in content, path
+    # the same search finds what does travel: arrays in the driver's hands are sent to their agents
+    here = [source() for source in sites_data(tmp_path)]
+    assert seen(here, tmp_path / "sent-there")[0]
+
+
+# --- crashes and lateness ---
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_no_draw(tmp_path):
+    with jax.enable_x64(True):
+        with accord.Silo(timeout=120.0) as sites:
+            calm = silo_chaos.draw(sites)
+            kills = silo_chaos.Kills(20, seed=1)
+            with kills:
+                found = silo_chaos.draw(sites)
+            restarts = sites.restarts
+    assert kills.done == 20
+    assert restarts.sum() >= 15  # some die twice before they are back
+    np.testing.assert_array_equal(found.draws, calm.draws)
+    np.testing.assert_array_equal(found.average, calm.average)
+    np.testing.assert_array_equal(found.statistics["consensus_error"], calm.statistics["consensus_error"])
+
+
+def short(engine, **options):
+    post = accord.models.gaussian(np.arange(8.0).reshape(4, 2), np.tile(np.eye(2), (4, 1, 1)))
+    options = {"draws": 40, "burn_in": 20, "chains": 2, "seed": 4, **options}
+    return accord.sample(post, RING, DESGLD(0.1), engine=engine, **options)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_left_for_the_one_before(tmp_path, monkeypatch):
+    expected = short("local", draws=100)
+    with accord.Silo() as sites:
+        with monkeypatch.context() as patch:
+            record, times = SiloEngine.record, []
+
+            def lost(self, *arguments):
+                times.append(1)
+                if len(times) > 4:
+                    raise OSError("the power failed")
+                return record(self, *arguments)
+
+            patch.setattr(SiloEngine, "record", lost)
+            with pytest.raises(OSError, match="power"):
+                short(sites, draws=100, checkpoint=tmp_path, checkpoint_every=10)
+        newest = sorted(tmp_path.glob("agent-2/*.checkpoint"))[-1]
+        newest.write_bytes(newest.read_bytes()[:-7])
+        other = sorted(tmp_path.glob("agent-1/*.checkpoint"))[-1]
+        assert newest.name == other.name
+        found = short(sites, draws=100, checkpoint=tmp_path, checkpoint_every=10)
+    np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-5, atol=1e-6)
+
+
+class Stopper(threading.Thread):
+    """Stops the process of an agent of the next run, without ending it."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        # those of an earlier run may take a while to end
+        self.before, self.stopped = set(agents_below(os.getpid())), None
+
+    def run(self):
+        while len(new := set(agents_below(os.getpid())) - self.before) < 4:
+            time.sleep(0.2)
+        time.sleep(8.0)
+        self.stopped = min(new)
+        os.kill(self.stopped, signal.SIGSTOP)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", ["raise", "restart"])
+def test_a_late_agent_is_named_or_begins_anew(late):
+    stopper = Stopper()
+    stopper.start()
+    silo = accord.Silo(timeout=15.0, late=late)
+    try:
+        if late == "raise":
+            with pytest.raises(TimeoutError, match=r"agent \d waited 15 s for agent \d in round \d+"):
+                short(silo, draws=1_000_000)
+        else:
+            found = short(silo, draws=20_000)
+            np.testing.assert_allclose(found.draws, short("local", draws=20_000).draws, rtol=1e-4, atol=1e-5)
+    finally:
+        os.kill(stopper.stopped, signal.SIGKILL)
+
+
+# --- bad input ---
+
+
+def failing():
+    raise OSError("the disk is asleep")
+
+
+def test_bad_input_is_named():
+    shards = [partial(np.zeros, (3, 2))] * 3
+    with pytest.raises(
+        accord.errors.DataError, match="the data of agent 3 could not be read: OSError: the disk is asleep"
+    ):
+        post = accord.Posterior(silo_chaos.log_likelihood, silo_chaos.log_prior, [*shards, failing], np.zeros(2))
+        accord.sample(post, RING, DESGLD(0.1), draws=5, engine="silo")
+    with pytest.raises(ValueError, match="resources must hold one entry for each of the 4 agents, found 1"):
+        short(accord.Silo(resources=[{"here": 1}]))
+    with pytest.raises(TimeoutError, match="not all of the 4 agents' processes run after 5 s"):
+        short(accord.Silo(resources=[{"elsewhere": 1}] * 4, start_timeout=5.0))
+    with pytest.raises(ValueError, match="unknown late 'wait'"):
+        accord.Silo(late="wait")
+    with pytest.raises(ValueError, match="timeout must be a finite number > 0, found 0"):
+        accord.Silo(timeout=0.0)
+
+
+@pytest.mark.slow
+def test_other_versions_are_named(monkeypatch):
+    versions = accord.engines.silo.crew.versions()
+    monkeypatch.setattr("accord.engines.silo.crew.versions", lambda: {**versions, "jax": "0.9.0"})
+    with pytest.raises(ValueError, match=r"agent 0 does not run what the driver runs: jax 0\.9\.0 and jax 0\.10"):
+        short("silo")
+
+
+@pytest.mark.slow
+def test_divergence_names_agent_and_round_and_keeps_the_draws():
+    post = accord.Posterior(silo_chaos.log_likelihood, silo_chaos.log_prior, [np.ones((3, 2))] * 4, np.ones(2))
+    options = {"draws": 400, "burn_in": 10, "chains": 2}
+    errors = []
+    for engine in ("local", "silo"):
+        with pytest.raises(accord.DivergenceError, match="became non-finite in round") as caught:
+            accord.sample(post, RING, DESGLD(3.0), engine=engine, **options)
+        errors.append(caught.value)
+    assert (errors[0].agent, errors[0].round) == (errors[1].agent, errors[1].round)
+    np.testing.assert_allclose(errors[0].run.draws, errors[1].run.draws, rtol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", [DGLMC(), Gibbs(0.3, "rejection", recentre=True)], ids=["DGLMC", "Gibbs"])
+def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):
+    def shard(agent):
+        rng = np.random.default_rng(agent)
+        X = rng.standard_normal((5 + 5 * agent, 2))
+        return X, (rng.random(len(X)) < 0.5).astype(float)
+
+    sources = [partial(shard, agent) for agent in range(4)]
+    post = accord.models.logistic_regression(sources, names=["a", "b"])
+    runs = [accord.sample(post, RING, sampler, draws=50, burn_in=5, engine=engine) for engine in ("silo", "local")]
+    np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(runs[0].traffic.bytes_sent, runs[1].traffic.bytes_sent)
