@@ -29,7 +29,7 @@ def posterior(dim):
     import accord
 
     def log_likelihood(x, rows):
-        return -jnp.sum((rows - x) ** 2, axis=1) / 2.0
+        return -jnp.sum((rows - x[None]) ** 2, axis=1) / 2.0
 
     def log_prior(x):
         return jnp.zeros(())

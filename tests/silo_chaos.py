@@ -17,7 +17,7 @@ AGENTS, ROUNDS = 8, 2000
 
 
 def log_likelihood(x, rows):
-    return -jnp.sum((rows - x) ** 2, axis=1) / 2.0
+    return -jnp.sum((rows - x[None]) ** 2, axis=1) / 2.0
 
 
 def log_prior(x):
