@@ -6,10 +6,6 @@ so that messages larger than the buffers of the system cannot lock two agents th
 
 from __future__ import annotations
 
-import hmac
-import json
-import os
-import secrets
 import select
 import socket
 import ssl
@@ -17,40 +13,46 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...fingerprint import first_difference
+from .greeting import Address, Call, Greeting, StrangerError, contexts, family
 
 # run hash, attempt, round, exchange of the round, sender, bytes that follow
 _HEADER = struct.Struct("<16sIqIIQ")
-_LENGTH = struct.Struct("<I")
-_NONCE_BYTES = 32
-_LONGEST_GREETING = 2**20
-# Whoever calls and stays silent for so long is not waited for.
-_GREETING_SECONDS = 10.0
-
-Address = tuple[str, int]
+# Callers that have not said who they are; more than these are not heard at a time.
+_MOST_STRANGERS = 64
 
 
 class LateNeighbourError(TimeoutError):
-    """A neighbour's message did not come in time.
+    """A neighbour's message, or its connection, did not come in time.
 
     Parameters
     ----------
     agent, neighbour
         Who waited, and for whom.
     round
-        The round of the message.
+        The round of the message; -1 where it was to connect.
     seconds
         How long.
+    address
+        Where the neighbour was called, or None.
     """
 
-    def __init__(self, agent: int, neighbour: int, round: int, seconds: float) -> None:
-        super().__init__(agent, neighbour, round, seconds)
+    def __init__(self, agent: int, neighbour: int, round: int, seconds: float, address: Address | None = None) -> None:
+        super().__init__(agent, neighbour, round, seconds, address)
         self.agent, self.neighbour, self.round, self.seconds = agent, neighbour, round, seconds
+        self.address = address
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Carry all arguments to another process: an OSError keeps two of them."""
+        return type(self), (self.agent, self.neighbour, self.round, self.seconds, self.address)
 
     def __str__(self) -> str:
-        return f"agent {self.agent} waited {self.seconds:g} s for agent {self.neighbour} in round {self.round}"
+        where = "" if self.address is None else " at {}:{}".format(*self.address)
+        what = "to connect" if self.round < 0 else f"in round {self.round}"
+        return f"agent {self.agent} waited {self.seconds:g} s for agent {self.neighbour}{where} {what}"
 
 
 class LostNeighbourError(ConnectionError):
@@ -84,7 +86,8 @@ class Channels:
     def __init__(self, agent: int, host: str) -> None:
         self.agent = agent
         self._links: dict[int, _Link] = {}
-        self._listener = socket.create_server((host, 0), backlog=1024)
+        self._listener = socket.create_server((host, 0), family=family(host), backlog=1024)
+        self._listener.setblocking(False)
         self.address: Address = self._listener.getsockname()[:2]
         # seconds that this agent has waited for each neighbour so far, and whom it waits for now
         self.waited: dict[int, float] = {}
@@ -95,8 +98,8 @@ class Channels:
     ) -> None:
         """Join with all peers, in place of the connections there were.
 
-        Both sides prove that they know the run's key, and refuse another run by the name of what differs. Agents call
-        those of a lower number and are called by those of a higher one.
+        Both sides prove that they know the run's key before they tell anything, and refuse another run by the name of
+        what differs. Agents call those of a lower number and are called by those of a higher one, all at the same time.
 
         Parameters
         ----------
@@ -114,55 +117,83 @@ class Channels:
         Raises
         ------
         LostNeighbourError
-            A peer could not be reached in time.
+            A peer cannot be reached, or hung up.
+        LateNeighbourError
+            A peer did not connect in time.
         ValueError
             A peer is in another run (what differs is named), or two claim one index.
         """
         self.disconnect()
-        ends = time.monotonic() + limit
-        greeting = _Greeting(self.agent, attempt, parts)
-        for peer in sorted(peer for peer in peers if peer < self.agent):
-            try:
-                plain = socket.create_connection(peers[peer], timeout=_left(ends))
-                self._welcome(plain, greeting, key, ends, {peer}, server=False)
-            except (OSError, _StrangerError) as error:
-                host, port = peers[peer]
-                raise LostNeighbourError(
-                    f"agent {self.agent} cannot reach agent {peer} at {host}:{port}: {error}"
-                ) from error
-        expected = {peer for peer in peers if peer > self.agent}
-        while expected - set(self._links):
-            try:
-                self._listener.settimeout(_left(ends))
-                plain, _ = self._listener.accept()
-            except OSError as error:
-                missing = min(expected - set(self._links))
-                raise LostNeighbourError(f"agent {self.agent} was not called by agent {missing}: {error}") from error
-            try:
-                self._welcome(plain, greeting, key, ends, expected, server=True)
-            except (OSError, _StrangerError):
-                # whoever knocks without the key is no reason to end a run
-                plain.close()
-        for link in self._links.values():
-            link.start()
+        own, ends = Greeting(self.agent, attempt, parts), time.monotonic() + limit
+        security = contexts()
+        calls = [Call(peer, address, security, own, key, ends) for peer, address in peers.items() if peer < self.agent]
+        try:
+            while True:
+                calls = [call for call in calls if not self._has_ended(call, own, peers)]
+                missing = peers.keys() - self._links.keys()
+                if not missing:
+                    return
+                if time.monotonic() >= ends:
+                    late = min(missing)
+                    where = peers[late] if late < self.agent else None
+                    raise LateNeighbourError(self.agent, late, -1, limit, where)
+                if self._wait_for_calls(calls, ends):
+                    with suppress(BlockingIOError, ConnectionAbortedError):
+                        plain, _ = self._listener.accept()
+                        calls.append(Call.heard(plain, security, own, key, ends))
+        except BaseException:
+            self.disconnect()
+            raise
+        finally:
+            for call in calls:
+                call.close()
 
-    def _welcome(
-        self, plain: socket.socket, own: _Greeting, key: bytes, ends: float, expected: set[int], server: bool
-    ) -> None:
-        plain.settimeout(min(_left(ends), _GREETING_SECONDS))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        wire = _secured(plain, server)
-        other = _greeted(wire, own, key)
-        if other.attempt != own.attempt:
-            raise _StrangerError(f"it is in attempt {other.attempt}, not {own.attempt}")
+    def _wait_for_calls(self, calls: list[Call], ends: float) -> bool:
+        """Sleep until a greeting can go on or is out of time; whether somebody calls."""
+        poll = select.poll()
+        for call in calls:
+            poll.register(call.number, call.waits_for)
+        listener = self._listener.fileno()
+        if sum(call.peer is None for call in calls) < _MOST_STRANGERS:
+            poll.register(listener, select.POLLIN)
+        first = min([ends, *(call.ends for call in calls)])
+        ready = dict(poll.poll(max(0.0, first - time.monotonic()) * 1e3))
+        for call in calls:
+            call.is_ready = call.number in ready
+        return listener in ready
+
+    def _has_ended(self, call: Call, own: Greeting, peers: Mapping[int, Address]) -> bool:
+        """Go on with a greeting where that is possible; whether it is over, with a new link or without."""
+        try:
+            found = call.go_on()
+        except (OSError, StrangerError) as error:
+            # whoever knocks without the key is no reason to end a run
+            if call.peer is None:
+                return True
+            host, port = peers[call.peer]
+            raise LostNeighbourError(
+                f"agent {self.agent} cannot reach agent {call.peer} at {host}:{port}: {error}"
+            ) from error
+        if found is None:
+            return False
+        self._admit(*found, own, {j for j in peers if j > self.agent} if call.peer is None else {call.peer})
+        return True
+
+    def _admit(self, wire: socket.socket, other: Greeting, own: Greeting, expected: Iterable[int]) -> None:
+        """Make a link of a connection, if who is there is expected and in the same run."""
+        link = _Link(wire, other.agent)
         if other.agent in self._links or other.agent not in expected:
+            wire.close()
             raise ValueError(
-                f"two agents claim one index: agent {self.agent} was called by another agent {other.agent}"
+                f"two agents claim one index: agent {self.agent} has met another agent {other.agent} than it expects"
             )
         difference = first_difference(own.parts, other.parts)
         if difference is not None:
-            raise ValueError(f"agent {other.agent} is not in the run of agent {own.agent}: {difference}")
-        self._links[other.agent] = _Link(wire, other.agent)
+            wire.close()
+            raise ValueError(
+                f"agent {other.agent} is not in the run of agent {own.agent} (here and there: {difference})"
+            )
+        self._links[other.agent] = link
         self.waited.setdefault(other.agent, 0.0)
 
     def exchange(
@@ -243,10 +274,6 @@ class _Link:
         self._content: bytearray | None = None
         self._filled = 0
 
-    def start(self) -> None:
-        """Stop blocking."""
-        self.wire.setblocking(False)
-
     def send(self, *parts: Any) -> None:
         """Put bytes behind those that wait to be sent."""
         self._outgoing.extend(memoryview(part) for part in parts if len(part))
@@ -278,7 +305,10 @@ class _Link:
                     f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
                     f"{label.attempt} was due" + ("" if found[0] == label.run else ", and of another run")
                 )
-            self._content, self._filled = bytearray(length), 0
+            try:
+                self._content, self._filled = bytearray(length), 0
+            except (MemoryError, OverflowError) as error:
+                raise ForeignMessageError(f"agent {self.peer} announced a message of {length} bytes") from error
         if not self._fill(self._content):
             return None
         content, self._content, self._filled = self._content, None, 0
@@ -301,65 +331,3 @@ class _Link:
 
     def _lost(self, error: OSError | None) -> LostNeighbourError:
         return LostNeighbourError(f"the connection to agent {self.peer} ended" + (f": {error}" if error else ""))
-
-
-# --- greetings: who calls, and whether it may ---
-
-
-class _StrangerError(Exception):
-    """Whoever called does not know the run's key, or speaks of another attempt."""
-
-
-class _Greeting(NamedTuple):
-    agent: int
-    attempt: int
-    parts: dict[str, str]
-
-
-def _greeted(wire: socket.socket, own: _Greeting, key: bytes) -> _Greeting:
-    """Both sides send a random number, then who they are, signed with the key and the other's number."""
-    mine = secrets.token_bytes(_NONCE_BYTES)
-    wire.sendall(mine)
-    theirs = _read(wire, _NONCE_BYTES)
-    if theirs == mine:
-        raise _StrangerError("it repeats what it hears")
-    text = json.dumps(own._asdict()).encode()
-    wire.sendall(_LENGTH.pack(len(text)) + text + _signature(key, theirs, text))
-    (length,) = _LENGTH.unpack(_read(wire, _LENGTH.size))
-    if length > _LONGEST_GREETING:
-        raise _StrangerError("it does not speak as an agent does")
-    text = _read(wire, length)
-    if not hmac.compare_digest(_read(wire, 32), _signature(key, mine, text)):
-        raise _StrangerError("it does not know the run's key")
-    return _Greeting(**json.loads(text))
-
-
-def _signature(key: bytes, nonce: bytes, text: bytes) -> bytes:
-    return hmac.digest(key, nonce + text, "sha256")
-
-
-def _read(wire: socket.socket, length: int) -> bytes:
-    content = b""
-    while len(content) < length:
-        more = wire.recv(length - len(content))
-        if not more:
-            raise ConnectionError("it hung up")
-        content += more
-    return content
-
-
-def _left(ends: float) -> float:
-    return max(1e-3, ends - time.monotonic())
-
-
-def _secured(plain: socket.socket, server: bool) -> socket.socket:
-    """The connection under TLS if Ray's own connections are: same variables, same certificates, both sides checked."""
-    if os.environ.get("RAY_USE_TLS", "0") not in ("1", "true", "True"):
-        return plain
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    # agents are known by certificates of one authority of their own, not by the names of machines
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(os.environ["RAY_TLS_CA_CERT"])
-    context.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
-    return context.wrap_socket(plain, server_side=server)

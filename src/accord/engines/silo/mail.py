@@ -76,7 +76,7 @@ class Mail:
         hears = turn in (EVERY_COLOR, self._colors[self.agent])
         hearers = [j for j in self.neighbours if turn in (EVERY_COLOR, self._colors[j])]
         found = self._exchange(_FLAT, dict.fromkeys(hearers, _packed(arrays)), self.neighbours if hears else ())
-        if not hears:
+        if not (hears and self.neighbours):
             return [np.zeros((len(self.neighbours), *leaf.shape[1:]), leaf.dtype) for leaf in arrays]
         rows = [_unpacked(found[j], arrays) for j in self.neighbours]
         return [np.concatenate(column) for column in zip(*rows, strict=True)]
@@ -87,7 +87,9 @@ class Mail:
         arrays = [np.asarray(leaf) for leaf in own]
         found = self._exchange(_UP, {}, self.below)
         parts = [arrays, *(_unpacked(found[child], arrays) for child in self.below)]
-        sums = [np.sum(column, axis=0, dtype=leaf.dtype) for leaf, *column in zip(arrays, *parts, strict=True)]
+        sums = [
+            np.asarray(np.sum(column, axis=0, dtype=leaf.dtype)) for leaf, *column in zip(arrays, *parts, strict=True)
+        ]
         if self.parent is not None:
             self._exchange(_UP, {self.parent: _packed(sums)}, ())
             sums = _unpacked(self._exchange(_DOWN, {}, [self.parent])[self.parent], arrays)

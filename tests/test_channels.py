@@ -1,0 +1,736 @@
+"""Agents' connections and what they carry, without Ray: agents are threads here, or processes that open sockets."""
+
+import gc
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import accord.engines.silo.channels as channels_module
+from accord import Network
+from accord.engines.silo.channels import (
+    _HEADER,
+    Channels,
+    ForeignMessageError,
+    Label,
+    LateNeighbourError,
+    LostNeighbourError,
+)
+from accord.engines.silo.greeting import Call, Greeting, StrangerError, contexts
+from accord.engines.silo.mail import EVERY_COLOR, Mail
+from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
+
+KEY, RUN = b"k" * 32, b"r" * 16
+# of an agent that calls and is not called
+NOWHERE = ("127.0.0.1", 0)
+PARTS = {"method": "DESGLD (1f)", "chains": "4"}
+
+NETWORKS = {
+    "ring": Network.ring(5),
+    "star": Network.star(6),
+    "path": Network.path(5),
+    "complete": Network.complete(4),
+    "tree": Network.tree(3),
+    "random": Network.erdos_renyi(9, 0.4, seed=3),
+    "random tree": Network.from_networkx(nx.random_labeled_tree(11, seed=5)),
+    "two": Network.path(2),
+    "one": Network.empty(1),
+    "empty": Network.empty(3),
+}
+CONNECTED = [name for name in NETWORKS if name != "empty"]
+
+
+def at_once(jobs, seconds=60.0):
+    """What each job returns or raises, all run at the same time; a job that does not end fails the test."""
+    outcomes = [None] * len(jobs)
+
+    def run(place, job):
+        try:
+            outcomes[place] = job()
+        except Exception as error:
+            outcomes[place] = error
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in enumerate(jobs)]
+    for thread in threads:
+        thread.start()
+    ends = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, ends - time.monotonic()))
+    assert not any(thread.is_alive() for thread in threads), "a job hangs"
+    return outcomes
+
+
+def without_errors(outcomes):
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return outcomes
+
+
+def connected(network, everyone, limit=20.0, attempt=1, key=KEY, parts=PARTS):
+    """What connecting came to at each agent."""
+    addresses = {i: one.address for i, one in enumerate(everyone)}
+
+    def join(i):
+        peers = {int(j): addresses[int(j)] for j in network.neighbors(i)}
+        own = parts[i] if isinstance(parts, list) else parts
+        return everyone[i].connect(peers, key[i] if isinstance(key, list) else key, attempt, own, limit)
+
+    return at_once([lambda i=i: join(i) for i in range(network.num_agents)])
+
+
+@contextmanager
+def listening(count):
+    everyone = [Channels(i, "127.0.0.1") for i in range(count)]
+    try:
+        yield everyone
+    finally:
+        for one in everyone:
+            one.close()
+        # a socket that was left open is a warning, and here an error
+        gc.collect()
+
+
+@contextmanager
+def joined(network, **options):
+    with listening(network.num_agents) as everyone:
+        without_errors(connected(network, everyone, **options))
+        yield everyone
+
+
+def label(round=0, exchange=0, attempt=1, run=RUN):
+    return Label(run, attempt, round, exchange)
+
+
+def content(agent, peer, round, size):
+    return np.random.default_rng([agent, peer, round]).bytes(size)
+
+
+# --- exchanges ---
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_messages_arrive_whole_and_in_order(name):
+    network, sizes = NETWORKS[name], [8, 0, 100_000, 1]
+
+    def rounds(agent, own):
+        peers = [int(j) for j in network.neighbors(agent)]
+        for round in range(40):
+            size = sizes[round % len(sizes)]
+            outgoing = {j: content(agent, j, round, size) for j in peers}
+            found = own.exchange(label(round), outgoing, peers, 20.0)
+            assert {j: bytes(found[j]) for j in peers} == {j: content(j, agent, round, size) for j in peers}
+
+    with joined(network) as everyone:
+        without_errors(at_once([lambda i=i: rounds(i, everyone[i]) for i in range(network.num_agents)]))
+
+
+def test_large_messages_both_ways_do_not_lock_up():
+    network, size = Network.complete(3), 16 * 2**20
+
+    def rounds(agent, own):
+        peers = [int(j) for j in network.neighbors(agent)]
+        for round in range(2):
+            mine = bytes([agent, round]) * (size // 2)
+            found = own.exchange(label(round), dict.fromkeys(peers, mine), peers, 30.0)
+            assert all(found[j] == bytes([j, round]) * (size // 2) for j in peers)
+
+    with joined(network) as everyone:
+        without_errors(at_once([lambda i=i: rounds(i, everyone[i]) for i in range(3)]))
+
+
+def test_a_neighbour_may_be_some_exchanges_ahead():
+    with joined(Network.path(2)) as (first, second):
+        for exchange in range(5):
+            first.exchange(label(3, exchange), {1: b"%d" % exchange}, [], 5.0)
+        found = [second.exchange(label(3, exchange), {}, [0], 5.0)[0] for exchange in range(5)]
+        assert found == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_processes_exchange_large_messages():
+    script = (
+        "from accord.engines.silo.channels import Channels, Label\n"
+        "own = Channels(0, '127.0.0.1')\n"
+        "print(*own.address, flush=True)\n"
+        f"own.connect({{1: {NOWHERE!r}}}, {KEY!r}, 1, {PARTS!r}, 60.0)\n"
+        "for round in range(3):\n"
+        f"    found = own.exchange(Label({RUN!r}, 1, round, 0), {{1: bytes(2**22)}}, [1], 60.0)\n"
+        "    print(len(found[1]), set(found[1]), flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        host, port = process.stdout.readline().split()
+        own = Channels(1, "127.0.0.1")
+        own.connect({0: (host, int(port))}, KEY, 1, PARTS, 60.0)
+        for round in range(3):
+            assert own.exchange(label(round), {0: b"\x07" * 2**22}, [0], 60.0)[0] == bytes(2**22)
+        assert process.stdout.read() == f"{2**22} {{7}}\n" * 3
+        with pytest.raises(LostNeighbourError, match="the connection to agent 0 ended"):
+            own.exchange(label(3), {}, [0], 60.0)
+        own.close()
+    assert process.returncode == 0
+
+
+def test_connections_are_made_anew():
+    network = Network.ring(4)
+    with joined(network) as everyone:
+        # what is left of the first set, half a message, is not heard
+        everyone[0]._links[1].wire.send(b"rest")
+        for attempt in (2, 3):
+            without_errors(connected(network, everyone, attempt=attempt))
+            jobs = [
+                lambda own=own, i=i, attempt=attempt: own.exchange(
+                    label(0, attempt=attempt), {(i + 1) % 4: b"x"}, [(i - 1) % 4], 5.0
+                )
+                for i, own in enumerate(everyone)
+            ]
+            assert without_errors(at_once(jobs)) == [{(i - 1) % 4: b"x"} for i in range(4)]
+
+
+# --- what goes wrong with a message ---
+
+
+def test_a_late_neighbour_is_named():
+    with joined(Network.path(3)) as everyone:
+        began = time.monotonic()
+        with pytest.raises(LateNeighbourError) as caught:
+            everyone[1].exchange(label(7), {0: b"", 2: b""}, [0, 2], 0.3)
+        assert 0.3 <= time.monotonic() - began < 5.0
+        assert str(caught.value) == "agent 1 waited 0.3 s for agent 0 in round 7"
+        assert everyone[1].waiting_for == (0, 2)
+        assert all(seconds >= 0.25 for seconds in everyone[1].waited.values())
+
+
+def test_a_neighbour_that_does_not_read_is_late():
+    with (
+        joined(Network.path(2)) as (first, _),
+        pytest.raises(LateNeighbourError, match=r"0.3 s for agent 1 in round 2"),
+    ):
+        first.exchange(label(2), {1: bytes(64 * 2**20)}, [], 0.3)
+
+
+def test_late_neighbours_survive_a_pickle():
+    import pickle
+
+    error = pickle.loads(pickle.dumps(LateNeighbourError(1, 0, -1, 2.0, ("10.0.0.1", 4000))))
+    assert str(error) == "agent 1 waited 2 s for agent 0 at 10.0.0.1:4000 to connect"
+
+
+@pytest.mark.parametrize("how", ["before", "while waiting", "in a message"])
+def test_a_closed_neighbour_is_lost_at_once(how):
+    with joined(Network.path(2)) as (first, second):
+        if how == "in a message":
+            second._links[0].wire.send(_HEADER.pack(*label(4), 1, 10) + b"half")
+        if how == "while waiting":
+            threading.Timer(0.2, second.disconnect).start()
+        else:
+            second.disconnect()
+        began = time.monotonic()
+        with pytest.raises(LostNeighbourError, match="the connection to agent 1 ended"):
+            first.exchange(label(4), {1: b"x"}, [1], 30.0)
+        assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (label(run=b"s" * 16), "agent 1 sent a message of agent 1, round 0.* and of another run"),
+        (label(round=5), "round 5, exchange 0, attempt 1, where round 0, exchange 0, attempt 1 was due$"),
+        (label(exchange=2), "exchange 2, attempt 1, where round 0, exchange 0"),
+        (label(attempt=9), "attempt 9, where round 0, exchange 0, attempt 1 was due"),
+    ],
+)
+def test_a_message_that_was_not_due_is_refused(header, message):
+    with joined(Network.path(2)) as (first, second):
+        second.exchange(header, {0: b"hello"}, [], 5.0)
+        with pytest.raises(ForeignMessageError, match=message):
+            first.exchange(label(), {}, [1], 5.0)
+
+
+def test_a_message_of_another_sender_is_refused():
+    with joined(Network.path(2)) as (first, second):
+        second._links[0].wire.send(_HEADER.pack(*label(), 3, 0))
+        with pytest.raises(ForeignMessageError, match="agent 1 sent a message of agent 3, round 0"):
+            first.exchange(label(), {}, [1], 5.0)
+
+
+def test_a_message_longer_than_memory_is_refused():
+    with joined(Network.path(2)) as (first, second):
+        second._links[0].wire.send(_HEADER.pack(*label(), 1, 2**64 - 1))
+        with pytest.raises(ForeignMessageError, match=f"agent 1 announced a message of {2**64 - 1} bytes"):
+            first.exchange(label(), {}, [1], 5.0)
+
+
+# --- greetings ---
+
+
+def test_who_differs_is_named_on_both_sides():
+    with listening(2) as everyone:
+        first, second = connected(Network.path(2), everyone, parts=[PARTS, {**PARTS, "chains": "2"}])
+    assert str(first) == "agent 1 is not in the run of agent 0 (here and there: chains 4 and chains 2)"
+    assert str(second) == "agent 0 is not in the run of agent 1 (here and there: chains 2 and chains 4)"
+
+
+def test_an_unreachable_agent_is_named_with_its_address():
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = closed.getsockname()
+    with listening(2) as (_, second):
+        with pytest.raises(LostNeighbourError) as caught:
+            second.connect({0: address}, KEY, 1, PARTS, 5.0)
+    assert str(caught.value) == (
+        f"agent 1 cannot reach agent 0 at 127.0.0.1:{address[1]}: [Errno 111] Connection refused"
+    )
+
+
+def test_an_agent_that_does_not_greet_is_named_with_its_address():
+    with socket.create_server(("127.0.0.1", 0)) as silent, listening(2) as (_, second):
+        port = silent.getsockname()[1]
+        with pytest.raises(LateNeighbourError, match=f"^agent 1 waited 0.3 s for agent 0 at 127.0.0.1:{port} to conn"):
+            second.connect({0: ("127.0.0.1", port)}, KEY, 1, PARTS, 0.3)
+
+
+def test_an_agent_that_does_not_call_is_named():
+    with listening(2) as (first, _), pytest.raises(LateNeighbourError, match=r"^agent 0 waited 0.3 s for agent 1 to c"):
+        first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.3)
+
+
+def test_a_wrong_key_is_refused_by_both_sides():
+    with listening(2) as everyone:
+        first, second = connected(Network.path(2), everyone, key=[KEY, b"other" * 6], limit=1.0)
+    assert isinstance(first, LateNeighbourError)
+    assert isinstance(second, LostNeighbourError)
+
+
+def garbage(stranger):
+    stranger.sendall(bytes(range(256)) * 40)
+
+
+def silence(stranger):
+    pass
+
+
+def hanging_up(stranger):
+    stranger.close()
+
+
+def huge(stranger):
+    stranger.sendall(b"n" * 32 + struct.pack("<I", 2**32 - 1) + bytes(32))
+
+
+def trickle(stranger):
+    with pytest.raises(OSError):
+        while True:
+            stranger.sendall(b"n")
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("behave", [garbage, silence, hanging_up, huge, trickle])
+def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
+    monkeypatch.setattr("accord.engines.silo.greeting._GREETING_SECONDS", 1.0)
+    network = Network.path(2)
+    with listening(2) as everyone:
+        strangers = [socket.create_connection(everyone[0].address) for _ in range(5)]
+        behaviour = [threading.Thread(target=behave, args=(stranger,), daemon=True) for stranger in strangers]
+        for thread in behaviour:
+            thread.start()
+        time.sleep(0.1)
+        began = time.monotonic()
+        without_errors(connected(network, everyone, limit=20.0))
+        assert time.monotonic() - began < 0.9
+        for stranger in strangers:
+            stranger.close()
+        for thread in behaviour:
+            thread.join()
+
+
+def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
+    monkeypatch.setattr("accord.engines.silo.greeting._GREETING_SECONDS", 0.2)
+    with listening(2) as (first, _):
+        stranger = socket.create_connection(first.address)
+        thread = threading.Thread(target=trickle, args=(stranger,), daemon=True)
+        thread.start()
+        with pytest.raises(LateNeighbourError):
+            first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.5)
+        # the listener hears others once they are gone
+        thread.join(5.0)
+        assert not thread.is_alive()
+        stranger.close()
+
+
+def test_a_crowd_of_silent_strangers_is_outlasted(monkeypatch):
+    monkeypatch.setattr("accord.engines.silo.greeting._GREETING_SECONDS", 0.3)
+    monkeypatch.setattr("accord.engines.silo.channels._MOST_STRANGERS", 4)
+    with listening(2) as everyone:
+        crowd = [socket.create_connection(everyone[0].address) for _ in range(10)]
+        without_errors(connected(Network.path(2), everyone, limit=20.0))
+        for stranger in crowd:
+            stranger.close()
+
+
+def heard(wire):
+    found = b""
+    while more := wire.recv(65536):
+        found += more
+    return found
+
+
+def test_a_stranger_learns_nothing():
+    with listening(2) as (first, _):
+        stranger = socket.create_connection(first.address)
+        huge(stranger)
+        with pytest.raises(LateNeighbourError):
+            first.connect({1: NOWHERE}, KEY, 1, {"seed": "secret"}, 0.3)
+        try:
+            found = heard(stranger)
+        except ConnectionResetError:
+            found = b""
+        # a number, and the proof for it
+        assert b"secret" not in found and len(found) <= 32 + 4 + 32
+        stranger.close()
+
+
+def test_what_one_agent_says_does_not_greet_another():
+    """Whoever passes on what agent 1 says when it is called cannot call agent 0 in its name."""
+    network = Network.complete(3)
+    with listening(3) as everyone:
+        victim, other = (socket.create_connection(everyone[i].address) for i in (0, 1))
+
+        def relay(source, target):
+            try:
+                while more := source.recv(65536):
+                    target.sendall(more)
+            except OSError:
+                pass
+
+        for pair in ((victim, other), (other, victim)):
+            threading.Thread(target=relay, args=pair, daemon=True).start()
+        without_errors(connected(network, everyone))
+        found = at_once(
+            [
+                lambda i=i: everyone[i].exchange(label(), dict.fromkeys({0, 1, 2} - {i}, b"x"), {0, 1, 2} - {i}, 5.0)
+                for i in range(3)
+            ]
+        )
+        without_errors(found)
+        victim.close()
+        other.close()
+
+
+def greeted(address, greeting, key=KEY, security=None):
+    """Call an agent under any name; what comes of it."""
+    call = Call(0, address, security, greeting, key, time.monotonic() + 5.0)
+    while (found := call.go_on()) is None:
+        assert time.monotonic() < call.ends, "the call is not answered"
+        time.sleep(0.01)
+    return found[0]
+
+
+def test_two_agents_that_claim_one_index_are_an_error():
+    with listening(3) as everyone:
+        first = everyone[0]
+        greeting = Greeting(1, 1, PARTS)
+        jobs = [
+            lambda: first.connect({1: NOWHERE, 2: NOWHERE}, KEY, 1, PARTS, 10.0),
+            lambda: greeted(first.address, greeting),
+            lambda: greeted(first.address, greeting),
+        ]
+        error, *wires = at_once(jobs)
+        for wire in wires:
+            if isinstance(wire, socket.socket):
+                wire.close()
+    assert isinstance(error, ValueError)
+    assert str(error) == ("two agents claim one index: agent 0 has met another agent 1 than it expects")
+
+
+def test_an_agent_that_nobody_expects_is_an_error():
+    with listening(1) as (first,):
+        error, wire = at_once(
+            [
+                lambda: first.connect({1: NOWHERE}, KEY, 1, PARTS, 10.0),
+                lambda: greeted(first.address, Greeting(4, 1, PARTS)),
+            ]
+        )
+        if isinstance(wire, socket.socket):
+            wire.close()
+    assert "agent 0 has met another agent 4" in str(error)
+
+
+def test_a_call_of_an_earlier_attempt_is_dropped():
+    with listening(2) as everyone:
+
+        def call():
+            with pytest.raises((OSError, StrangerError)):
+                greeted(everyone[0].address, Greeting(1, 1, PARTS))
+
+        stale = threading.Thread(target=call, daemon=True)
+        stale.start()
+        time.sleep(0.1)
+        without_errors(connected(Network.path(2), everyone, attempt=2))
+        stale.join(10.0)
+        assert not stale.is_alive()
+
+
+# --- TLS ---
+
+
+def certificates(folder, name):
+    """A new authority, and a certificate of it; as RAY_TLS_* name them."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    def named(text):
+        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
+
+    def signed(text, public, signer, authority):
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder().subject_name(named(text)).issuer_name(named(f"authority {name}"))
+        builder = builder.public_key(public).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    folder.mkdir()
+    root, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    (folder / "ca.crt").write_bytes(signed(f"authority {name}", root.public_key(), root, True))
+    (folder / "site.crt").write_bytes(signed("site", own.public_key(), root, False))
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "site.key").write_bytes(own.private_bytes(serialization.Encoding.PEM, *plain))
+    return {
+        "RAY_TLS_CA_CERT": str(folder / "ca.crt"),
+        "RAY_TLS_SERVER_CERT": str(folder / "site.crt"),
+        "RAY_TLS_SERVER_KEY": str(folder / "site.key"),
+    }
+
+
+@pytest.fixture
+def tls(tmp_path, monkeypatch):
+    for name, value in {"RAY_USE_TLS": "1", **certificates(tmp_path / "own", "own")}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("switch", ["1", "true", "TRUE"])
+def test_tls_carries_large_messages_both_ways(tls, monkeypatch, switch):
+    monkeypatch.setenv("RAY_USE_TLS", switch)
+    network, size = Network.ring(3), 4 * 2**20
+
+    def rounds(agent, own):
+        peers = [int(j) for j in network.neighbors(agent)]
+        assert all(own._links[j].wire.version() == "TLSv1.3" for j in peers)
+        for round in range(3):
+            # a small message right behind a large one may lie decrypted where no socket tells of it
+            for exchange, length in enumerate((size, 3)):
+                outgoing = {j: content(agent, j, round, length) for j in peers}
+                found = own.exchange(label(round, exchange), outgoing, peers, 30.0)
+                assert all(found[j] == content(j, agent, round, length) for j in peers)
+
+    with joined(network) as everyone:
+        without_errors(at_once([lambda i=i: rounds(i, everyone[i]) for i in range(3)]))
+
+
+def test_under_tls_a_late_neighbour_and_a_closed_one_are_told_apart(tls):
+    with joined(Network.path(2)) as (first, second):
+        with pytest.raises(LateNeighbourError):
+            first.exchange(label(), {1: b"x"}, [1], 0.2)
+        second.disconnect()
+        with pytest.raises(LostNeighbourError):
+            first.exchange(label(1), {1: b"x"}, [1], 10.0)
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+@pytest.mark.parametrize("kind", ["no TLS", "another authority"])
+def test_tls_refuses_who_has_no_certificate_of_the_authority(tls, tmp_path, monkeypatch, kind, odd):
+    right = contexts()
+    with monkeypatch.context() as other:
+        for name, value in certificates(tmp_path / "other", "other").items():
+            other.setenv(name, value)
+        wrong = None if kind == "no TLS" else contexts()
+    chosen = threading.local()
+    monkeypatch.setattr(channels_module, "contexts", lambda: chosen.security)
+    with listening(2) as everyone:
+        addresses = [one.address for one in everyone]
+
+        def join(i):
+            chosen.security = wrong if i == odd else right
+            everyone[i].connect({1 - i: addresses[1 - i]}, KEY, 1, PARTS, 1.0)
+
+        first, second = at_once([lambda: join(0), lambda: join(1)])
+    # who is called drops the caller, and goes on waiting for the right one
+    assert isinstance(first, LateNeighbourError)
+    assert isinstance(second, LostNeighbourError | LateNeighbourError)
+    assert f"agent 0 at 127.0.0.1:{addresses[0][1]}" in str(second)
+
+
+def test_a_certificate_that_is_not_there_is_an_error_at_once(tls, monkeypatch):
+    monkeypatch.setenv("RAY_TLS_CA_CERT", "/nowhere/ca.crt")
+    with listening(2) as (first, _), pytest.raises(FileNotFoundError):
+        first.connect({1: NOWHERE}, KEY, 1, PARTS, 10.0)
+
+
+# --- what agents say to one another ---
+
+
+@contextmanager
+def mails(network):
+    with joined(network) as everyone:
+        found = [Mail(network, i, own, RUN, 20.0) for i, own in enumerate(everyone)]
+        for mail in found:
+            mail.begin(1, 0)
+        yield found
+
+
+def numbers(agents, *shapes):
+    """Arrays of each agent, (agent, 1, ..., chain), of different widths and kinds."""
+    rng = np.random.default_rng(1)
+    kinds = [np.float32, np.float64, np.int32]
+    return [(100 * rng.standard_normal((agents, 1, *shape))).astype(kinds[k % 3]) for k, shape in enumerate(shapes)]
+
+
+def everywhere(found, job):
+    return without_errors(at_once([lambda i=i, mail=mail: job(i, mail) for i, mail in enumerate(found)]))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_swap_brings_the_neighbours_messages(name):
+    network = NETWORKS[name]
+    x, y = numbers(network.num_agents, (3, 4), (4,))
+    with mails(network) as found:
+        for round in range(3):
+            got = everywhere(found, lambda i, mail, round=round: mail.swap(round, EVERY_COLOR, x[i] + round, y[i]))
+            for i, (first, second) in enumerate(got):
+                neighbours = network.neighbors(i)
+                np.testing.assert_array_equal(first, x[neighbours, 0] + round)
+                np.testing.assert_array_equal(second, y[neighbours, 0])
+                assert (first.dtype, second.dtype) == (np.float32, np.float64)
+        exchanges, messages = DESGLD(0.1).traffic_per_round(network)
+        assert exchanges == 1
+        assert [mail.bytes_sent for mail in found] == (3 * messages * (x[0].nbytes + y[0].nbytes)).tolist()
+
+
+@pytest.mark.parametrize("name", CONNECTED)
+def test_swap_in_turn_brings_them_to_one_colour(name):
+    network, colors = NETWORKS[name], NETWORKS[name].coloring()
+    (x,) = numbers(network.num_agents, (2, 3))
+
+    def turns(i, mail):
+        return [mail.swap(0, color, x[i] + color)[0] for color in range(colors.max() + 1)]
+
+    with mails(network) as found:
+        for i, got in enumerate(everywhere(found, turns)):
+            for color, part in enumerate(got):
+                hears = color == colors[i]
+                np.testing.assert_array_equal(
+                    part, x[network.neighbors(i), 0] + color if hears else np.zeros_like(part)
+                )
+                assert part.shape == (len(network.neighbors(i)), 2, 3)
+        # each agent hears its neighbours once, so that it sends once to each of them
+        assert [mail.bytes_sent for mail in found] == (network.degrees * x[0].nbytes).tolist()
+
+
+@pytest.mark.parametrize("name", CONNECTED)
+def test_total_is_the_sum_with_the_same_bytes_everywhere(name):
+    network = NETWORKS[name]
+    parts = numbers(network.num_agents, (3, 4), (), (5,))
+
+    def sums(i, mail):
+        return [mail.total(round, *(part[i, 0] for part in parts)) for round in (0, 0, 1)]
+
+    with mails(network) as found:
+        got = everywhere(found, sums)
+        for times in got:
+            for again in times:
+                for part, mine, first in zip(parts, again, got[0][0], strict=True):
+                    np.testing.assert_allclose(mine, part.astype(float).sum(axis=(0, 1)), rtol=1e-4, atol=1e-4)
+                    assert np.asarray(mine).tobytes() == np.asarray(first).tobytes()
+                    assert np.asarray(mine).dtype == part.dtype
+        size = sum(part[0].nbytes for part in parts)
+        expected = 3 * network.aggregation.sums_sent * size
+        assert [mail.bytes_sent for mail in found] == expected.tolist()
+        assert GCMC(1.0).traffic_per_round(network)[1].tolist() == network.aggregation.sums_sent.tolist()
+
+
+@pytest.mark.parametrize("name", CONNECTED)
+def test_letters_are_handed_out_in_the_given_order(name):
+    network = NETWORKS[name]
+    x, y = numbers(network.num_agents, (2, 3), (3,))
+    rng = np.random.default_rng(4)
+    # another order in each chain
+    order = np.stack([rng.permutation(network.num_agents) for _ in range(3)], axis=-1)[:, None]
+    with mails(network) as found:
+        got = everywhere(found, lambda i, mail: mail.handed_out(0, order, x[i], y[i]))
+        for i, (first, second) in enumerate(got):
+            np.testing.assert_array_equal(first[0], np.stack([x[order[i, 0, c], 0, :, c] for c in range(3)], axis=-1))
+            np.testing.assert_array_equal(second[0], np.stack([y[order[i, 0, c], 0, c] for c in range(3)], axis=-1))
+        size = x[0].nbytes + y[0].nbytes
+        assert [mail.bytes_sent for mail in found] == (network.aggregation.letters_sent * size).tolist()
+        messages = HubSGLD(0.1, 2).traffic_per_round(network)[1]
+        assert messages.tolist() == network.aggregation.letters_sent.tolist()
+
+
+@pytest.mark.parametrize("name", CONNECTED)
+def test_the_hub_asks_and_everybody_answers(name):
+    network = NETWORKS[name]
+    questions = np.random.default_rng(2).standard_normal((3, 4, 2))
+
+    def told(agent, question):
+        return question * (agent + 1) + agent
+
+    def talk(i, mail):
+        if mail.parent is None:
+            answers = [mail.ask(question, told(i, question)) for question in questions]
+            mail.dismiss()
+            return answers
+        mail.answer(lambda content: told(i, np.frombuffer(content).reshape(4, 2)).tobytes())
+        # the talks after it are in step
+        return None
+
+    def both(i, mail):
+        return talk(i, mail), mail.total(1, np.float64(i)), talk(i, mail)
+
+    with mails(network) as found:
+        got = everywhere(found, both)
+        root = network.aggregation.root
+        for asked in (got[root][0], got[root][2]):
+            for question, answers in zip(questions, asked, strict=True):
+                expected = np.stack([told(i, question) for i in range(network.num_agents)], axis=-2)
+                np.testing.assert_array_equal(answers, expected)
+        assert all(total == [sum(range(network.num_agents))] for _, total, _ in got)
+
+
+def test_a_message_of_another_length_is_refused():
+    network = Network.path(2)
+    with mails(network) as found:
+        outcomes = at_once(
+            [
+                lambda: found[0].total(0, np.zeros(3)),
+                lambda: found[1].channels.exchange(label(exchange=4), {0: b"x" * 7}, [], 5.0),
+            ]
+        )
+    assert str(outcomes[0]) == "a message of 7 bytes came where 24 were due"
+
+
+def test_agents_in_different_talks_find_out():
+    network = Network.path(2)
+    with mails(network) as found:
+        jobs = [
+            lambda: found[0].swap(0, EVERY_COLOR, np.zeros((1, 2))),
+            lambda: found[1].swap(1, EVERY_COLOR, np.zeros((1, 2))),
+        ]
+        outcomes = at_once(jobs)
+        assert all(isinstance(outcome, ForeignMessageError) for outcome in outcomes)
+        assert all(mail.failure is outcome for mail, outcome in zip(found, outcomes, strict=True))
+        assert "round 1, exchange 0, attempt 1, where round 0" in str(outcomes[0])
+
+
+def test_methods_say_what_mail_sends():
+    """One number for each way of talking that the engine has."""
+    network = NETWORKS["random"]
+    assert DADMMS(1.0).traffic_per_round(network)[1].tolist() == network.degrees.tolist()
+    assert DESGLD(0.1, mix_rounds=3).traffic_per_round(network)[1].tolist() == (3 * network.degrees).tolist()
