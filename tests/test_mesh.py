@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import scipy.sparse
+import shares_worker
 from mesh_worker import ALL, draw
 from several import HERE, alone, environment
 
@@ -53,6 +54,19 @@ def test_two_processes_draw_what_one_draws(tmp_path):
     found = np.load(output)
     assert found["devices"] == 4
     assert_same_as_local(found, chosen)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
+def test_each_process_reads_the_data_of_its_own_agents_only(tmp_path):
+    output = tmp_path / "draws.npz"
+    one = f'"{sys.executable}" "{HERE / "shares_worker.py"}" "{output}" 127.0.0.1:29519'
+    subprocess.run([*alone(), "sh", "-c", f"{one} 1 & {one} 0; wait"], env=environment(2), check=True, timeout=600)
+    found = np.load(output)
+    for method in shares_worker.METHODS:
+        with jax.enable_x64(True):
+            run = shares_worker.draw([0] * shares_worker.AGENTS, method, "local")
+        np.testing.assert_allclose(found[f"{method}/draws"], run.draws, rtol=1e-9, atol=1e-10, err_msg=method)
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4, 7])

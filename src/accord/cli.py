@@ -60,7 +60,8 @@ def run(
     config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network], [method], [run].")],
     output: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the file's.")] = None,
     engine: Annotated[
-        str | None, typer.Option(help="local (one device) or mesh (all devices that JAX sees), instead of the file's.")
+        str | None,
+        typer.Option(help="local (one device), mesh (all devices that JAX sees) or silo (a process an agent)."),
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder to keep the run in while it runs: the same command takes it up again.")

@@ -133,6 +133,11 @@ class Posterior:
         return tuple(self._sources)
 
     @property
+    def is_read(self) -> bool:
+        """Whether all data was given as arrays, so that there is nothing to read."""
+        return len(self._sources) == self.num_agents and not any(map(is_unread, self._sources.values()))
+
+    @property
     def is_held_elsewhere(self) -> bool:
         """Whether the data lies with `holders`, so that what is found out about it has to travel."""
         return self.holders is not None

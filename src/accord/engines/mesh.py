@@ -8,6 +8,8 @@ are sums over the devices.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -29,6 +31,7 @@ from .arrays import ArrayEngine, Programs
 from .exchange import Dense, Operator, gather
 from .loop import Carry, Records, advance, finite, record, start
 from .rounds import Exchange, Problem, RawNoise, build_problem, by_color
+from .shares import Shares
 from .team import AGENTS, MeshTeam
 
 # Up to this many entries in a device's part of a matrix a dense product is the fastest.
@@ -156,6 +159,13 @@ class MeshEngine(ArrayEngine):
     """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
 
     @classmethod
+    @contextmanager
+    def placed(cls, post: Posterior) -> Iterator[Posterior]:
+        """The posterior: where there are several processes, each reads what is still to be read for its own agents."""
+        several = jax.process_count() > 1 and not post.is_read
+        yield post.held_by(Shares(post)) if several else post
+
+    @classmethod
     def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
         """The engine; all processes must be given the same."""
         require_alike(options["fingerprint"])
@@ -167,10 +177,12 @@ class MeshEngine(ArrayEngine):
         self.rows = -(-network.num_agents // len(devices))
         total = self.rows * len(devices)
         place = partial(halo, devices=len(devices), rows=self.rows)
-        whole = build_problem(post, network, sampler, seed, self.prepared, place)
+        shares = post.holders if isinstance(post.holders, Shares) else None
+        shards = None if shares is None else shares.stacked(sampler.proximal, self._longest(post))
+        whole = build_problem(post, network, sampler, seed, self.prepared, place, shards=shards)
         spread = dataclasses.replace(
             whole,
-            shards=self._padded(whole.shards),
+            shards=self._padded(whole.shards) if shares is None else self._joined(whole.shards, shares.mine.start),
             index=jnp.arange(total, dtype=jnp.uint32),
             degree=self._padded(whole.degree),
             members=self._members(network) if sampler.by_color else None,
@@ -198,8 +210,30 @@ class MeshEngine(ArrayEngine):
     def _layout(self) -> str:
         return f"{jax.process_count()} with {jax.device_count()} devices"
 
+    @staticmethod
+    def _longest(post: Posterior) -> int | None:
+        return int(post.sizes.max()) if post.splits else None
+
+    def _joined(self, own: Any, first: int) -> Any:
+        """Arrays over all agents, of which every process holds the rows of its own from the `first` on."""
+        width = self.rows * jax.local_device_count()
+
+        def join(part: Array) -> Array:
+            held = np.asarray(part)
+            held = np.concatenate([held, np.repeat(held[:1], width - len(held), axis=0)])
+            shape = (self.rows * self.mesh.size, *held.shape[1:])
+
+            def rows(index: Any) -> np.ndarray:
+                return held[index[0].start - first : index[0].stop - first]
+
+            return jax.make_array_from_callback(shape, NamedSharding(self.mesh, P(AGENTS)), rows)
+
+        return jax.tree.map(join, own)
+
     def _put(self, whole: Any, spec: P) -> Array:
-        """An array on the devices, of which every process holds the whole."""
+        """An array on the devices, of which every process holds the whole, if it is not there already."""
+        if isinstance(whole, Array) and not whole.is_fully_addressable:
+            return whole
         host = np.asarray(whole)
         return jax.make_array_from_callback(host.shape, NamedSharding(self.mesh, spec), lambda index: host[index])
 

@@ -138,6 +138,7 @@ def build_problem(
     place: Callable[[scipy.sparse.csr_array], Operator] = operator,
     team: Team | None = None,
     agents: Sequence[int] | None = None,
+    shards: Shard | None = None,
 ) -> Problem:
     """Put a posterior, a network and a method on the device.
 
@@ -153,6 +154,8 @@ def build_problem(
         What the device hears of agents that it does not hold; it holds all where left out.
     agents
         The agents it holds, where not all.
+    shards
+        Their shards, where they are not to be read from `post`.
     """
     held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
@@ -167,7 +170,7 @@ def build_problem(
     return Problem(
         sampler=sampler,
         potential=post.potential,
-        shards=post.stacked(spectral=sampler.proximal, agents=agents),
+        shards=post.stacked(spectral=sampler.proximal, agents=agents) if shards is None else shards,
         index=jnp.asarray(held, dtype=jnp.uint32),
         degree=jnp.asarray(degrees[held]),
         members=jnp.asarray(_turns(network.coloring(), held)) if sampler.by_color else None,

@@ -1,0 +1,49 @@
+"""Draws of one of two mesh processes, each of which can read the data of its own agents only.
+
+python shares_worker.py OUTPUT.npz ADDRESS PROCESS
+"""
+
+import sys
+from functools import partial
+
+import jax
+import numpy as np
+
+import accord
+from accord.processes import join
+from accord.samplers import DESGLD, DGLMC, Gibbs
+
+AGENTS = 6
+METHODS = {
+    "minibatches": lambda: DESGLD(0.02, batch_size=2),
+    "left-out numbers": lambda: DGLMC(),
+    "common mode": lambda: Gibbs(0.3, "rejection", recentre=True),
+}
+
+
+def shard(agent, owner):
+    assert jax.process_index() == owner, f"process {jax.process_index()} reads the data of agent {agent}"
+    rng = np.random.default_rng(agent)
+    X = rng.standard_normal((3 + 2 * agent, 2))
+    return X, (rng.random(len(X)) < 0.5).astype(float)
+
+
+def draw(owners, method, engine):
+    """A short run with data that process `owners[agent]` alone can read."""
+    sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
+    post = accord.models.logistic_regression(sources, 4.0, names=["a", "b"])
+    net = accord.Network.ring(AGENTS)
+    return accord.sample(post, net, METHODS[method](), draws=10, burn_in=20, chains=2, seed=2, engine=engine)
+
+
+def main(output, address, process):
+    # two agents on a device, and two devices a process: the last device has none
+    owners = [0, 0, 0, 0, 1, 1]
+    with join(address, 2, int(process)):
+        runs = {method: draw(owners, method, "mesh") for method in METHODS}
+    if int(process) == 0:
+        np.savez(output, **{f"{name}/draws": run.draws for name, run in runs.items()})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
