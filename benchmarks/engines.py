@@ -14,11 +14,13 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 import numpy as np
 
 AGENTS, CHAINS = 4, 4
+_MARK = "measured "
 # rounds timed at once
 ROUNDS = {10: 1000, 100: 1000, 1_000: 500, 100_000: 20}
 
@@ -74,7 +76,7 @@ def work(kind, dims, repeats, address, process):
         for dim in dims:
             found = measure(builder, dim, repeats)
             if process == 0:
-                print(json.dumps([dim, found]), flush=True)
+                print(_MARK + json.dumps([dim, found]), flush=True)
 
     if kind == "local":
         report(LocalEngine)
@@ -90,7 +92,8 @@ def work(kind, dims, repeats, address, process):
             report(MeshEngine)
 
 
-KINDS = {"local": 1, "mesh, 4 devices": 4, "mesh, 2 processes": 2, "silo": 1}
+# devices a process
+KINDS = {"local": 1, "mesh, 4 devices": 4, "mesh, 2 processes": 1, "silo": 1}
 
 
 def start(kind, dims, repeats):
@@ -102,14 +105,14 @@ def start(kind, dims, repeats):
     command = [sys.executable, __file__, "--repeats", str(repeats), "--dims", *map(str, dims)]
     command += ["--kind", kind, "--address", address, "--process"]
     count = 2 if kind == "mesh, 2 processes" else 1
-    running = [
-        subprocess.Popen([*command, str(place)], env=environment, stdout=subprocess.PIPE, text=True)
-        for place in range(count)
-    ]
-    texts = [process.communicate()[0] for process in running]
-    if any(process.returncode for process in running):
-        raise SystemExit(f"the benchmark of {kind!r} failed")
-    return [json.loads(line) for line in texts[0].splitlines() if line.startswith("[")]
+    with tempfile.TemporaryFile("w+") as output:
+        # not a pipe: what Ray leaves running for a moment would hold it open
+        running = [subprocess.Popen([*command, str(i)], env=environment, stdout=output) for i in range(count)]
+        if any([process.wait() for process in running]):
+            raise SystemExit(f"the benchmark of {kind!r} failed")
+        output.seek(0)
+        # others print too: what a process reports is marked
+        return [json.loads(line.removeprefix(_MARK)) for line in output if line.startswith(_MARK)]
 
 
 def main():
@@ -128,7 +131,7 @@ def main():
     for kind in arguments.kinds:
         for dim, found in start(kind, arguments.dims, arguments.repeats):
             engine, local = found["engine"], found["local"]
-            overhead = f"+{1e6 * (engine - local):.0f} us"
+            overhead = f"{1e6 * (engine - local):+.0f} us"
             print(f"{kind:<20} {dim:>7,} {1e6 * engine:>12.1f} {1 / engine:>10,.0f} {overhead:>14}", flush=True)
 
 

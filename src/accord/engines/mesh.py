@@ -57,6 +57,33 @@ class Halo:
         return self.part(jnp.concatenate(rows))
 
 
+@pytree
+class Everyone:
+    """A matrix over agents on a ring of devices: each fetches all rows in one exchange, then applies its own part."""
+
+    # the rows of the matrix that this device holds
+    part: Operator
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        return self.part(jax.lax.all_gather(x, AGENTS, tiled=True))
+
+
+def fetched(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo | Everyone:
+    """A sparse matrix over `agents <= devices * rows` agents: one exchange of all rows where most are needed."""
+    borders = halo(matrix, devices, rows)
+    width = sum(sent.size // devices for sent in borders.sent)
+    if len(borders.shifts) < 2 or 2 * width < rows * (devices - 1):
+        return borders
+    whole = scipy.sparse.csr_array(matrix)
+    whole.resize(devices * rows, devices * rows)
+    return Everyone(_part(whole, rows))
+
+
+def _part(local: scipy.sparse.csr_array, rows: int) -> Operator:
+    """The parts of all devices, of so many rows each, one below the other."""
+    return Dense(jnp.asarray(local.toarray())) if rows * local.shape[1] <= _DENSE_ENTRIES else gather(local)
+
+
 def halo(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo:
     """A sparse matrix over `agents <= devices * rows` agents, its parts one below the other for all devices."""
     entries = scipy.sparse.coo_array(matrix)
@@ -81,8 +108,7 @@ def halo(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo:
         sent.append(jnp.asarray(table.ravel()))
         width += most
     local = scipy.sparse.csr_array((data, (row, place)), shape=(devices * rows, width))
-    part = Dense(jnp.asarray(local.toarray())) if rows * width <= _DENSE_ENTRIES else gather(local)
-    return Halo(part, tuple(sent), tuple(shifts))
+    return Halo(_part(local, rows), tuple(sent), tuple(shifts))
 
 
 def _specs(problem: Problem) -> Problem:
@@ -176,7 +202,7 @@ class MeshEngine(ArrayEngine):
         self.mesh = Mesh(np.array(devices), (AGENTS,))
         self.rows = -(-network.num_agents // len(devices))
         total = self.rows * len(devices)
-        place = partial(halo, devices=len(devices), rows=self.rows)
+        place = partial(fetched, devices=len(devices), rows=self.rows)
         shares = post.holders if isinstance(post.holders, Shares) else None
         shards = None if shares is None else shares.stacked(sampler.proximal, self._longest(post))
         whole = build_problem(post, network, sampler, seed, self.prepared, place, shards=shards)
