@@ -16,6 +16,6 @@ class AgentProcess(Agent):
         super().__init__(index, ray.util.get_node_ip_address(), settings)
 
     @ray.method(concurrency_group="look")
-    def status(self) -> Status:  # type: ignore[override]
+    def status(self) -> Status:
         """What the agent is doing; asked while it works, it answers in a thread of its own."""
         return super().status()
