@@ -19,8 +19,10 @@ import silo_chaos
 from mesh_worker import ALL, draw
 from silo_chaos import agents_below
 from tables import NETWORKS, unequal_shards
+from typer.testing import CliRunner
 
 import accord
+from accord.cli import app
 from accord.engines.silo.engine import SiloEngine
 from accord.samplers import DESGLD, DGLMC, Gibbs
 
@@ -301,3 +303,43 @@ def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):
     runs = [accord.sample(post, RING, sampler, draws=50, burn_in=5, engine=engine) for engine in ("silo", "local")]
     np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(runs[0].traffic.bytes_sent, runs[1].traffic.bytes_sent)
+
+
+def test_the_command_line_reads_files_at_their_sites(tmp_path):
+    rng = np.random.default_rng(1)
+    for agent in range(3):
+        rows = [f"{x:.3f},{y:.3f}" for x, y in rng.standard_normal((8, 2))]
+        (tmp_path / f"site{agent}.csv").write_text("\n".join(["dose,effect", *rows]) + "\n")
+    files = ", ".join(f'"{tmp_path}/site{agent}.csv"' for agent in range(3))
+    (tmp_path / "job.toml").write_text(
+        f"""
+        [data]
+        at_sites = true
+        files = [{files}]
+        target = "effect"
+        columns = ["dose"]
+        [model]
+        name = "linear_regression"
+        [network]
+        name = "ring"
+        [method]
+        name = "DESGLD"
+        step_size = 0.01
+        [run]
+        output = "out"
+        draws = 20
+        burn_in = 10
+        engine = "silo"
+        [silo]
+        timeout = 60.0
+        """
+    )
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "job.toml")])
+    assert result.exit_code == 0, result.output
+    found = accord.Run.load(tmp_path / "out" / "run.nc")
+    local = CliRunner().invoke(
+        app, ["run", str(tmp_path / "job.toml"), "--engine", "local", "--output", f"{tmp_path}/o"]
+    )
+    assert local.exit_code == 0, local.output
+    expected = accord.Run.load(tmp_path / "o" / "run.nc")
+    np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-4, atol=1e-5)
