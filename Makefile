@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-BENCHMARKS := benchmarks/round.py
+BENCHMARKS := benchmarks/round.py benchmarks/engines.py
 
 .PHONY: demo test test-all lint bench accuracy clean
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
@@ -22,7 +22,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-demo
+bench: $(VENV)/.installed-demo $(VENV)/.installed-silo
 	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done
 
 # Minutes long: all methods on three posteriors, written to docs/methods.md.
