@@ -1,6 +1,7 @@
 """Agents' connections and what they carry, without Ray: agents are threads here, or processes that open sockets."""
 
 import gc
+import shutil
 import socket
 import struct
 import subprocess
@@ -8,7 +9,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 
 import networkx as nx
 import numpy as np
@@ -481,33 +481,19 @@ def test_a_call_of_an_earlier_attempt_is_dropped():
 
 
 def certificates(folder, name):
-    """A new authority, and a certificate of it; as RAY_TLS_* name them."""
-    x509 = pytest.importorskip("cryptography.x509")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    def named(text):
-        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
-
-    def signed(text, public, signer, authority):
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder().subject_name(named(text)).issuer_name(named(f"authority {name}"))
-        builder = builder.public_key(public).serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-        builder = builder.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-
+    """A new authority, and a certificate of it, as docs/silo.md makes them; by the names that Ray has for them."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command")
     folder.mkdir()
-    root, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    (folder / "ca.crt").write_bytes(signed(f"authority {name}", root.public_key(), root, True))
-    (folder / "site.crt").write_bytes(signed("site", own.public_key(), root, False))
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    (folder / "site.key").write_bytes(own.private_bytes(serialization.Encoding.PEM, *plain))
-    return {
-        "RAY_TLS_CA_CERT": str(folder / "ca.crt"),
-        "RAY_TLS_SERVER_CERT": str(folder / "site.crt"),
-        "RAY_TLS_SERVER_KEY": str(folder / "site.key"),
-    }
+    new = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    for command in (
+        f"{new} -x509 -days 2 -subj /CN={name} -keyout ca.key -out ca.crt",
+        f"{new} -subj /CN=site -keyout site.key -out site.csr",
+        "openssl x509 -req -in site.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out site.crt",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    files = {"CA_CERT": "ca.crt", "SERVER_CERT": "site.crt", "SERVER_KEY": "site.key"}
+    return {f"RAY_TLS_{what}": str(folder / file) for what, file in files.items()}
 
 
 @pytest.fixture
