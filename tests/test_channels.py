@@ -713,6 +713,9 @@ def test_agents_in_different_talks_find_out():
         assert all(isinstance(outcome, ForeignMessageError) for outcome in outcomes)
         assert all(mail.failure is outcome for mail, outcome in zip(found, outcomes, strict=True))
         assert "round 1, exchange 0, attempt 1, where round 0" in str(outcomes[0])
+        # what failed once is not told of what fails later
+        found[0].begin(2, 0)
+        assert found[0].failure is None
 
 
 def test_methods_say_what_mail_sends():

@@ -65,6 +65,7 @@ class Mail:
     def begin(self, attempt: int, round: int) -> None:
         """Go on from a round with new connections."""
         self.attempt, self.round, self._talk = attempt, round, 0
+        self.failure = None
 
     def swap(self, round: Any, color: Any, *own: Any) -> list[np.ndarray]:
         """The neighbours' messages, each array stacked in the order of the neighbours; zeros where it is not our turn.
