@@ -24,14 +24,23 @@ def log_prior(x):
     return -jnp.sum(x**2) / 20.0
 
 
-def draw(engine):
+def draw(engine, **options):
     """Two thousand rounds on a ring."""
     rng = np.random.default_rng(3)
     shards = [rng.standard_normal((2 + agent, 50)) for agent in range(AGENTS)]
     post = accord.Posterior(log_likelihood, log_prior, shards, np.zeros(50))
     sampler = GTDULA(0.005, 0.2, 0.15)
     return accord.sample(
-        post, accord.Network.ring(AGENTS), sampler, draws=500, burn_in=1000, thin=2, chains=2, seed=5, engine=engine
+        post,
+        accord.Network.ring(AGENTS),
+        sampler,
+        draws=500,
+        burn_in=1000,
+        thin=2,
+        chains=2,
+        seed=5,
+        engine=engine,
+        **options,
     )
 
 
@@ -40,7 +49,7 @@ class Kills:
 
     def __init__(self, count, seed):
         self.random, self.done = random.Random(seed), 0
-        self.due = sorted(self.random.randrange(ROUNDS * 9 // 10) for _ in range(count))
+        self.due = sorted(self.random.randrange(ROUNDS * 7 // 10) for _ in range(count))
 
     def __enter__(self):
         self.update = ProgressBar.update
@@ -49,7 +58,7 @@ class Kills:
             self.update(bar, rounds, error)
             while self.due and self.due[0] <= rounds:
                 self.due.pop(0)
-                threading.Timer(2.0 * self.random.random(), self.kill).start()
+                threading.Timer(self.random.random(), self.kill).start()
 
         ProgressBar.update = update
 

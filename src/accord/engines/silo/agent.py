@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -31,6 +32,10 @@ from .team import SiloTeam, row
 
 # Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
 _KEPT = 3
+
+
+class NewcomerError(RuntimeError):
+    """A call was meant for the process before this one."""
 
 
 class Assignment(NamedTuple):
@@ -122,13 +127,18 @@ class Agent:
         self.post: Posterior | None = None
         self.carry: Carry | None = None
 
+    def obey(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
+        """Call a method, if this is the incarnation that the caller knows; None is any.
+
+        Ray gives a call that follows a crash to the process that follows, which knows nothing of the run.
+        """
+        if incarnation not in (None, self.incarnation):
+            raise NewcomerError(f"the process of agent {self.index} has begun anew")
+        return getattr(self, method)(*arguments)
+
     def greet(self) -> tuple[str, dict[str, str]]:
         """Which incarnation of the agent this is, and the versions that it runs with, by name."""
         return self.incarnation, versions()
-
-    def process_id(self) -> int:
-        """The id of the agent's process on its machine."""
-        return os.getpid()
 
     def load(self, post: Posterior) -> None:
         """Read the agent's shard and check it."""
@@ -195,18 +205,21 @@ class Agent:
         self.channels.connect(peers, self.task.key, attempt, self.parts, limit)
         self.mail.begin(attempt, int(self.carry.round))
 
-    def work(self, goal: Goal, folder: Path) -> Report:
-        """Run rounds, and save where they end below a folder."""
+    def work(self, goal: Goal, folder: Path | None) -> Report:
+        """Run rounds, and save where they end below a folder, if one is given."""
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
-        except jax.errors.JaxRuntimeError:
+        except jax.errors.JaxRuntimeError as error:
             # the neighbours must not wait for what will not come
             self.channels.disconnect()
-            raise (self.mail.failure or RuntimeError("the round failed")) from None
+            raise (self.mail.failure or error) from None
         except BaseException:
             self.channels.disconnect()
             raise
-        self.save(folder)
+        if folder is not None:
+            # positions tell of the data: nobody else on the machine is to read them
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.save(folder)
         return report
 
     def _lead(self, goal: Goal) -> Report:
@@ -249,9 +262,12 @@ class Agent:
         arrays = {str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)}
         self._shelf(folder).write(int(self.carry.round), arrays)
 
-    def saved(self, folder: Path) -> list[int]:
-        """The rounds of whole checkpoints below a folder."""
-        return self._shelf(folder).rounds()
+    def saved(self, folder: Path) -> tuple[list[int], list[str]]:
+        """The rounds of whole checkpoints below a folder, and what is to be said of others."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            rounds = self._shelf(folder).rounds()
+        return rounds, [str(one.message) for one in caught]
 
     def restore(self, folder: Path, round: int) -> None:
         """Be as a checkpoint says."""

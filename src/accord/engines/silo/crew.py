@@ -17,6 +17,7 @@ from ...fingerprint import first_difference, versions
 from ...network import Network
 from ...posterior import Posterior
 from ...sampler import Sampler
+from .agent import NewcomerError
 from .channels import LateNeighbourError, LostNeighbourError
 
 if TYPE_CHECKING:
@@ -117,27 +118,48 @@ class Crew:
         """Call a method that depends on nothing but the agent's data at every agent, again where one crashed."""
         while True:
             try:
-                return self.call(method, rows)
+                return self.call(method, rows, limit=np.inf)
             except SetbackError:
                 self.revive()
 
-    def call(self, method: str, rows: Sequence[tuple[Any, ...]] | None = None, limit: float | None = None) -> list[Any]:
-        """Call a method at every agent, each with its own arguments; the answers in the order of the agents.
+    def call(
+        self,
+        method: str,
+        rows: Sequence[tuple[Any, ...]] | None = None,
+        *,
+        agents: Sequence[int] | None = None,
+        limit: float | None = None,
+    ) -> list[Any]:
+        """Call a method at some agents, or all, each with its own arguments; the answers in their order.
+
+        Where one fails, the others are waited for until they have failed too. With no limit given they have the
+        seconds that agents wait for one another.
 
         Raises
         ------
         SetbackError
-            A process ended or lost a neighbour; all others have stopped too.
+            A process ended or lost a neighbour.
         TimeoutError
             An agent is late; it is named.
         """
-        rows = [()] * self.size if rows is None else rows
-        pending = [getattr(actor, method).remote(*row) for actor, row in zip(self._actors, rows, strict=True)]
-        return self._answers(pending, method, np.inf if limit is None else limit)
+        agents = range(self.size) if agents is None else agents
+        return self._call(method, agents, rows, limit, [self._loaded[i] for i in agents])
 
-    def _answers(self, references: list[Any], method: str, limit: float) -> list[Any]:
-        """What the calls returned; if one failed, when the others have ended too."""
-        left, answers, errors = list(references), {}, {}
+    def _call(
+        self,
+        method: str,
+        agents: Sequence[int],
+        rows: Sequence[tuple[Any, ...]] | None,
+        limit: float | None,
+        names: Sequence[str | None],
+    ) -> list[Any]:
+        rows = [()] * len(agents) if rows is None else rows
+        # an agent that waits for another says so itself, and first
+        limit = self.options.timeout + _SETTLE_SECONDS if limit is None else limit
+        calls = {
+            self._actors[i].obey.remote(name, method, *row): i for i, name, row in zip(agents, names, rows, strict=True)
+        }
+        left, answers, errors = list(calls), {}, {}
         began = looked = time.monotonic()
         while left:
             done, left = self._ray.wait(left, timeout=_LOOK_SECONDS)
@@ -147,22 +169,26 @@ class Crew:
                     answers[one] = self._ray.get(one)
                 except self._ray.exceptions.RayError as error:
                     limit = min(limit, now - began + _SETTLE_SECONDS)
-                    errors[references.index(one)] = getattr(error, "cause", None) or error
+                    errors[calls[one]] = getattr(error, "cause", None) or error
             if left and now - began > limit:
                 break
             if left and now - looked > _LOOK_SECONDS:
                 self._look()
                 looked = time.monotonic()
+        if errors:
+            for one in left:
+                self._ray.kill(self._actors[calls[one]], no_restart=False)
         self._judge(errors)
         if left:
-            raise TimeoutError(f"agent {references.index(left[0])} did not finish {method!r} in {limit:g} s")
-        return [answers[one] for one in references]
+            raise TimeoutError(f"agent {calls[left[0]]} did not finish {method!r} in {limit:g} s")
+        return [answers[one] for one in calls]
 
     def _judge(self, errors: dict[int, Exception]) -> None:
         """Raise what the errors of some agents come to."""
         if not errors:
             return
-        crash = (self._ray.exceptions.RayActorError, LostNeighbourError)
+        known = self._ray.exceptions
+        crash = (known.RayActorError, known.ObjectLostError, known.NodeDiedError, NewcomerError, LostNeighbourError)
         for i, error in errors.items():
             if getattr(error, "actor_init_failed", False):
                 reason = str(error).strip().rpartition("\n")[2]
@@ -198,7 +224,7 @@ class Crew:
 
     def _revive(self, limit: float) -> None:
         try:
-            greetings = self.call("greet", limit=limit)
+            greetings = self._call("greet", range(self.size), None, limit, [None] * self.size)
         except TimeoutError as error:
             raise TimeoutError(
                 f"not all of the {self.size} agents' processes run after {self.options.start_timeout:g} s; has the "
@@ -210,14 +236,15 @@ class Crew:
                 raise ValueError(f"agent {i} does not run what the driver runs: {difference}")
         names = [name for name, _ in greetings]
         fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
-        self._answers([self._actors[i].load.remote(self._parts[i]) for i in fresh], "load", np.inf)
+        self._call("load", fresh, [(self._parts[i],) for i in fresh], np.inf, [names[i] for i in fresh])
         for i in fresh:
             self.restarts[i] += self._loaded[i] is not None
             self._loaded[i] = names[i]
 
-    def process_ids(self) -> list[int]:
-        """The ids of the agents' processes on their machines."""
-        return self.call("process_id")
+    @property
+    def incarnations(self) -> tuple[str | None, ...]:
+        """Names of the agents' processes, another one after every restart."""
+        return tuple(self._loaded)
 
     def _look(self) -> None:
         """Ask what agents are doing, and tell whoever listens."""
@@ -256,6 +283,7 @@ _LIFE = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
 
 
 def _begin_ray(ray: Any, address: str | None) -> None:
+    address = address or os.environ.get("RAY_ADDRESS")
     # what runs on private data does not call home unless told to
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is not None:
@@ -264,4 +292,11 @@ def _begin_ray(ray: Any, address: str | None) -> None:
     with warnings.catch_warnings():
         # Ray starts programs by fork and exec, which JAX's threads do not disturb
         warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
-        ray.init(include_dashboard=False, _node_ip_address="127.0.0.1", log_to_driver=False, logging_level="ERROR")
+        # without an address it would join what another program on this machine has begun
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            log_to_driver=False,
+            logging_level="ERROR",
+        )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -41,8 +43,8 @@ class Silo:
     Parameters
     ----------
     address
-        The address of a Ray cluster, as `ray.init` takes it; None uses the cluster that is joined already, or begins
-        one on this machine that listens to itself only.
+        The address of a Ray cluster, as `ray.init` takes it; None uses the cluster that is joined already, else the one
+        that RAY_ADDRESS names, else begins one on this machine that listens to itself only.
     resources
         Where each agent's process runs: one dict an agent of Ray's custom resources, such as `{"site_a": 1}`, which
         only the node of that site offers. None leaves it to Ray.
@@ -69,7 +71,7 @@ class Silo:
         self._crew: Crew | None = None
         self._keeps = False
 
-    def resources_of(self, agent: int) -> dict[str, float]:
+    def resources_of(self, agent: int) -> dict[str, float | int]:
         """The custom resources that an agent's process needs."""
         return {} if self.resources is None else dict(self.resources[agent])
 
@@ -135,7 +137,7 @@ class SiloCarry(NamedTuple):
     @property
     def state(self) -> Any:
         """The method's states of all agents, stacked, as long as this is the round they are at."""
-        states = self.engine.crew.call("state")
+        states = self.engine.states(self.round)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
 
@@ -160,7 +162,7 @@ class SiloEngine:
         self.root = network.aggregation.root if sampler.at_hub else 0
         width = np.dtype(jnp.result_type(float)).itemsize
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
-        self._folder = Path(tempfile.gettempdir()) / f"accord-{crew.key[:8].hex()}"
+        self._folder = Path(tempfile.gettempdir()) / f"accord-{secrets.token_hex(8)}"
         shared = (network, sampler, seed, chains)
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], self.prepared.own) for i in self._agents]
         self._tasks = [
@@ -169,8 +171,10 @@ class SiloEngine:
         ]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._at = 0
-        # where the state of a round may be found beside the agents' own folder
-        self._saved: dict[int, Path] = {}
+        # where states of this run may be found
+        self._folders = {self._folder}
+        # which incarnations of the agents' processes have their assignment
+        self._assigned: list[str | None] = [None] * self.num_agents
         self._attempt(self._assign)
 
     @property
@@ -200,17 +204,18 @@ class SiloEngine:
 
     def advance(self, carry: SiloCarry, rounds: int) -> SiloCarry:
         """Run rounds and keep nothing of them."""
-        return self._carry(carry.round + rounds, self._reach(Goal(carry.round, rounds, 0, 1, 1)))
+        return self._carry(carry.round + rounds, self._reach(Goal(carry.round, rounds, 0, 1, 1), self._folder))
 
     def record(self, carry: SiloCarry, draws: int, thin: int) -> tuple[SiloCarry, Records]:
         """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call."""
-        reports = self._reach(Goal(carry.round, draws * thin, draws, thin, self.capacity))
+        reports = self._reach(Goal(carry.round, draws * thin, draws, thin, self.capacity), self._folder)
         found: Any = [report.draws for report in reports]
         if self.sampler.at_hub:
             found = [found[self.root]] * self.num_agents
         x: Any = np.stack([part for part in found if part is not None], axis=1)
-        average = x.mean(axis=1, dtype=x.dtype)
-        distance = ((x - average[:, None]) ** 2).sum(axis=2).mean(axis=1, dtype=x.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):  # of chains that diverge, which is named elsewhere
+            average = x.mean(axis=1, dtype=x.dtype)
+            distance = ((x - average[:, None]) ** 2).sum(axis=2).mean(axis=1, dtype=x.dtype)
         acting = [report.watched for report in reports if report.draws is not None]
         watched = {name: np.max([one[name] for one in acting], axis=0) for name in acting[0]}
         records = Records(x[:, self.keep], average, {"consensus_error": np.sqrt(distance), **watched})
@@ -221,7 +226,8 @@ class SiloEngine:
         good, bad = 0, rounds
         while bad - good > 1 and not all(after.finite):
             middle = (good + bad) // 2
-            then = self.advance(before, middle)
+            # nothing is saved, so that the checkpoint of the start stays
+            then = self._carry(before.round + middle, self._reach(Goal(before.round, middle, 0, 1, 1), None))
             if all(then.finite):
                 good = middle
             else:
@@ -230,7 +236,13 @@ class SiloEngine:
 
     def message_bytes(self, carry: SiloCarry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
-        return int(self.crew.call("message_bytes")[self.root])
+        return int(self._attempt(lambda: self.crew.call("message_bytes"), carry.round)[self.root])
+
+    def states(self, round: int) -> list[Any]:
+        """The method's state of each agent at a round."""
+        if self._at != round:
+            self._recover(round)
+        return self._attempt(lambda: self.crew.call("state"), round)
 
     def bytes_sent(self) -> np.ndarray:
         """Bytes that each agent sent in all chains since the last crash or start, labels left out, (agent,)."""
@@ -240,19 +252,17 @@ class SiloEngine:
         """Let every agent write its state below a folder at its site."""
         folder = Path(folder).resolve()
         self._attempt(lambda: self.crew.call("save", self._everywhere(folder)), carry.round)
-        self._saved[carry.round] = folder
+        self._folders.add(folder)
 
     def saved(self, folder: Path) -> list[int]:
         """The rounds that every agent has whole below the folder."""
         claim(Path(folder), self._parts)
         folder = Path(folder).resolve()
-        found = self._attempt(lambda: self._common(folder))
-        self._saved |= dict.fromkeys(found, folder)
-        return found
+        return self._attempt(lambda: self._common(folder))
 
     def load(self, carry: SiloCarry, folder: Path, round: int) -> SiloCarry:
         """The carry of a saved round."""
-        self._saved[round] = Path(folder).resolve()
+        self._folders.add(Path(folder).resolve())
         self._recover(round)
         return SiloCarry(round, (True,) * self.num_agents, self)
 
@@ -265,18 +275,21 @@ class SiloEngine:
 
     # --- rounds, and what to do when some agents are lost ---
 
-    def _reach(self, goal: Goal) -> list[Report]:
-        """Let all agents reach a goal, from its start, as often as it takes."""
+    def _reach(self, goal: Goal, folder: Path | None) -> list[Report]:
+        """Let all agents reach a goal, from its start, as often as it takes, and save it below a folder."""
         if self._at != goal.start:
             self._recover(goal.start)
-        rows = [(goal, self._folder)] * self.num_agents
-        reports = self._attempt(lambda: self.crew.call("work", rows), goal.start)
+        rows = [(goal, folder)] * self.num_agents
+        # an agent that waits for another says so itself
+        reports = self._attempt(lambda: self.crew.call("work", rows, limit=np.inf), goal.start)
         self._at = goal.start + goal.rounds
         return reports
 
     def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:
         """Do what may meet with a crash; after one, from the given round again."""
         for _ in range(_MOST_SETBACKS):
+            if list(self.crew.incarnations) != self._assigned:
+                self._recover(round)
             try:
                 return work()
             except SetbackError as error:
@@ -298,12 +311,15 @@ class SiloEngine:
         raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
 
     def _assign(self) -> None:
-        self.crew.call("begin", [(task,) for task in self._tasks])
+        """Give their assignment to those that have it not; the others keep what they have compiled."""
+        names = self.crew.incarnations
+        fresh = [i for i in self._agents if names[i] != self._assigned[i]]
+        self.crew.call("begin", [(self._tasks[i],) for i in fresh], agents=fresh)
+        self._assigned = list(names)
 
     def _go_back(self, round: int) -> None:
         self.crew.call("start", self._starts)
-        places = {r: self._folder for r in self._common(self._folder)}
-        places |= {r: folder for r, folder in self._saved.items() if r not in places and r in self._common(folder)}
+        places = {r: folder for folder in self._folders for r in self._common(folder)}
         newest = max((r for r in places if r <= round), default=0)
         if newest > 0:
             self.crew.call("restore", [(places[newest], newest)] * self.num_agents)
@@ -311,12 +327,14 @@ class SiloEngine:
         self._at = newest
         if newest < round:
             rows = [(Goal(newest, round - newest, 0, 1, 1), self._folder)] * self.num_agents
-            self.crew.call("work", rows)
+            self.crew.call("work", rows, limit=np.inf)
         self._at = round
 
     def _common(self, folder: Path) -> list[int]:
         found = self.crew.call("saved", self._everywhere(folder))
-        return sorted(set.intersection(*map(set, found)))
+        for text in {text for _, texts in found for text in texts}:
+            warnings.warn(text, stacklevel=2)
+        return sorted(set.intersection(*(set(rounds) for rounds, _ in found)))
 
     def _connect(self) -> None:
         self.crew.attempt += 1
