@@ -2,6 +2,9 @@
 
 Prints a table. Every engine runs in a process of its own, one after another, with the local engine beside it in turn;
 the overhead is of the medians in that process. "mesh, 4 devices" are four virtual ones of this machine's processor.
+"bare exchange" is the least that a round on a mesh can cost: a loop that does nothing but pass as many numbers on to
+the next device. Processes that wait for each other sleep, and a sleeping processor of a virtual machine wakes slowly:
+what two processes take depends on what else keeps it awake.
 Ray listens beyond loopback unless told not to; where that matters run it where nothing else is:
 
     unshare -n sh -c 'ip link set lo up; exec "$@"' _ python benchmarks/engines.py
@@ -40,15 +43,36 @@ def posterior(dim):
     return accord.Posterior(log_likelihood, log_prior, list(rows), np.zeros(dim))
 
 
+def bare(dim):
+    """A function of a number of rounds, in each of which every device passes its agents' numbers on to the next."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+    devices = jax.devices()
+    mesh = Mesh(np.array(devices), ("device",))
+    route = [(place, (place + 1) % len(devices)) for place in range(len(devices))]
+    whole = np.ones((AGENTS, dim * CHAINS))
+    rows = jax.make_array_from_callback(whole.shape, NamedSharding(mesh, P("device")), lambda index: whole[index])
+
+    def shifts(x, rounds):
+        return jax.lax.fori_loop(0, rounds, lambda _, x: jax.lax.ppermute(x, "device", route), x)
+
+    program = jax.jit(jax.shard_map(shifts, mesh=mesh, in_specs=(P("device"), P()), out_specs=P("device")))
+    return lambda rounds: jax.block_until_ready(program(rows, rounds))
+
+
 def measure(builder, dim, repeats):
-    """Median seconds of a round of an engine, and of the local one beside it."""
+    """Median seconds of a round of an engine, of the local one beside it, and of a mesh's bare exchange."""
     import jax
 
     import accord
     from accord.engines.local import LocalEngine
+    from accord.engines.mesh import MeshEngine
 
     post, net, sampler = posterior(dim), accord.Network.ring(AGENTS), accord.samplers.DESGLD(0.05)
-    rounds, seconds = ROUNDS[dim], {"engine": [], "local": []}
+    rounds, seconds = ROUNDS[dim], {"engine": [], "local": [], "bare": []}
+    shift = bare(dim) if builder is MeshEngine else None
     with builder.placed(post) as placed:
         machines = {
             "engine": builder.build(placed, net, sampler, chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}),
@@ -61,9 +85,14 @@ def measure(builder, dim, repeats):
                 carries[name] = jax.block_until_ready(machine.advance(carries[name], rounds))
                 if repeat > 0:  # the first compiles
                     seconds[name].append((time.perf_counter() - start) / rounds)
+            if shift is not None:
+                start = time.perf_counter()
+                shift(rounds)
+                if repeat > 0:
+                    seconds["bare"].append((time.perf_counter() - start) / rounds)
         for machine in machines.values():
             machine.close()
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return {name: statistics.median(values) for name, values in seconds.items() if values}
 
 
 def work(kind, dims, repeats, address, process):
@@ -127,12 +156,14 @@ def main():
     if arguments.kind is not None:
         work(arguments.kind, arguments.dims, arguments.repeats, arguments.address, arguments.process)
         return
-    print(f"{'engine':<20} {'dim':>7} {'us a round':>12} {'rounds/s':>10} {'beside local':>14}")
+    print(f"{'engine':<20} {'dim':>7} {'us a round':>12} {'rounds/s':>10} {'beside local':>14} {'bare exchange':>16}")
     for kind in arguments.kinds:
         for dim, found in start(kind, arguments.dims, arguments.repeats):
             engine, local = found["engine"], found["local"]
             overhead = f"{1e6 * (engine - local):+.0f} us"
-            print(f"{kind:<20} {dim:>7,} {1e6 * engine:>12.1f} {1 / engine:>10,.0f} {overhead:>14}", flush=True)
+            least = f"{1e6 * found['bare']:.0f} us" if "bare" in found else "-"
+            line = f"{kind:<20} {dim:>7,} {1e6 * engine:>12.1f} {1 / engine:>10,.0f} {overhead:>14} {least:>16}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

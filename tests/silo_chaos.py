@@ -48,7 +48,7 @@ class Kills:
     """Kills a random agent's process at random rounds of a run, a random time after the driver hears of the round."""
 
     def __init__(self, count, seed):
-        self.random, self.done = random.Random(seed), 0
+        self.random, self.victims = random.Random(seed), set()
         self.due = sorted(self.random.randrange(ROUNDS * 7 // 10) for _ in range(count))
 
     def __enter__(self):
@@ -66,10 +66,11 @@ class Kills:
         ProgressBar.update = self.update
 
     def kill(self):
-        agents = agents_below(os.getpid())
+        agents = [agent for agent in agents_below(os.getpid()) if agent not in self.victims]
         if agents:
-            os.kill(self.random.choice(agents), signal.SIGKILL)
-            self.done += 1
+            victim = self.random.choice(agents)
+            os.kill(victim, signal.SIGKILL)
+            self.victims.add(victim)
         else:
             threading.Timer(0.5, self.kill).start()
 

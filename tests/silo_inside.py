@@ -175,8 +175,9 @@ def test_twenty_kills_change_no_draw(tmp_path):
                 # the driver hears of every fiftieth round
                 found = silo_chaos.draw(sites, checkpoint=tmp_path, checkpoint_every=50)
             restarts = sites.restarts
-    assert kills.done == 20
-    assert restarts.sum() >= 15  # some die twice before they are back
+    # twenty different processes; some died before they had taken up the work of the one before
+    assert len(kills.victims) == 20
+    assert 0 < restarts.sum() <= 20
     np.testing.assert_array_equal(found.draws, calm.draws)
     np.testing.assert_array_equal(found.average, calm.average)
     np.testing.assert_array_equal(found.statistics["consensus_error"], calm.statistics["consensus_error"])

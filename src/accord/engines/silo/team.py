@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import scipy.sparse
 from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
@@ -85,7 +88,16 @@ class SiloTeam(Team):
 
     def _called(self, function: Callable[..., Any], shapes: Any, *arguments: Any) -> Any:
         # all of a talk in one call: calls that do not wait for one another might come in any order
-        return io_callback(function, shapes, self.round, *arguments)
+        if jax.default_backend() != "cpu":
+            return io_callback(function, shapes, self.round, *arguments)
+        # copies nothing to a device and back, which is a tenth of a millisecond a round
+        return buffer_callback(partial(_in_place, function), shapes, has_side_effect=True)(self.round, *arguments)
+
+
+def _in_place(function: Callable[..., Any], context: Any, results: Any, *arguments: Any) -> None:
+    """Call a function of arrays with buffers of a compiled program, and write what it returns into others."""
+    for buffer, result in zip(results, function(*map(np.asarray, arguments)), strict=True):
+        np.asarray(buffer)[...] = result
 
 
 def _shapes(leaves: list[Array]) -> list[jax.ShapeDtypeStruct]:
