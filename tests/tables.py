@@ -3,7 +3,7 @@
 import numpy as np
 
 import accord
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
 
 # Methods with an exact law. Steps are well inside the stable range of every posterior below, on every network below.
 METHODS = {
@@ -11,12 +11,13 @@ METHODS = {
     "DESGHMC": lambda **options: DESGHMC(step_size=0.2, friction=1.5, **options),
     "DULA": lambda **options: DULA(step_size=0.025, consensus_step=0.15, **options),
     "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
+    "GTBAOAB": lambda **options: GTBAOAB(**{"step_size": 0.2, "friction": 1.5, "noise": "independent", **options}),
     "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
     "Gibbs": lambda **options: Gibbs(eta=0.3, **options),
     "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),
     "GCMC": lambda **options: GCMC(rho=0.4, conditional="exact", **options),
 }
-MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA"]
+MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB"]
 COMMON_NOISE_METHODS = [*MIXING_METHODS, "DADMMS"]
 HUB_METHODS = ["DGLMC", "GCMC"]
 

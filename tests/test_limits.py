@@ -11,10 +11,11 @@ import accord
 from accord import proximal
 from accord.mixing import chebyshev
 from accord.pytree import pytree
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTDULA
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTBAOAB, GTDULA
 
 FREE = [
     ("GTDULA", lambda: GTDULA(0.01, 0.15, 0.15, temperature=0.0)),
+    ("GTBAOAB", lambda: GTBAOAB(0.1, 1.5, temperature=0.0)),
     ("DADMMS", lambda: DADMMS(0.7, temperature=0.0)),
 ]
 
@@ -73,8 +74,9 @@ def test_zero_gradient_is_pure_averaging_at_the_spectral_rate(method, rounds):
         "DESGHMC": DESGHMC(0.1, 1.0, temperature=0.0, mix_rounds=rounds),
         "DULA": DULA(0.1, 0.2, temperature=0.0, mix_rounds=rounds),
         "GTDULA": GTDULA(0.1, 0.2, 0.2, temperature=0.0, mix_rounds=rounds),
+        "GTBAOAB": GTBAOAB(0.1, temperature=0.0, mix_rounds=rounds),
     }[method]
-    W = net.mixing("metropolis") if method in ("DESGLD", "DESGHMC") else net.mixing("laplacian", delta=0.2)
+    W = net.mixing("laplacian", delta=0.2) if method in ("DULA", "GTDULA") else net.mixing("metropolis")
     values = np.linalg.eigvalsh(W)
     s = max(abs(values[0]), abs(values[-2]))
     # T_K(1/s) by its closed form: the rate that K exchanges can reach
@@ -117,6 +119,7 @@ def test_one_agent_is_the_plain_sampler(method):
         "DESGHMC": DESGHMC(0.3, 1.0),
         "DULA": DULA(0.1, 0.3),
         "GTDULA": GTDULA(0.1, 0.3, 0.3),
+        "GTBAOAB": GTBAOAB(0.3, 1.0),
     }[method]
     net = accord.Network.ring(1)
     law = accord.law(post, net, sampler)
@@ -127,6 +130,14 @@ def test_one_agent_is_the_plain_sampler(method):
         A = np.vstack([np.hstack([one, np.zeros((n, n))]) + eta * to_v, to_v])
         B = np.sqrt(2.0 * eta) * np.vstack([eta * one, one])
         mean, cov, c = np.zeros(2 * n), np.zeros((2 * n, 2 * n)), np.concatenate([eta**2 * b, eta * b])
+    elif method == "GTBAOAB":
+        one, none, h = np.eye(n), np.zeros((n, n)), 0.3
+        kept = np.exp(-h)
+        kick, drift = np.block([[one, none], [-h * H, one]]), np.block([[one, h / 2.0 * one], [none, one]])
+        refresh = np.block([[one, none], [none, kept * one]])
+        A = drift @ refresh @ drift @ kick
+        B = np.sqrt(1.0 - kept**2) * drift @ np.vstack([none, one])
+        mean, cov, c = np.zeros(2 * n), np.zeros((2 * n, 2 * n)), drift @ refresh @ drift @ np.r_[np.zeros(n), h * b]
     else:
         A, B, c = np.eye(n) - 0.1 * H, np.sqrt(0.2) * np.eye(n), 0.1 * b
         mean, cov = np.zeros(n), np.zeros((n, n))
@@ -136,7 +147,16 @@ def test_one_agent_is_the_plain_sampler(method):
         np.testing.assert_allclose(law.at(k).agent(0).cov, cov[:n, :n], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("method", MIXING_METHODS)
+@pytest.mark.parametrize("step", [0.1, 1.0, 1.9])
+def test_splitting_leaves_gaussian_positions_exact_at_any_stable_step(step):
+    # equal potentials whose sum has curvature one: stable below a step of two
+    post = accord.models.gaussian(np.zeros((AGENTS, 1)), AGENTS * np.ones((AGENTS, 1, 1)))
+    stationary = accord.law(post, NETWORKS["ring"], GTBAOAB(step, 0.7, mix_rounds=8)).stationary()
+    for found in (stationary.average, stationary.agent(2)):
+        np.testing.assert_allclose(found.cov, post.exact().cov, rtol=1e-10)
+
+
+@pytest.mark.parametrize("method", [name for name in MIXING_METHODS if name != "GTBAOAB"])
 def test_bias_of_the_average_is_of_first_order_in_the_step(method):
     # equal potentials, so that the network has no part in it
     post = accord.models.gaussian(np.zeros((AGENTS, 1)), np.ones((AGENTS, 1, 1)))

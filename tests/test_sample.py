@@ -12,7 +12,7 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, unequal_curvature,
 
 import accord
 from accord.engines import local
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
 from accord.schedules import Polynomial
 
 RING = NETWORKS["ring"]
@@ -80,6 +80,7 @@ def test_one_compilation_serves_other_numbers(method):
         "DESGHMC": lambda s: DESGHMC(0.01 * s, 1.0),
         "DULA": lambda s: DULA(0.001 * s, 0.1),
         "GTDULA": lambda s: GTDULA(0.001 * s, 0.1, 0.1),
+        "GTBAOAB": lambda s: GTBAOAB(0.01 * s, 1.0),
         "DADMMS": lambda s: DADMMS(float(s)),
         "Gibbs": lambda s: Gibbs(0.1 * s),
         "DGLMC": lambda s: DGLMC(0.1 * s, 0.01 * s, 2),
@@ -132,10 +133,12 @@ def test_minibatches_are_unbiased_and_scaled(method):
         "DESGHMC": DESGHMC(0.3, 0.5, batch_size=2, temperature=0.0),
         "DULA": DULA(0.1 / AGENTS, 0.1, batch_size=2, temperature=0.0),
         "GTDULA": GTDULA(0.1 / AGENTS, 0.1, 0.1, batch_size=2, temperature=0.0),
+        "GTBAOAB": GTBAOAB(0.3, 1e-9, batch_size=2, temperature=0.0),
     }[method]
     point = np.array([0.7])
     run = accord.sample(post, net, sampler, draws=1, burn_in=0, chains=40_000, seed=0, init=point)
-    step = {"DESGHMC": 0.3**2}.get(method, 0.1)
+    # two half steps of the position after a kick of N times the gradient
+    step = {"DESGHMC": 0.3**2, "GTBAOAB": 0.3**2 * AGENTS}.get(method, 0.1)
     for i, (X, y) in enumerate(post.shards):
         n = len(y)
         per_row = -X[:, 0] * (y - X[:, 0] * point[0]) / 2.0**2

@@ -8,8 +8,22 @@ from .dg_lmc import DGLMC
 from .dula import DULA
 from .gcmc import GCMC
 from .gibbs import Gibbs
+from .gt_baoab import GTBAOAB
 from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
 from .replicated import Replicated
 
-__all__ = ["DADMMS", "DASG", "DESGHMC", "DESGLD", "DGLMC", "DULA", "GCMC", "GTDULA", "Gibbs", "HubSGLD", "Replicated"]
+__all__ = [
+    "DADMMS",
+    "DASG",
+    "DESGHMC",
+    "DESGLD",
+    "DGLMC",
+    "DULA",
+    "GCMC",
+    "GTBAOAB",
+    "GTDULA",
+    "Gibbs",
+    "HubSGLD",
+    "Replicated",
+]
