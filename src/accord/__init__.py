@@ -1,6 +1,6 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
-from . import balance, combine, data, metrics, models, samplers, schedules
+from . import balance, combine, data, metrics, models, samplers, schedules, theory
 from .compiler import guard
 from .engines.silo.engine import Silo
 from .errors import DivergenceError
@@ -30,6 +30,7 @@ __all__ = [
     "sample",
     "samplers",
     "schedules",
+    "theory",
 ]
 __version__ = "0.1.0"
 
