@@ -209,6 +209,7 @@ BAD = {
         {"model": 'name = "logistic_regression"\nvariance = 1.0'},
         "unexpected keyword argument 'variance'",
     ),
+    "whiten": ({"run": 'whiten = "yes"\noutput = "out"'}, "whiten in [run] must be true or false, found 'yes'"),
     "draws": ({"run": 'draws = 0\noutput = "out"'}, "draws in [run] must be a whole number >= 1, found 0"),
     "negative draws": ({"run": 'draws = -5\noutput = "out"'}, "found -5"),
     "run key": ({"run": 'drws = 5\noutput = "out"'}, "unknown key of [run] 'drws', did you mean 'draws'?"),

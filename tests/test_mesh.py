@@ -46,11 +46,11 @@ def test_four_devices_draw_what_one_draws(chosen, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 def test_two_processes_draw_what_one_draws(tmp_path):
-    output, chosen = tmp_path / "draws.npz", ["ring/DESGLD", "star/Gibbs", "irregular/DGLMC", "ring/Replicated"]
+    output, chosen = tmp_path / "draws.npz", [*QUICK, *SLOW]
     script = HERE / "mesh_worker.py"
     one = f'"{sys.executable}" "{script}" "{output}" {" ".join(chosen)} --coordinator 127.0.0.1:29517 --processes 2'
     both = f"{one} --process 1 & {one} --process 0; wait"
-    subprocess.run([*alone(), "sh", "-c", both], env=environment(2), check=True, timeout=600)
+    subprocess.run([*alone(), "sh", "-c", both], env=environment(2), check=True, timeout=1500)
     found = np.load(output)
     assert found["devices"] == 4
     assert_same_as_local(found, chosen)

@@ -34,7 +34,18 @@ ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "method", "run")
 OPTIONAL_SECTIONS = ("silo",)
-RUN_OPTIONS = ("draws", "burn_in", "thin", "chains", "seed", "keep", "engine", "checkpoint", "checkpoint_every")
+RUN_OPTIONS = (
+    "draws",
+    "burn_in",
+    "thin",
+    "chains",
+    "seed",
+    "keep",
+    "whiten",
+    "engine",
+    "checkpoint",
+    "checkpoint_every",
+)
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
 
@@ -121,7 +132,7 @@ def load(
         raise ValueError('[run] must name an output folder: output = "results"')
     folder = Path(output) if output is not None else path.parent / run["output"]
     run.pop("output", None)
-    _check_counts(run)
+    _check_options(run)
     table = _read_table(dict(document["data"]), path.parent)
     posterior = _build_model(dict(document["model"]), table, path.parent)
     title, draw = (_one_shot if one_shot else _over_network)(posterior, document, run)
@@ -161,11 +172,13 @@ def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any
     return f"{posterior!r}, each shard alone, by {name}", draw
 
 
-def _check_counts(run: dict[str, Any]) -> None:
-    """Refuse bad counts before any data is read; `sample` checks them again for callers from Python."""
+def _check_options(run: dict[str, Any]) -> None:
+    """Refuse bad options before any data is read; `sample` checks them again for callers from Python."""
     known = inspect.signature(sample).parameters
     for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
         whole_number(f"{name} in [run]", run.get(name, known[name].default), least)
+    if not isinstance(run.get("whiten", False), bool):
+        raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
 
 
 def _read_table(section: dict[str, Any], folder: Path) -> data.Table:

@@ -51,7 +51,8 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings:
         "precision": str(jax.dtypes.canonicalize_dtype(np.float64)),
         "network": _text(network.name, [network.num_agents, network.edges]),
         "posterior": _text(
-            f"{post.num_agents} agents, {post.dim} parameters", [*posterior, *jax.tree.leaves(functions)]
+            f"{post.num_agents} agents, {post.dim} parameters",
+            [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
         ),
         "method": _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},

@@ -25,22 +25,27 @@ def starting_law(init: Any, post: Posterior) -> tuple[np.ndarray, np.ndarray | N
     Returns
     -------
     means, factors
-        Shapes (agent, dim) and (agent, dim, dim), or None for `factors` where the start is not random.
+        Shapes (agent, dim) and (agent, dim, dim), or None for `factors` where the start is not random; in the
+        coordinates of the posterior.
 
     Raises
     ------
     ValueError
         The shape does not fit, or a value is not finite.
     """
-    n, dim = post.num_agents, post.dim
+    n, dim, place = post.num_agents, post.dim, post.coordinates
     if init is None:
-        init = post.init
+        return np.broadcast_to(post.init, (n, dim)), None
     if isinstance(init, Gaussian):
         init = [init] * n
     if isinstance(init, Sequence) and any(isinstance(law, Gaussian) for law in init):
         if len(init) != n or not all(isinstance(law, Gaussian) and law.dim == dim for law in init):
             raise ValueError(f"init must hold one Gaussian on R^{dim} for each of {n} agents, found {init!r}")
-        return np.stack([law.mean for law in init]), np.stack([law.factor() for law in init])
+        means, factors = np.stack([law.mean for law in init]), np.stack([law.factor() for law in init])
+        if place is not None:
+            # columns of a factor are directions
+            means, factors = place.inverse(means), np.swapaxes(place.unspread(np.swapaxes(factors, 1, 2)), 1, 2)
+        return means, factors
     point = np.asarray(init, dtype=np.float64)
     if point.shape not in ((dim,), (n, dim)):
         raise ValueError(
@@ -49,4 +54,4 @@ def starting_law(init: Any, post: Posterior) -> tuple[np.ndarray, np.ndarray | N
         )
     if not np.isfinite(point).all():
         raise ValueError("init must be finite, found NaN or infinity")
-    return np.broadcast_to(point, (n, dim)), None
+    return np.broadcast_to(point if place is None else place.inverse(point), (n, dim)), None

@@ -97,7 +97,11 @@ class Law:
 
             flat = jnp.asarray(means.ravel())
             z, self._unravel = ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))
-            self._select = _jacobian(lambda state: positions(problem, self._unravel(state)).ravel(), z)
+
+            def reported(state: jax.Array) -> jax.Array:
+                return positions(problem, self._unravel(state)).ravel()
+
+            self._select, self._origin = _jacobian(reported, z), np.asarray(reported(jnp.zeros_like(z)))
             conserved = jax.eval_shape(self._conserved_sum, z) is not None
             self._conserved = _jacobian(self._conserved_sum, z) if conserved else None
             P = np.zeros((z.size, z.size))
@@ -175,7 +179,7 @@ class Law:
     def _moments(self, z: np.ndarray, P: Matrix) -> Moments:
         S = self._select
         cov = S @ (S @ P).T
-        return Moments(Gaussian(S @ z, (cov + cov.T) / 2.0), self.num_agents)
+        return Moments(Gaussian(S @ z + self._origin, (cov + cov.T) / 2.0), self.num_agents)
 
     @cached_property
     def _contraction(self) -> tuple[Matrix, Matrix, np.ndarray]:

@@ -13,6 +13,7 @@ import scipy.optimize
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
+from .coordinates import Coordinates, moved
 from .errors import DataError
 from .gaussian import Gaussian
 from .potential import Potential, Quadratic, Shard, unravel, with_eigenvectors
@@ -108,6 +109,8 @@ class Posterior:
             raise ValueError(f"names must be {self.dim} different strings, one a parameter, found {list(self.names)}")
         self.quadratic = quadratic
         self.num_agents = len(shards)
+        # what methods move in, where that is not the user's parameters themselves
+        self.coordinates: Coordinates | None = None
         # who answers `each`, if the data lies elsewhere
         self.holders: Holders | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
@@ -161,7 +164,8 @@ class Posterior:
     @cached_property
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
-        return Potential(self._log_likelihood, self._log_prior, self.num_agents, self.splits, *self._structure)
+        functions = (self._log_likelihood, self._log_prior, self.coordinates)
+        return Potential(*functions, self.num_agents, self.splits, *self._structure)
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
@@ -195,6 +199,18 @@ class Posterior:
     def held_by(self, holders: Holders) -> Posterior:
         """The same posterior without any data: `each` is answered by those who hold it."""
         return self._with(_sources={}, holders=holders)
+
+    def transformed(self, coordinates: Coordinates) -> Posterior:
+        """The same posterior as methods see it in other coordinates z.
+
+        Potentials, derivatives, `init`, `mode` and `exact` are those of z. What a run or a law reports is mapped back,
+        so that its positions are the user's x.
+        """
+        if self.coordinates is not None:
+            raise ValueError("the posterior is in other coordinates already")
+        if coordinates.origin.shape != (self.dim,):
+            raise ValueError(f"the coordinates are of {coordinates.origin.size} parameters, not of {self.dim}")
+        return self._with(coordinates=coordinates, init=coordinates.inverse(self.init))
 
     def _require(self, agents: Sequence[int]) -> None:
         for agent in agents:
@@ -321,6 +337,8 @@ class Posterior:
             posterior is `alone`, of those it holds.
         """
         if self.holders is not None:
+            if self.coordinates is not None:
+                function, arguments = partial(moved, function), (self.coordinates, *arguments)
             return self.holders.each(function, arguments, own)
         shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
         # derivatives of many parameters take memory: one agent after another

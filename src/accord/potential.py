@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,8 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
-from .pytree import pytree, static
+from .coordinates import Coordinates
+from .pytree import pytree, static, unchecked
 
 
 class Quadratic(NamedTuple):
@@ -67,10 +69,14 @@ def unravel(x: Float[Array, " dim"], shapes: tuple[tuple[int, ...], ...], treede
 
 @pytree
 class Potential:
-    """The potential f_i = -(log likelihood of shard i) - (log prior) / N, of a shard and a flat position."""
+    """The potential f_i = -(log likelihood of shard i) - (log prior) / N, of a shard and a flat position.
+
+    In `coordinates` its positions are z, and the user's parameters are those at x.
+    """
 
     log_likelihood: Partial
     log_prior: Partial
+    coordinates: Coordinates | None
     num_agents: int = static()
     splits: bool = static()
     shapes: tuple[tuple[int, ...], ...] = static()
@@ -78,7 +84,17 @@ class Potential:
 
     def unravel(self, x: Float[Array, " dim"]) -> PyTree:
         """The parameters, as the user's pytree, at a flat position."""
-        return unravel(x, self.shapes, self.treedef)
+        return unravel(x if self.coordinates is None else self.coordinates(x), self.shapes, self.treedef)
+
+    def within(self, coordinates: Coordinates) -> Potential:
+        """The same potential as a function of coordinates, which must not have any yet."""
+        assert self.coordinates is None
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return unchecked(Potential, **{**own, "coordinates": coordinates})
+
+    def reported(self, x: Float[Array, "agent dim chain"]) -> Float[Array, "agent dim chain"]:
+        """Positions as people read them."""
+        return x if self.coordinates is None else jax.vmap(self.coordinates.spread)(x)
 
     def value(self, shard: Shard, x: Float[Array, " dim"], batch: UInt32[Array, " batch"] | None = None) -> Array:
         """f_i(x), or its unbiased estimate from the rows `batch % n_i`, scaled by n_i / len(batch)."""

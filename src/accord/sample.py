@@ -29,6 +29,7 @@ from .run import Run
 from .sampler import Sampler
 from .schedules import at
 from .tape import Tape
+from .warmup import warm_up
 
 ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine, "silo": Silo()}
 
@@ -53,6 +54,7 @@ def sample(
     init: Any = None,
     engine: str | Builder = "local",
     keep: str | Sequence[int] = "agents",
+    whiten: bool = False,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
@@ -74,7 +76,8 @@ def sample(
     seed
         From 0 to 2**64 - 1. Draws depend on it and on nothing else: not on the engine, the number of draws or `keep`.
     init
-        Where agents start: None (the posterior's init), an array of shape (dim,), (agent, dim) or
+        Where agents start: None (the posterior's init, or with `whiten` one draw from the posterior's Gaussian
+        approximation for all agents of a chain), an array of shape (dim,), (agent, dim) or
         (chain, agent, dim), an `accord.Gaussian` that every agent and chain draws from on its own, or one an agent.
     engine
         "local": all agents on one device; "mesh": spread over all devices that JAX sees; or a builder of engines, see
@@ -82,6 +85,10 @@ def sample(
     keep
         "agents": the draws of every agent; "average": none, only the average; or a sequence of agent numbers. Memory
         depends on what is kept only. The average is always kept.
+    whiten
+        Let the method move in coordinates in which the posterior is about standard normal, which the agents find
+        first, over the same network (`accord.warmup.warm_up`); its steps are then in posterior standard deviations.
+        Draws are in the user's coordinates all the same. What it took is part of the run's traffic.
     progress
         Show a progress bar; None shows it on a terminal.
     checkpoint
@@ -102,6 +109,8 @@ def sample(
     ValueError
         Something does not fit: numbers out of range, a disconnected network, a step above the stability bound of a
         Gaussian posterior (the bound is printed), a checkpoint folder that belongs to another run, ...
+    ArithmeticError
+        `whiten` found no mode.
     DivergenceError
         A chain became non-finite; its `run` holds what was drawn before.
     """
@@ -111,12 +120,16 @@ def sample(
     builder = _builder(engine)
     check_fit(post, net, sampler)
     kept = _kept_agents(keep, net.num_agents)
-    means, factors = _start_positions(init, post, chains)
+    _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
-    settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init}
+    settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
     common = fingerprint(post, net, sampler, **settings)
     with builder.placed(post) as placed:
         check_rows(placed, sampler)
+        warmup = warm_up(placed, net) if whiten else None
+        if warmup is not None:
+            placed = placed.transformed(warmup.coordinates)
+        means, factors = _start_positions(init, placed, chains, seed)
         sampler = sampler.resolved(placed, net)
         check_step(placed, net, sampler)
         if burn_in < sampler.least_burn_in():
@@ -125,7 +138,7 @@ def sample(
                 f"adapts and whose states are not draws; found {burn_in}"
             )
         machine = builder.build(placed, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
-        tape = Tape(placed, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed)
+        tape = Tape(placed, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed, warmup)
         journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
         name = type(sampler).__name__
         with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
@@ -213,13 +226,18 @@ def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:
     return kept
 
 
-def _start_positions(init: Any, post: Posterior, chains: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _start_positions(init: Any, post: Posterior, chains: int, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    place = post.coordinates
+    if init is None and place is not None:
+        # the same for all agents of a chain: the average of different draws would start too close to the mode
+        z = np.random.default_rng(seed).standard_normal((post.dim, chains))
+        return np.broadcast_to(z, (post.num_agents, *z.shape)), None
     if init is not None and np.ndim(init) == 3:
         point = np.asarray(init, dtype=np.float64)
         expected = (chains, post.num_agents, post.dim)
         if point.shape != expected or not np.isfinite(point).all():
             raise ValueError(f"init of shape (chain, agent, dim) must be {expected} and finite, found {point.shape}")
-        return np.moveaxis(point, 0, -1), None
+        return np.moveaxis(point if place is None else place.inverse(point), 0, -1), None
     return starting_law(init, post)
 
 

@@ -12,6 +12,7 @@ from .network import Network
 from .posterior import Posterior
 from .run import Run, Traffic
 from .sampler import Prepared, Sampler
+from .warmup import Warmup
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Tape:
     burn_in: int
     thin: int
     seed: int
+    warmup: Warmup | None = None
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
@@ -99,9 +101,10 @@ class Tape:
         gradients = count("gradients", self.rounds * self.sampler.gradients_per_round())
         rows = self.sampler.rows_per_gradient()
         read = self.post.sizes if rows is None else np.full_like(self.post.sizes, rows)
-        return Traffic(
-            rounds=self.rounds,
-            exchanges=round(times * exchanges) + self.prepared.exchanges,
-            bytes_sent=np.round(times * messages * self.message_bytes + self.prepared.bytes_sent).astype(np.int64),
-            gradient_rows=np.round(gradients * read),
-        )
+        exchanges = round(times * exchanges) + self.prepared.exchanges
+        bytes_sent = times * messages * self.message_bytes + self.prepared.bytes_sent
+        gradient_rows = gradients * read
+        if self.warmup is not None:
+            exchanges += self.warmup.exchanges
+            bytes_sent, gradient_rows = bytes_sent + self.warmup.bytes_sent, gradient_rows + self.warmup.gradient_rows
+        return Traffic(self.rounds, exchanges, np.round(bytes_sent).astype(np.int64), np.round(gradient_rows))

@@ -1,20 +1,259 @@
-"""What agents find out together before they sample: the common minimiser of their potentials."""
+"""What agents find out together before they sample: the mode, the curvature there, and coordinates made of both."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import warnings
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .checks import positive, whole_number
+from .coordinates import Coordinates
 from .network import Network
 from .posterior import Posterior, Potential, Shard
+from .pytree import pytree
+from .sampler import Agent, Inbox, Noise, Randomness, Sampler
 from .samplers.d_admms import DADMMS
 
 # Exchanges between two looks at whether the agents agree.
 _BLOCK = 50
 _MAX_EXCHANGES = 50_000
+# Newton steps until it is said that there is no mode, and halvings of one of them.
+_MOST_STEPS, _MOST_HALVINGS = 50, 30
+# A step of Newton's method, in posterior standard deviations, that is the last one; and how much the curvature may
+# have changed on the way to it. Quadratic convergence leaves the square of the first.
+_LAST_STEP, _LAST_CHANGE = 1e-2, 0.1
+# Curvature in a direction, relative to the largest, below which it counts as none.
+_FLAT = 1e-7
+
+
+class Warmup(NamedTuple):
+    """What agents found before they sample, and what that took.
+
+    Parameters
+    ----------
+    coordinates
+        z, in which the posterior is about standard normal: x = mode + factor z.
+    curvature
+        The smallest and the largest eigenvalue of each agent's Hessian at the mode, in z, shape (agent, 2); the
+        Hessians sum to about the identity there.
+    exchanges, bytes_sent, gradient_rows
+        Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
+        as one gradient for each parameter.
+    """
+
+    coordinates: Coordinates
+    curvature: np.ndarray
+    exchanges: int
+    bytes_sent: np.ndarray
+    gradient_rows: np.ndarray
+
+
+def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchanges: int = 100_000) -> Warmup:
+    """Find the mode, the curvature there and whitening coordinates, over the network alone.
+
+    Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a spanning tree, with steps
+    halved until F falls. Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the
+    coordinates whiten by the diagonal of the Hessian only.
+
+    Parameters
+    ----------
+    post, network
+        As in `accord.sample`.
+    dense
+        Most parameters d for which messages of d (d + 3) / 2 + 1 numbers are sent.
+    max_exchanges
+        Exchanges that this may take, one after another.
+
+    Returns
+    -------
+    Warmup
+        Where the posterior has directions without curvature at its mode, they are scaled by the least curvature that
+        there is, and a warning says so.
+
+    Raises
+    ------
+    ArithmeticError
+        The posterior has no mode, or the network takes more than `max_exchanges` to find it.
+    """
+    dense, max_exchanges = whole_number("dense", dense, 0), whole_number("max_exchanges", max_exchanges, 1)
+    network.require_connected()
+    found = _by_newton(post, network, max_exchanges) if post.dim <= dense else _by_admm(post, network, max_exchanges)
+    mode, hessian, exchanges, bytes_sent, gradients = found
+    coordinates = Coordinates.whitening(mode, _definite(hessian, post.names))
+    curvature = post.transformed(coordinates).each(_extremes, np.zeros(post.dim))
+    return Warmup(coordinates, curvature, exchanges, bytes_sent, gradients * post.sizes)
+
+
+class _SumState(NamedTuple):
+    position: Float[Array, " dim"]
+    sums: Float[Array, " number"]
+
+
+@pytree
+class _Sums(Sampler):
+    """One round sums the value, the gradient and the upper half of the Hessian at the agents' common position."""
+
+    receives: ClassVar[tuple[str, ...]] = ("total",)
+
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _SumState:
+        return _SumState(position, jnp.zeros_like(self._own(agent, position)))
+
+    def message(self, agent: Agent, state: _SumState) -> Float[Array, " number"]:
+        return self._own(agent, state.position)
+
+    def update(self, agent: Agent, state: _SumState, inbox: Inbox, noise: Noise) -> _SumState:
+        return state._replace(sums=inbox.total())
+
+    def position(self, state: _SumState) -> Float[Array, " dim"]:
+        return state.position
+
+    def langevin_step(self, network: Network) -> None:
+        return None
+
+    def randomness(self, dim: int) -> Randomness:
+        return Randomness(normal=False)
+
+    @staticmethod
+    def _own(agent: Agent, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+        hessian = agent.hessian(x)
+        upper = hessian[jnp.triu_indices(x.size)]
+        return jnp.concatenate([agent.value(x)[None], agent.gradient(x), upper])
+
+
+class _Expansion(NamedTuple):
+    """F at a position, up to second order."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+
+class _Sum:
+    """Sums over the network, and what they took."""
+
+    def __init__(self, post: Posterior, network: Network, max_exchanges: int) -> None:
+        self.dim, self.sampler = post.dim, _Sums(temperature=0.0)
+        self.engine = _machine(post, network, self.sampler)
+        self.exchanges_each, self.messages_each = self.sampler.traffic_per_round(network)
+        self.max_exchanges = max_exchanges
+        self.count, self.width = 0, 0
+
+    def __call__(self, x: np.ndarray) -> _Expansion:
+        self.count += 1
+        if self.exchanges > self.max_exchanges:
+            raise ArithmeticError(
+                f"one sum over this network takes {self.exchanges_each} exchanges, and {self.count} sums are more than "
+                f"the {self.max_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
+            )
+        carry = self.engine.start(np.broadcast_to(x, (self.engine.num_agents, self.dim)), None)
+        self.width = self.engine.message_bytes(carry)
+        # the sums are the same at every agent
+        sums = np.asarray(self.engine.advance(carry, 1).state.sums, np.float64)[0, :, 0]
+        hessian = np.zeros((self.dim, self.dim))
+        hessian[np.triu_indices(self.dim)] = sums[1 + self.dim :]
+        return _Expansion(sums[0], sums[1 : 1 + self.dim], hessian + np.triu(hessian, 1).T)
+
+    @property
+    def exchanges(self) -> int:
+        return self.count * self.exchanges_each
+
+    @property
+    def bytes_sent(self) -> np.ndarray:
+        return (self.count * self.width * self.messages_each).astype(np.int64)
+
+
+class _Mode(NamedTuple):
+    """The mode, the Hessian there (or its diagonal), and what they took; `gradients` of each agent."""
+
+    position: np.ndarray
+    hessian: np.ndarray
+    exchanges: int
+    bytes_sent: np.ndarray
+    gradients: int
+
+
+def _by_newton(post: Posterior, network: Network, max_exchanges: int) -> _Mode:
+    """Newton's method with steps halved until F falls."""
+    expand = _Sum(post, network, max_exchanges)
+    x = post.init
+    here = expand(x)
+    at_start = np.linalg.eigvalsh(here.hessian)[-1]
+    for _ in range(_MOST_STEPS):
+        step, length = _step(here)
+        there = expand(x + step)
+        for _ in range(_MOST_HALVINGS):
+            # written so that NaN counts as a rise; rounding of large sums is none
+            if there.value <= here.value + 1e-6 * (1.0 + abs(here.value)):
+                break
+            step = step / 2.0
+            there = expand(x + step)
+        else:
+            raise ArithmeticError("no mode found: the potential rises along every step that is tried")
+        changed = _change(here.hessian, there.hessian)
+        x, here = x + step, there
+        if length <= _LAST_STEP and changed <= _LAST_CHANGE:
+            gradients = expand.count * (1 + post.dim)
+            return _Mode(x, here.hessian, expand.exchanges, expand.bytes_sent, gradients)
+    least = np.linalg.eigvalsh(here.hessian)[0]
+    raise ArithmeticError(
+        f"no mode found in {_MOST_STEPS} Newton steps: the potential flattens out, its least curvature is {least:.3g} "
+        f"from {at_start:.3g} at init (separated labels under a flat prior do this)"
+    )
+
+
+def _step(here: _Expansion) -> tuple[np.ndarray, float]:
+    """A Newton step, which descends where curvature is negative too, and its length in standard deviations."""
+    values, vectors = np.linalg.eigh(here.hessian)
+    size = np.maximum(np.abs(values), _FLAT * np.abs(values).max() + np.finfo(float).tiny)
+    slope = vectors.T @ here.gradient
+    return -vectors @ (slope / size), float(np.sqrt((slope**2 / size).sum()))
+
+
+def _change(before: np.ndarray, after: np.ndarray) -> float:
+    """The largest relative change of curvature in any direction."""
+    values, vectors = np.linalg.eigh(before)
+    root = vectors / np.sqrt(np.maximum(np.abs(values), _FLAT * np.abs(values).max() + np.finfo(float).tiny))
+    return float(np.abs(np.linalg.eigvalsh(root.T @ (after - before) @ root)).max())
+
+
+def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> _Mode:
+    """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
+    at_start = post.each(_scales, post.init)[1].sum(axis=0)
+    scaled = Coordinates(post.init, np.maximum(at_start, _FLAT * at_start.max() + np.finfo(float).tiny) ** -0.5)
+    found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges)
+    mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
+    _, diagonal = post.each(_scales, mode)
+    # one gradient at least in every exchange; a proximal step takes some
+    return _Mode(mode, diagonal.sum(axis=0), found.exchanges, found.bytes_sent, found.exchanges)
+
+
+def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """A Hessian, or its diagonal, with curvature in every direction; warns where that had to be made up."""
+    values, vectors = (hessian, np.eye(hessian.size)) if hessian.ndim == 1 else np.linalg.eigh(hessian)
+    enough = values > _FLAT * np.abs(values).max()
+    if enough.all():
+        return hessian
+    if not enough.any():
+        raise ArithmeticError("the posterior has no curvature at its mode in any direction: nothing can be whitened")
+    worst = int(np.argmin(values))
+    heaviest = names[int(np.argmax(np.abs(vectors[:, worst])))]
+    warnings.warn(
+        f"the posterior is not log-concave at its mode: its curvature is {values[worst]:.3g} in a direction of which "
+        f"{heaviest} is the largest part, {values.max():.3g} at most. A rank-deficient design under a flat prior does "
+        f"this; such directions are scaled as the flattest of the {int(enough.sum())} others",
+        stacklevel=3,
+    )
+    lifted = np.where(enough, values, values[enough].min())
+    return lifted if hessian.ndim == 1 else (vectors * lifted) @ vectors.T
+
+
+def _extremes(potential: Potential, shard: Shard, z: Float[Array, " dim"]) -> Float[Array, 2]:
+    """The smallest and the largest eigenvalue of an agent's Hessian."""
+    values = jnp.linalg.eigvalsh(potential.hessian(shard, z))
+    return jnp.stack([values[0], values[-1]])
 
 
 class Agreement(NamedTuple):
@@ -37,7 +276,9 @@ class Agreement(NamedTuple):
     bytes_sent: np.ndarray
 
 
-def agree_on_mode(post: Posterior, network: Network, *, tolerance: float = 0.01) -> Agreement:
+def agree_on_mode(
+    post: Posterior, network: Network, *, tolerance: float = 0.01, max_exchanges: int = _MAX_EXCHANGES
+) -> Agreement:
     """Find the minimiser of sum_i f_i over the network, by C-ADMM (D-ADMMS without noise).
 
     Its dual variables p_i tend to -grad f_i(m) and always sum to zero, so that tilting every potential by them leaves
@@ -49,12 +290,15 @@ def agree_on_mode(post: Posterior, network: Network, *, tolerance: float = 0.01)
         As in `accord.sample`.
     tolerance
         Largest distance of an agent from the minimiser, in units of 1 / sqrt(curvature of the sum), > 0.
+    max_exchanges
+        Exchanges that it may take.
 
     Raises
     ------
     ArithmeticError
-        The agents did not agree in 50,000 exchanges: the posterior may have no mode.
+        The agents did not agree in `max_exchanges`: the posterior may have no mode.
     """
+    positive("tolerance", tolerance)
     largest, diagonal = post.each(_scales, post.init)
     # the penalty that weighs an agent's ties as much as its own potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
@@ -62,7 +306,7 @@ def agree_on_mode(post: Posterior, network: Network, *, tolerance: float = 0.01)
     carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
     width = engine.message_bytes(carry)
     root = np.sqrt(np.maximum(diagonal.sum(axis=0), np.finfo(float).tiny))
-    for exchanges in range(_BLOCK, _MAX_EXCHANGES + 1, _BLOCK):
+    for exchanges in range(_BLOCK, max(_BLOCK, max_exchanges) + 1, _BLOCK):
         carry = engine.advance(carry, _BLOCK)
         x, p = (np.asarray(part, np.float64)[:, :, 0] for part in (carry.state.position, carry.state.dual))
         mean = x.mean(axis=0)
@@ -72,7 +316,7 @@ def agree_on_mode(post: Posterior, network: Network, *, tolerance: float = 0.01)
         if apart <= tolerance and np.abs(slope.sum(axis=0) / root).max() <= tolerance:
             return Agreement(x, -p, exchanges, exchanges * width * network.degrees)
     raise ArithmeticError(
-        f"the agents found no common minimiser in {_MAX_EXCHANGES} exchanges: they are still {apart:.3g} apart, in "
+        f"the agents found no common minimiser in {exchanges} exchanges: they are still {apart:.3g} apart, in "
         "units of the posterior's scale; does the posterior have a mode?"
     )
 
@@ -84,7 +328,7 @@ def _scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tupl
     return jnp.linalg.eigvalsh(hessian)[-1], jnp.diagonal(hessian)
 
 
-def _machine(post: Posterior, network: Network, method: DADMMS) -> Any:
+def _machine(post: Posterior, network: Network, method: Sampler) -> Any:
     if post.holders is not None:
         return post.holders.machine(post, network, method, chains=1, seed=0)
     from .engines.local import LocalEngine

@@ -204,7 +204,7 @@ class MeshEngine(ArrayEngine):
         total = self.rows * len(devices)
         place = partial(fetched, devices=len(devices), rows=self.rows)
         shares = post.holders if isinstance(post.holders, Shares) else None
-        shards = None if shares is None else shares.stacked(sampler.proximal, self._longest(post))
+        shards = None if shares is None else shares.stacked(sampler.proximal, self._longest(post), post.coordinates)
         whole = build_problem(post, network, sampler, seed, self.prepared, place, shards=shards)
         spread = dataclasses.replace(
             whole,

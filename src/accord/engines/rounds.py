@@ -300,9 +300,9 @@ def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order:
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
-    """The draws that a state stands for."""
+    """The draws that a state stands for, in the user's coordinates."""
     x = everywhere(lambda agent, own: problem.sampler.position(own), problem.acting(0), (state,))
-    return jnp.broadcast_to(x, (problem.index.size, *x.shape[1:]))
+    return jnp.broadcast_to(problem.potential.reported(x), (problem.index.size, *x.shape[1:]))
 
 
 def everywhere(function: Any, agents: Agent, arguments: tuple[Any, ...]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+from ..coordinates import Coordinates
 from ..network import Network
 from ..posterior import Posterior
 from ..potential import Shard
@@ -45,9 +46,10 @@ class Shares:
         self.mine = self.spans[jax.process_index()]
         self._held = post.alone(*self.mine)
 
-    def stacked(self, spectral: bool, rows: int | None) -> Shard:
-        """The shards of this process' agents."""
-        return self._held.stacked(spectral=spectral, agents=self.mine, rows=rows)
+    def stacked(self, spectral: bool, rows: int | None, coordinates: Coordinates | None) -> Shard:
+        """The shards of this process' agents, their quadratic forms in coordinates."""
+        held = self._held if coordinates is None else self._held.transformed(coordinates)
+        return held.stacked(spectral=spectral, agents=self.mine, rows=rows)
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """Each agent's answer, known to all processes."""

@@ -94,6 +94,7 @@ class GTBAOAB(MixingSampler):
 
     def update(self, agent: Agent, state: GTBAOABState, inbox: Inbox, noise: Noise) -> GTBAOABState:
         x, v, d = inbox.mix()
+        assert noise.normal is not None
         step, n = at(self.step_size, agent.round), agent.num_agents
         kept = jnp.exp(-self.friction * step)
         v = v - step * n * d

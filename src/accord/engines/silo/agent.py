@@ -20,6 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from ...checkpoint import Shelf
+from ...coordinates import Coordinates
 from ...fingerprint import combined, fingerprint, versions
 from ...network import Network
 from ...posterior import Posterior
@@ -45,6 +46,8 @@ class Assignment(NamedTuple):
     ----------
     network, sampler, seed, chains
         As in `accord.sample`.
+    coordinates
+        What the method moves in, or None.
     own, shared
         What the method worked out: the agent's own numbers, on a leading axis of one agent, and those of all.
     parts
@@ -59,6 +62,7 @@ class Assignment(NamedTuple):
     sampler: Sampler
     seed: int
     chains: int
+    coordinates: Coordinates | None
     own: Any
     shared: Any
     parts: dict[str, str]
@@ -154,12 +158,13 @@ class Agent:
         """Take an assignment in place of the one before."""
         assert self.post is not None
         self.task, network = task, task.network
-        self.parts = {**task.parts, **fingerprint(self.post, network, task.sampler)}
+        post = self.post if task.coordinates is None else self.post.transformed(task.coordinates)
+        self.parts = {**task.parts, **fingerprint(post, network, task.sampler)}
         self.mail = Mail(network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit)
         root = not network.is_connected or self.mail.parent is None
         self.acting = root or not task.sampler.at_hub
         self.problem = build_problem(
-            self.post,
+            post,
             network,
             task.sampler,
             task.seed,

@@ -163,7 +163,7 @@ class SiloEngine:
         width = np.dtype(jnp.result_type(float)).itemsize
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
         self._folder = Path(tempfile.gettempdir()) / f"accord-{secrets.token_hex(8)}"
-        shared = (network, sampler, seed, chains)
+        shared = (network, sampler, seed, chains, post.coordinates)
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], self.prepared.own) for i in self._agents]
         self._tasks = [
             Assignment(*shared, own[i], self.prepared.shared, parts, crew.key, crew.options.timeout)

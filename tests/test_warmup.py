@@ -1,0 +1,204 @@
+"""What agents find out together: the mode, the curvature, and coordinates in which the posterior is standard normal."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, unequal_curvature, unequal_shards
+
+import accord
+from accord.coordinates import Coordinates
+from accord.samplers import DESGLD, GTBAOAB
+from accord.warmup import warm_up
+
+
+def logistic(prior_variance=10.0, agents=AGENTS, dim=3):
+    """Labels by a column of far larger scale than another, unequal shards."""
+    rng = np.random.default_rng(5)
+    shards = []
+    for agent in range(agents):
+        X = rng.standard_normal((12 + 4 * agent, dim)) * np.logspace(0, 2, dim)
+        shards.append((X, (X[:, 0] + rng.standard_normal(len(X)) > 0).astype(float)))
+    return accord.models.logistic_regression(shards, prior_variance=prior_variance)
+
+
+def hessian_in(post, coordinates):
+    """The pooled Hessian at the mode, in coordinates."""
+    hessian = post.hessians(coordinates.origin).sum(axis=0)
+    root = np.diag(coordinates.factor) if coordinates.factor.ndim == 1 else coordinates.factor
+    return root.T @ hessian @ root
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("make", [logistic, lambda: unequal_curvature(3)], ids=["logistic", "gaussian"])
+def test_mode_and_curvature_are_those_of_the_pooled_posterior(network, make):
+    post, net = make(), NETWORKS[network]
+    with jax.enable_x64(True):
+        found = warm_up(post, net)
+    scaled = found.coordinates.inverse(post.mode())
+    np.testing.assert_allclose(scaled, np.zeros(post.dim), atol=1e-4)
+    np.testing.assert_allclose(hessian_in(post, found.coordinates), np.eye(post.dim), atol=1e-6)
+    L = found.coordinates.factor
+    own = np.linalg.eigvalsh(L.T @ post.hessians(found.coordinates.origin) @ L)
+    np.testing.assert_allclose(found.curvature, own[:, [0, -1]], rtol=1e-6, atol=1e-12)
+
+
+def test_warm_up_counts_what_its_sums_sent():
+    post, net = logistic(), accord.Network.star(AGENTS)
+    with jax.enable_x64(True):
+        found = warm_up(post, net)
+    # each sum goes to the hub and back: 1 + d + d (d + 1) / 2 doubles
+    sums, message = found.exchanges // 2, 8 * (1 + 3 + 6)
+    assert 3 <= sums <= 20 and found.exchanges == 2 * sums
+    np.testing.assert_array_equal(found.bytes_sent, sums * message * np.r_[AGENTS - 1, np.ones(AGENTS - 1)])
+    np.testing.assert_array_equal(found.gradient_rows, sums * (1 + 3) * post.sizes)
+
+
+def test_many_parameters_are_whitened_by_the_diagonal_and_send_no_matrix():
+    post, net = logistic(), NETWORKS["ring"]
+    with jax.enable_x64(True):
+        found = warm_up(post, net, dense=2)
+    assert found.coordinates.factor.shape == (3,)
+    np.testing.assert_allclose(np.diagonal(hessian_in(post, found.coordinates)), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(found.coordinates.inverse(post.mode()), np.zeros(3), atol=0.05)
+    assert (found.bytes_sent == 2 * found.exchanges * 8 * 3).all()
+
+
+@pytest.mark.parametrize(
+    "factor", [np.array([[2.0, 0.0], [1.0, 0.5]]), np.array([2.0, 0.5])], ids=["dense", "diagonal"]
+)
+def test_coordinates_there_and_back(factor):
+    place = Coordinates(np.array([1.0, -1.0]), factor)
+    z = np.random.default_rng(0).standard_normal((4, 2))
+    with jax.enable_x64(True):
+        x = np.stack([np.asarray(place(jnp.asarray(row))) for row in z])
+        np.testing.assert_allclose(np.asarray(place.spread(jnp.asarray(z.T))).T, x, rtol=1e-12)
+    root = np.diag(factor) if factor.ndim == 1 else factor
+    np.testing.assert_allclose(x, [1.0, -1.0] + z @ root.T, rtol=1e-12)
+    np.testing.assert_allclose(place.inverse(x), z, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_in_other_coordinates_a_method_samples_the_same_posterior(method):
+    # a method on the transformed posterior is the method on the potentials written out in z, and reports x
+    post, net = unequal_shards(2), NETWORKS["irregular"]
+    place = Coordinates(np.array([0.5, 1.5]), np.array([[0.9, 0.0], [0.3, 0.7]]))
+    H = post.hessians()
+    b = np.einsum("nij,j->ni", H, np.zeros(2)) - post.gradients(np.zeros(2))
+    L = place.factor
+    written = accord.models.quadratic(L.T @ H @ L, (b - H @ place.origin) @ L)
+    sampler = METHODS[method]()
+    start = np.array([0.2, 0.1])
+    laws = (
+        accord.law(post.transformed(place), net, sampler, init=start),
+        accord.law(written, net, sampler, init=place.inverse(start)),
+    )
+    for k in (0, 3):
+        moved, plain = (law.at(k) for law in laws)
+        for i in (0, 4):
+            np.testing.assert_allclose(
+                moved.agent(i).mean, place.origin + L @ plain.agent(i).mean, rtol=1e-8, atol=1e-9
+            )
+            np.testing.assert_allclose(moved.agent(i).cov, L @ plain.agent(i).cov @ L.T, rtol=1e-8, atol=1e-9)
+    with jax.enable_x64(True):
+        options = dict(draws=4, burn_in=3, chains=2, seed=3)
+        moved = accord.sample(post.transformed(place), net, sampler, init=start, **options)
+        plain = accord.sample(written, net, sampler, init=place.inverse(start), **options)
+    np.testing.assert_allclose(moved.draws, place.origin + plain.draws @ L.T, rtol=1e-7, atol=1e-8)
+    assert moved.names == post.names
+
+
+@pytest.mark.parametrize("method", [name for name in MIXING_METHODS if name != "DULA"])
+def test_whitened_runs_report_the_users_parameters(method):
+    post, net = logistic(), NETWORKS["complete"]
+    sampler = {
+        "DESGLD": lambda: DESGLD(0.1),
+        "DESGHMC": lambda: accord.samplers.DESGHMC(0.2, 1.5),
+        "GTDULA": lambda: accord.samplers.GTDULA(0.01, 0.15, 0.15),
+        "GTBAOAB": lambda: GTBAOAB(0.3, 1.0),
+    }[method]()
+    run = accord.sample(post, net, sampler, draws=3000, burn_in=100, chains=4, seed=1, whiten=True)
+    exact = np.linalg.inv(post.hessians(post.mode()).sum(axis=0))
+    # the posterior is near its Gaussian approximation; a column's scale is a hundred times another's
+    np.testing.assert_allclose(run.average.std(axis=(0, 1)), np.sqrt(np.diag(exact)), rtol=0.25)
+
+
+def test_warm_up_is_part_of_the_traffic():
+    post, net = logistic(), NETWORKS["ring"]
+    method, options = GTBAOAB(0.3, 1.0, mix_rounds=2), dict(draws=5, burn_in=0, chains=2, seed=1)
+    plain, whitened = (accord.sample(post, net, method, whiten=whiten, **options).traffic for whiten in (False, True))
+    found = warm_up(post, net)
+    assert whitened.exchanges == plain.exchanges + found.exchanges
+    np.testing.assert_array_equal(whitened.bytes_sent, plain.bytes_sent + found.bytes_sent)
+    np.testing.assert_array_equal(whitened.gradient_rows, plain.gradient_rows + found.gradient_rows)
+
+
+def test_a_given_start_is_in_the_users_parameters():
+    post, net = logistic(), NETWORKS["ring"]
+    point = np.array([0.3, 0.02, -0.001])
+    with jax.enable_x64(True):
+        for init in (point, np.tile(point, (2, AGENTS, 1)), accord.Gaussian(point, 1e-12 * np.eye(3))):
+            method = GTBAOAB(1e-6, 1.0, temperature=0.0)
+            run = accord.sample(post, net, method, draws=1, burn_in=0, chains=2, init=init, whiten=True)
+            np.testing.assert_allclose(run.draws[0, 0], np.tile(point, (AGENTS, 1)), rtol=1e-2)
+
+
+# --- what has no mode, or hardly one ---
+
+
+def test_separated_labels_under_a_flat_prior_have_no_mode():
+    def log_likelihood(x, rows):
+        X, y = rows
+        return -jnp.logaddexp(0.0, jnp.where(y > 0, -1.0, 1.0) * (X @ x))
+
+    shards = [(np.array([[1.0], [2.0]]), np.array([1.0, 1.0])), (np.array([[-1.0], [-3.0]]), np.array([0.0, 0.0]))]
+    post = accord.Posterior(log_likelihood, lambda x: jnp.zeros(()), shards, np.zeros(1))
+    with pytest.raises(ArithmeticError, match="no mode found.*flattens out.*separated labels under a flat prior"):
+        warm_up(post, accord.Network.path(2))
+
+
+def flat_prior(shards):
+    def log_likelihood(x, rows):
+        X, y = rows
+        return -((y - X @ x) ** 2) / 2.0
+
+    return accord.Posterior(log_likelihood, lambda x: jnp.zeros(()), shards, np.zeros(3))
+
+
+def test_a_rank_deficient_design_under_a_flat_prior_is_named_and_scaled_as_the_rest():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((AGENTS, 8, 3))
+    X[..., 2] = X[..., 1]
+    post = flat_prior([(x, x[:, 0] + rng.standard_normal(8)) for x in X])
+    with (
+        jax.enable_x64(True),
+        pytest.warns(UserWarning, match=r"not log-concave at its mode.*x\[[12]\] is the largest"),
+    ):
+        found = warm_up(post, NETWORKS["ring"])
+    assert np.isfinite(found.coordinates.factor).all()
+    values = np.linalg.eigvalsh(hessian_in(post, found.coordinates))
+    np.testing.assert_allclose(values, [0.0, 1.0, 1.0], atol=1e-6)
+
+
+def test_an_agent_without_information_is_no_obstacle():
+    rng = np.random.default_rng(0)
+    shards = [(rng.standard_normal((8, 3)), rng.standard_normal(8)) for _ in range(AGENTS)]
+    shards[2] = (np.zeros((1, 3)), np.zeros(1))
+    post = flat_prior(shards)
+    with jax.enable_x64(True):
+        found = warm_up(post, NETWORKS["ring"])
+    np.testing.assert_allclose(found.curvature[2], 0.0, atol=1e-12)
+    np.testing.assert_allclose(hessian_in(post, found.coordinates), np.eye(3), atol=1e-6)
+
+
+def test_a_network_too_slow_for_the_allowed_exchanges_is_named():
+    post, net = unequal_curvature(2, agents=40), accord.Network.path(40)
+    with pytest.raises(ArithmeticError, match=r"one sum over this network takes 40 exchanges.*raise max_exchanges"):
+        warm_up(post, net, max_exchanges=30)
+    with pytest.raises(ArithmeticError, match="no common minimiser in 50 exchanges"):
+        warm_up(post, net, dense=0, max_exchanges=50)
+
+
+def test_a_disconnected_network_is_refused():
+    with pytest.raises(ValueError, match="connected"):
+        warm_up(unequal_curvature(1), accord.Network.empty(AGENTS))
