@@ -279,6 +279,11 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     >>> law.stationary().average.dim
     1
     """
+    return Law(post, net, affine_sampler(post, net, sampler), init)
+
+
+def affine_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
+    """The method as its law knows it, numbers chosen and gradients full; raises what `law` does."""
     if not post.quadratic:
         raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
     check_fit(post, net, sampler)
@@ -291,7 +296,7 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
         )
     if sampler.rows_per_gradient() is not None:
         sampler = replace(sampler, batch_size=None)  # type: ignore[call-arg]
-    return Law(post, net, sampler, init)
+    return sampler
 
 
 def _jacobian(function: Callable[[Any], Any], x: Any) -> scipy.sparse.csr_array:

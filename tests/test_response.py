@@ -1,0 +1,66 @@
+"""The stationary law and the memory of draws from the answer to one shock."""
+
+import numpy as np
+import pytest
+from tables import METHODS, NETWORKS, unequal_curvature, unequal_shards
+
+import accord
+from accord.response import respond
+from accord.samplers import DESGLD, GTBAOAB, GTDULA
+from accord.schedules import Polynomial
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("network", ["star", "irregular"])
+def test_answers_to_shocks_sum_to_the_law(method, network):
+    post, net, sampler = unequal_shards(2), NETWORKS[network], METHODS[method]()
+    found, law = respond(post, net, sampler), accord.law(post, net, sampler).stationary()
+    for i in range(net.num_agents):
+        np.testing.assert_allclose(found.mean[i], law.agent(i).mean, atol=1e-5)
+        np.testing.assert_allclose(found.sd[i], law.agent(i).sd, rtol=1e-6)
+    np.testing.assert_allclose(found.average_mean, law.average.mean, atol=1e-5)
+    np.testing.assert_allclose(found.average_sd, law.average.sd, rtol=1e-6)
+
+
+@pytest.mark.parametrize("noise", ["independent", "common"])
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_several_exchanges_are_one_matrix(noise, rounds):
+    post, net = unequal_curvature(2), NETWORKS["path"]
+    sampler = GTBAOAB(0.05, 1.5, noise=noise, mix_rounds=rounds)
+    found, law = respond(post, net, sampler), accord.law(post, net, sampler).stationary()
+    np.testing.assert_allclose(found.sd[0], law.agent(0).sd, rtol=1e-6)
+
+
+def test_memory_of_one_agent_is_that_of_an_autoregression():
+    # x+ = (1 - h) x + ...: a long mean's variance is (1 + rho) / (1 - rho) that of as many independent draws
+    post, h = accord.models.gaussian([0.0], [1.0]), 0.1
+    found = respond(post, accord.Network.ring(1), DESGLD(h))
+    np.testing.assert_allclose(found.memory, (2.0 - h) / h, rtol=1e-6)
+    np.testing.assert_allclose(found.sd, (1.0 - h / 2.0) ** -0.5, rtol=1e-6)
+    # a hundredth is reached after log(100) / -log(0.9) = 43.7 rounds
+    assert 42 <= found.decay <= 45
+
+
+def test_memory_is_what_runs_show():
+    post, net, method = unequal_curvature(1), NETWORKS["ring"], GTBAOAB(0.2, 1.5, mix_rounds=2)
+    found = respond(post, net, method)
+    draws, chains = 1000, 2000
+    run = accord.sample(post, net, method, draws=draws, burn_in=200, chains=chains, seed=3)
+    for i in (0, 4):
+        means = run.draws[:, :, i, 0].mean(axis=1, dtype=np.float64)
+        expected = found.sd[i, 0] ** 2 * found.memory[i, 0] / draws
+        # the variance of a variance of so many normal numbers
+        assert abs(means.var() / expected - 1.0) < 4.5 * np.sqrt(2.0 / chains)
+
+
+def test_what_is_unstable_or_never_forgets_is_named():
+    post, net = unequal_curvature(2), NETWORKS["ring"]
+    bound = GTDULA(0.01, 0.2, 0.2).max_step(net, post.hessians())
+    with pytest.raises(ArithmeticError, match="GTDULA is unstable"):
+        respond(post, net, GTDULA(1.5 * bound, 0.2, 0.2))
+    with pytest.raises(ArithmeticError, match="still remembers after 100 rounds"):
+        respond(post, net, DESGLD(1e-4), most_rounds=100)
+    with pytest.raises(ValueError, match="schedule"):
+        respond(post, net, DESGLD(Polynomial(0.1, 1.0, 0.5)))
+    with pytest.raises(TypeError, match="needs a Gaussian posterior"):
+        respond(accord.models.logistic_regression([(np.eye(2), np.array([0, 1]))] * 6), net, DESGLD(0.1))
