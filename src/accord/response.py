@@ -1,9 +1,9 @@
 """What a method's draws will be worth: its stationary law and the memory of its draws, from its answer to one shock.
 
 On a Gaussian posterior the stationary state is a sum of answers to the noise of all rounds before, so that the answers
-r_k to a unit of noise k rounds ago tell all: the covariance is sum_k r_k r_k', and the variance of a long mean is that of
-one draw times (sum_k r_k)^2 / sum_k r_k^2. They are found by running the method's own rounds, one chain a unit of
-noise: no matrix over all agents' states is built, as `accord.law` does, and its size is that of the noise.
+r_k to a unit of noise k rounds ago tell all: the covariance is sum_k r_k r_k', and the variance of a long mean is that
+of one draw times (sum_k r_k)^2 / sum_k r_k^2. They are found by running the method's own rounds, one chain a unit of
+noise: no matrix over all agents' states is built, as `accord.law` does.
 """
 
 from __future__ import annotations
@@ -138,6 +138,8 @@ def _begin(problem: Problem, center: Float[Array, "agent dim 1"], units: int) ->
     still = silence(problem, chains)
     start = jnp.broadcast_to(center, (*center.shape[:2], chains))
     state = network_round(problem, initial_state(problem, start, still), still, 0)
+    leaves: list[Array]
+    treedef: Any
     leaves, treedef = jax.tree.flatten(still)
     shocks, first = [], 1
     for leaf in leaves:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +11,9 @@ from jaxtyping import Array, Float
 
 from .checks import positive, whole_number
 from .coordinates import Coordinates
+from .expansion import Expansion, Expansions, machine
 from .network import Network
 from .posterior import Posterior, Potential, Shard
-from .pytree import pytree
-from .sampler import Agent, Inbox, Noise, Randomness, Sampler
 from .samplers.d_admms import DADMMS
 
 # Exchanges between two looks at whether the agents agree.
@@ -25,6 +24,9 @@ _MOST_STEPS, _MOST_HALVINGS = 50, 30
 # A step of Newton's method, in posterior standard deviations, that is the last one; and how much the curvature may
 # have changed on the way to it. Quadratic convergence leaves the square of the first.
 _LAST_STEP, _LAST_CHANGE = 1e-2, 0.1
+# Draws that a mean over a Gaussian is taken of (pairs z and -z), moves of the Gaussian at most, and the move, in
+# standard deviations, after which it stays; single draws that tell how stiff the posterior is.
+_LOOKS, _MOST_MOVES, _STILL, _TYPICAL = 32, 20, 0.1, 9
 # Curvature in a direction, relative to the largest, below which it counts as none.
 _FLAT = 1e-7
 
@@ -34,36 +36,47 @@ class Warmup(NamedTuple):
 
     Parameters
     ----------
+    mode
+        The minimiser of F, shape (dim,).
     coordinates
-        z, in which the posterior is about standard normal: x = mode + factor z.
+        z, in which the posterior is about standard normal: x = origin + factor z.
     curvature
-        The smallest and the largest eigenvalue of each agent's Hessian at the mode, in z, shape (agent, 2); the
-        Hessians sum to about the identity there.
+        The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2); the Hessians sum
+        to about the identity there.
+    stiffness
+        The largest eigenvalue of the Hessian of F in z at a typical draw: 1 for a Gaussian posterior, and what a step
+        in posterior standard deviations has to be shortened by, squared.
     exchanges, bytes_sent, gradient_rows
         Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
         as one gradient for each parameter.
     """
 
+    mode: np.ndarray
     coordinates: Coordinates
     curvature: np.ndarray
+    stiffness: float
     exchanges: int
     bytes_sent: np.ndarray
     gradient_rows: np.ndarray
 
 
 def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchanges: int = 100_000) -> Warmup:
-    """Find the mode, the curvature there and whitening coordinates, over the network alone.
+    """Find the mode and whitening coordinates, over the network alone.
 
-    Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a spanning tree, with steps
-    halved until F falls. Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the
-    coordinates whiten by the diagonal of the Hessian only.
+    The mode is found by Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a
+    spanning tree, with steps halved until F falls. Where the posterior is not Gaussian the coordinates are then those
+    of the Gaussian nearest to it (variational; Opper & Archambeau 2009): the mean of F's gradient over its draws is
+    zero, and its inverse covariance is the mean of F's Hessian. A skewed posterior's mode is not where its draws are.
+
+    Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the coordinates whiten by the diagonal
+    of the Hessian there only.
 
     Parameters
     ----------
     post, network
         As in `accord.sample`.
     dense
-        Most parameters d for which messages of d (d + 3) / 2 + 1 numbers are sent.
+        Most parameters d for which messages of (d + 1)(d + 2) / 2 numbers are sent.
     max_exchanges
         Exchanges that this may take, one after another.
 
@@ -80,105 +93,70 @@ def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchange
     """
     dense, max_exchanges = whole_number("dense", dense, 0), whole_number("max_exchanges", max_exchanges, 1)
     network.require_connected()
-    found = _by_newton(post, network, max_exchanges) if post.dim <= dense else _by_admm(post, network, max_exchanges)
-    mode, hessian, exchanges, bytes_sent, gradients = found
-    coordinates = Coordinates.whitening(mode, _definite(hessian, post.names))
-    curvature = post.transformed(coordinates).each(_extremes, np.zeros(post.dim))
-    return Warmup(coordinates, curvature, exchanges, bytes_sent, gradients * post.sizes)
+    find = _by_sums if post.dim <= dense else _by_admm
+    return find(post, network, max_exchanges)
 
 
-class _SumState(NamedTuple):
-    position: Float[Array, " dim"]
-    sums: Float[Array, " number"]
+def _by_sums(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
+    expand = Expansions(post, network, max_exchanges)
+    mode, hessian = _newton(expand, post.init)
+    coordinates, stiffness = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
+    if not post.quadratic:
+        coordinates = _nearest_gaussian(expand, coordinates)
+        stiffness = _stiffness(expand, coordinates)
+    curvature, rows = _curvature(post, coordinates), expand.gradients * post.sizes
+    return Warmup(mode, coordinates, curvature, stiffness, expand.exchanges, expand.bytes_sent, rows)
 
 
-@pytree
-class _Sums(Sampler):
-    """One round sums the value, the gradient and the upper half of the Hessian at the agents' common position."""
-
-    receives: ClassVar[tuple[str, ...]] = ("total",)
-
-    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _SumState:
-        return _SumState(position, jnp.zeros_like(self._own(agent, position)))
-
-    def message(self, agent: Agent, state: _SumState) -> Float[Array, " number"]:
-        return self._own(agent, state.position)
-
-    def update(self, agent: Agent, state: _SumState, inbox: Inbox, noise: Noise) -> _SumState:
-        return state._replace(sums=inbox.total())
-
-    def position(self, state: _SumState) -> Float[Array, " dim"]:
-        return state.position
-
-    def langevin_step(self, network: Network) -> None:
-        return None
-
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(normal=False)
-
-    @staticmethod
-    def _own(agent: Agent, x: Float[Array, " dim"]) -> Float[Array, " number"]:
-        hessian = agent.hessian(x)
-        upper = hessian[jnp.triu_indices(x.size)]
-        return jnp.concatenate([agent.value(x)[None], agent.gradient(x), upper])
+def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
+    """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
+    at_start = post.each(_scales, post.init)[1].sum(axis=0)
+    scaled = Coordinates(post.init, np.maximum(at_start, _FLAT * at_start.max() + np.finfo(float).tiny) ** -0.5)
+    found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges)
+    mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
+    diagonal = post.each(_scales, mode)[1].sum(axis=0)
+    coordinates = Coordinates.whitening(mode, _definite(diagonal, post.names))
+    curvature = _curvature(post, coordinates)
+    # no sum of Hessians is known: that of their largest eigenvalues is above its largest
+    stiffness = max(1.0, float(curvature[:, 1].sum()))
+    # one gradient at least in every exchange; a proximal step takes some
+    rows = found.exchanges * post.sizes
+    return Warmup(mode, coordinates, curvature, stiffness, found.exchanges, found.bytes_sent, rows)
 
 
-class _Expansion(NamedTuple):
-    """F at a position, up to second order."""
-
-    value: float
-    gradient: np.ndarray
-    hessian: np.ndarray
-
-
-class _Sum:
-    """Sums over the network, and what they took."""
-
-    def __init__(self, post: Posterior, network: Network, max_exchanges: int) -> None:
-        self.dim, self.sampler = post.dim, _Sums(temperature=0.0)
-        self.engine = _machine(post, network, self.sampler)
-        self.exchanges_each, self.messages_each = self.sampler.traffic_per_round(network)
-        self.max_exchanges = max_exchanges
-        self.count, self.width = 0, 0
-
-    def __call__(self, x: np.ndarray) -> _Expansion:
-        self.count += 1
-        if self.exchanges > self.max_exchanges:
-            raise ArithmeticError(
-                f"one sum over this network takes {self.exchanges_each} exchanges, and {self.count} sums are more than "
-                f"the {self.max_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
+def _nearest_gaussian(expand: Expansions, start: Coordinates) -> Coordinates:
+    """Coordinates of the Gaussian nearest to the posterior, from those of its mode; these where there is none."""
+    half = np.random.default_rng(0).standard_normal((_LOOKS // 2, start.origin.size))
+    z = np.concatenate([half, -half])
+    place, precision = start, np.linalg.inv(start.factor @ start.factor.T)
+    for _ in range(_MOST_MOVES):
+        mean = expand(*(place.origin + z @ place.factor.T))
+        # half the way: the mean Hessian moves with the Gaussian
+        following = (precision + mean.hessian) / 2.0
+        if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:
+            warnings.warn(
+                "the posterior is not log-concave on average where its draws are: coordinates are those of its mode",
+                stacklevel=4,
             )
-        carry = self.engine.start(np.broadcast_to(x, (self.engine.num_agents, self.dim)), None)
-        self.width = self.engine.message_bytes(carry)
-        # the sums are the same at every agent
-        sums = np.asarray(self.engine.advance(carry, 1).state.sums, np.float64)[0, :, 0]
-        hessian = np.zeros((self.dim, self.dim))
-        hessian[np.triu_indices(self.dim)] = sums[1 + self.dim :]
-        return _Expansion(sums[0], sums[1 : 1 + self.dim], hessian + np.triu(hessian, 1).T)
-
-    @property
-    def exchanges(self) -> int:
-        return self.count * self.exchanges_each
-
-    @property
-    def bytes_sent(self) -> np.ndarray:
-        return (self.count * self.width * self.messages_each).astype(np.int64)
+            return start
+        step = -np.linalg.solve(following, mean.gradient) / 2.0
+        length = float(np.sqrt(step @ following @ step))
+        changed = _change(precision, mean.hessian)
+        place, precision = Coordinates.whitening(place.origin + step, following), following
+        if length <= _STILL and changed <= 2.0 * _STILL:
+            break
+    return place
 
 
-class _Mode(NamedTuple):
-    """The mode, the Hessian there (or its diagonal), and what they took; `gradients` of each agent."""
-
-    position: np.ndarray
-    hessian: np.ndarray
-    exchanges: int
-    bytes_sent: np.ndarray
-    gradients: int
+def _stiffness(expand: Expansions, place: Coordinates) -> float:
+    """The largest curvature in coordinates at a typical draw: the median over some."""
+    z = np.random.default_rng(1).standard_normal((_TYPICAL, place.origin.size))
+    hessians = [expand(x).hessian for x in place.origin + z @ place.factor.T]
+    return max(1.0, float(np.median([np.linalg.eigvalsh(place.factor.T @ h @ place.factor)[-1] for h in hessians])))
 
 
-def _by_newton(post: Posterior, network: Network, max_exchanges: int) -> _Mode:
-    """Newton's method with steps halved until F falls."""
-    expand = _Sum(post, network, max_exchanges)
-    x = post.init
+def _newton(expand: Expansions, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The mode and the Hessian there, by Newton's method with steps halved until F falls."""
     here = expand(x)
     at_start = np.linalg.eigvalsh(here.hessian)[-1]
     for _ in range(_MOST_STEPS):
@@ -195,8 +173,7 @@ def _by_newton(post: Posterior, network: Network, max_exchanges: int) -> _Mode:
         changed = _change(here.hessian, there.hessian)
         x, here = x + step, there
         if length <= _LAST_STEP and changed <= _LAST_CHANGE:
-            gradients = expand.count * (1 + post.dim)
-            return _Mode(x, here.hessian, expand.exchanges, expand.bytes_sent, gradients)
+            return x, here.hessian
     least = np.linalg.eigvalsh(here.hessian)[0]
     raise ArithmeticError(
         f"no mode found in {_MOST_STEPS} Newton steps: the potential flattens out, its least curvature is {least:.3g} "
@@ -204,7 +181,7 @@ def _by_newton(post: Posterior, network: Network, max_exchanges: int) -> _Mode:
     )
 
 
-def _step(here: _Expansion) -> tuple[np.ndarray, float]:
+def _step(here: Expansion) -> tuple[np.ndarray, float]:
     """A Newton step, which descends where curvature is negative too, and its length in standard deviations."""
     values, vectors = np.linalg.eigh(here.hessian)
     size = np.maximum(np.abs(values), _FLAT * np.abs(values).max() + np.finfo(float).tiny)
@@ -217,17 +194,6 @@ def _change(before: np.ndarray, after: np.ndarray) -> float:
     values, vectors = np.linalg.eigh(before)
     root = vectors / np.sqrt(np.maximum(np.abs(values), _FLAT * np.abs(values).max() + np.finfo(float).tiny))
     return float(np.abs(np.linalg.eigvalsh(root.T @ (after - before) @ root)).max())
-
-
-def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> _Mode:
-    """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
-    at_start = post.each(_scales, post.init)[1].sum(axis=0)
-    scaled = Coordinates(post.init, np.maximum(at_start, _FLAT * at_start.max() + np.finfo(float).tiny) ** -0.5)
-    found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges)
-    mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
-    _, diagonal = post.each(_scales, mode)
-    # one gradient at least in every exchange; a proximal step takes some
-    return _Mode(mode, diagonal.sum(axis=0), found.exchanges, found.bytes_sent, found.exchanges)
 
 
 def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
@@ -248,6 +214,10 @@ def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     )
     lifted = np.where(enough, values, values[enough].min())
     return lifted if hessian.ndim == 1 else (vectors * lifted) @ vectors.T
+
+
+def _curvature(post: Posterior, coordinates: Coordinates) -> np.ndarray:
+    return np.asarray(post.transformed(coordinates).each(_extremes, np.zeros(post.dim)))
 
 
 def _extremes(potential: Potential, shard: Shard, z: Float[Array, " dim"]) -> Float[Array, 2]:
@@ -302,7 +272,7 @@ def agree_on_mode(
     largest, diagonal = post.each(_scales, post.init)
     # the penalty that weighs an agent's ties as much as its own potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
-    engine = _machine(post, network, DADMMS(rho, temperature=0.0))
+    engine = machine(post, network, DADMMS(rho, temperature=0.0))
     carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
     width = engine.message_bytes(carry)
     root = np.sqrt(np.maximum(diagonal.sum(axis=0), np.finfo(float).tiny))
@@ -326,11 +296,3 @@ def _scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tupl
     hessian = potential.hessian(shard, x)
     hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)
     return jnp.linalg.eigvalsh(hessian)[-1], jnp.diagonal(hessian)
-
-
-def _machine(post: Posterior, network: Network, method: Sampler) -> Any:
-    if post.holders is not None:
-        return post.holders.machine(post, network, method, chains=1, seed=0)
-    from .engines.local import LocalEngine
-
-    return LocalEngine(post, network, method, chains=1, seed=0, keep=np.arange(post.num_agents))
