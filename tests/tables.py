@@ -11,7 +11,7 @@ METHODS = {
     "DESGHMC": lambda **options: DESGHMC(step_size=0.2, friction=1.5, **options),
     "DULA": lambda **options: DULA(step_size=0.025, consensus_step=0.15, **options),
     "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
-    "GTBAOAB": lambda **options: GTBAOAB(**{"step_size": 0.2, "friction": 1.5, "noise": "independent", **options}),
+    "GTBAOAB": lambda **options: GTBAOAB(0.2, 1.5, **{"noise": "independent", "mix_rounds": 1, **options}),
     "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
     "Gibbs": lambda **options: Gibbs(eta=0.3, **options),
     "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),

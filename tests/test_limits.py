@@ -15,7 +15,7 @@ from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTBAOAB, GTDULA
 
 FREE = [
     ("GTDULA", lambda: GTDULA(0.01, 0.15, 0.15, temperature=0.0)),
-    ("GTBAOAB", lambda: GTBAOAB(0.1, 1.5, temperature=0.0)),
+    ("GTBAOAB", lambda: GTBAOAB(0.1, 1.5, temperature=0.0, mix_rounds=1)),
     ("DADMMS", lambda: DADMMS(0.7, temperature=0.0)),
 ]
 
@@ -119,7 +119,7 @@ def test_one_agent_is_the_plain_sampler(method):
         "DESGHMC": DESGHMC(0.3, 1.0),
         "DULA": DULA(0.1, 0.3),
         "GTDULA": GTDULA(0.1, 0.3, 0.3),
-        "GTBAOAB": GTBAOAB(0.3, 1.0),
+        "GTBAOAB": GTBAOAB(0.3, 1.0, mix_rounds=1),
     }[method]
     net = accord.Network.ring(1)
     law = accord.law(post, net, sampler)

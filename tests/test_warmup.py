@@ -136,7 +136,7 @@ def test_whitened_runs_report_the_users_parameters(method):
         "DESGLD": lambda: DESGLD(0.1),
         "DESGHMC": lambda: accord.samplers.DESGHMC(0.2, 1.5),
         "GTDULA": lambda: accord.samplers.GTDULA(0.01, 0.15, 0.15),
-        "GTBAOAB": lambda: GTBAOAB(0.3, 1.0),
+        "GTBAOAB": lambda: GTBAOAB(0.3, 1.0, mix_rounds=1),
     }[method]()
     run = accord.sample(post, net, sampler, draws=3000, burn_in=100, chains=4, seed=1, whiten=True)
     exact = np.linalg.inv(post.hessians(post.mode()).sum(axis=0))
@@ -159,7 +159,7 @@ def test_a_given_start_is_in_the_users_parameters():
     point = np.array([0.3, 0.02, -0.001])
     with jax.enable_x64(True):
         for init in (point, np.tile(point, (2, AGENTS, 1)), accord.Gaussian(point, 1e-12 * np.eye(3))):
-            method = GTBAOAB(1e-6, 1.0, temperature=0.0)
+            method = GTBAOAB(1e-6, 1.0, temperature=0.0, mix_rounds=1)
             run = accord.sample(post, net, method, draws=1, burn_in=0, chains=2, init=init, whiten=True)
             np.testing.assert_allclose(run.draws[0, 0], np.tile(point, (AGENTS, 1)), rtol=1e-2)
 

@@ -27,6 +27,7 @@ from .processes import interruptions
 from .progress import ProgressBar
 from .run import Run
 from .sampler import Sampler
+from .samplers.gt_baoab import GTBAOAB
 from .schedules import at
 from .tape import Tape
 from .warmup import warm_up
@@ -44,7 +45,7 @@ _DENSE_BOUND_SIZE = 2_000
 def sample(
     post: Posterior,
     net: Network,
-    sampler: Sampler,
+    sampler: Sampler | None = None,
     *,
     draws: int = 1000,
     burn_in: int = 500,
@@ -54,7 +55,7 @@ def sample(
     init: Any = None,
     engine: str | Builder = "local",
     keep: str | Sequence[int] = "agents",
-    whiten: bool = False,
+    whiten: bool | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
@@ -68,7 +69,7 @@ def sample(
     net
         Who talks to whom; as many agents as shards.
     sampler
-        The method with its numbers, from `accord.samplers`.
+        The method with its numbers, from `accord.samplers`; None is `GTBAOAB()`, which chooses its own.
     draws, burn_in, thin
         Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1.
     chains
@@ -88,7 +89,8 @@ def sample(
     whiten
         Let the method move in coordinates in which the posterior is about standard normal, which the agents find
         first, over the same network (`accord.warmup.warm_up`); its steps are then in posterior standard deviations.
-        Draws are in the user's coordinates all the same. What it took is part of the run's traffic.
+        Draws are in the user's coordinates all the same. What it took is part of the run's traffic. None does so where
+        the method has numbers left out that are chosen there.
     progress
         Show a progress bar; None shows it on a terminal.
     checkpoint
@@ -118,7 +120,9 @@ def sample(
     thin, chains = whole_number("thin", thin, 1), whole_number("chains", chains, 1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     builder = _builder(engine)
+    sampler = GTBAOAB() if sampler is None else sampler
     check_fit(post, net, sampler)
+    whiten = not sampler.is_complete() if whiten is None else whiten
     kept = _kept_agents(keep, net.num_agents)
     _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
@@ -129,6 +133,7 @@ def sample(
         warmup = warm_up(placed, net) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
+            sampler = sampler.tuned(placed, net, warmup)
         means, factors = _start_positions(init, placed, chains, seed)
         sampler = sampler.resolved(placed, net)
         check_step(placed, net, sampler)

@@ -32,6 +32,7 @@ from .schedules import as_step
 
 if TYPE_CHECKING:
     from .network import Network
+    from .warmup import Warmup
 
 
 class Prepared(NamedTuple):
@@ -235,6 +236,17 @@ class Sampler(abc.ABC):
 
     def resolved(self, post: Posterior, network: Network) -> Self:
         """The method with the numbers that were left out chosen for a posterior and a network."""
+        return self
+
+    def is_complete(self) -> bool:
+        """Whether no number was left out that is chosen in whitened coordinates, by `tuned`."""
+        return True
+
+    def tuned(self, post: Posterior, network: Network, warmup: Warmup) -> Self:
+        """The method with the numbers that were left out chosen for a posterior in whitened coordinates.
+
+        Raises `ArithmeticError` where no numbers serve.
+        """
         return self
 
     def prepare(self, post: Posterior, network: Network) -> Prepared:
