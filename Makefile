@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BENCHMARKS := benchmarks/round.py benchmarks/engines.py
 
-.PHONY: demo test test-all lint bench accuracy clean
+.PHONY: demo test test-all lint bench accuracy no-knobs clean
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -28,6 +28,10 @@ bench: $(VENV)/.installed-demo $(VENV)/.installed-silo
 # Minutes long: all methods on three posteriors, written to docs/methods.md.
 accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-plot
 	$(BIN)/python benchmarks/accuracy.py
+
+# Minutes long: what is drawn without numbers on four data sets, beside NUTS.
+no-knobs: $(VENV)/.installed-demo
+	$(BIN)/python benchmarks/no_knobs.py
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist

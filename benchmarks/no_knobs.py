@@ -1,0 +1,225 @@
+"""What accord draws when it is given no numbers, on four data sets, beside NUTS on the pooled data and tuned DE-SGLD.
+
+Needs scikit-learn and BlackJAX (pip install 'accord[demo]'). The rows of each data set go to the agents in the order of
+its first column, so that no two agents see the same part of it. First table: every agent's errors against a long pooled
+NUTS run, with what Monte Carlo error alone may make of them. Second table: costs of one effective draw (the least over
+parameters and agents); a gradient is one of all rows together, whoever evaluates them.
+
+    python benchmarks/no_knobs.py --sets wine --networks ring
+"""
+
+import argparse
+import time
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from arviz_stats.base.array import array_stats
+from sklearn import datasets
+from sklearn.decomposition import PCA
+
+import accord
+from accord.reference import nuts_chain
+from accord.response import respond
+from accord.run import human_bytes
+from accord.warmup import warm_up
+
+CHAINS, SEED = 4, 0
+NETWORKS = {
+    "ring": lambda: accord.Network.ring(10),
+    "star": lambda: accord.Network.star(10),
+    "random": lambda: accord.Network.erdos_renyi(10, 0.4, seed=1),
+    "ring-30": lambda: accord.Network.ring(30),
+}
+
+
+def _breast_cancer():
+    return datasets.load_breast_cancer(return_X_y=True)
+
+
+def _wine():
+    X, y = datasets.load_wine(return_X_y=True)
+    return X, y == 0
+
+
+def _digits():
+    X, y = datasets.load_digits(return_X_y=True)
+    return PCA(20).fit_transform(X[y < 2]), y[y < 2]
+
+
+def _diabetes():
+    X, y = datasets.load_diabetes(return_X_y=True)
+    return X, (y - y.mean()) / y.std()
+
+
+SETS = {"breast-cancer": _breast_cancer, "diabetes": _diabetes, "wine": _wine, "digits": _digits}
+
+
+@cache
+def posterior(name, agents):
+    """Logistic regression, or linear regression on diabetes, with prior variance 10 on standardised columns."""
+    X, y = SETS[name]()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    order = np.argsort(X[:, 0], kind="stable")
+    X = np.column_stack([np.ones(len(X)), X])
+    shards = [(X[rows], y[rows].astype(float)) for rows in np.array_split(order, agents)]
+    if name == "diabetes":
+        return accord.models.linear_regression(shards, noise_scale=0.7, prior_variance=10.0)
+    return accord.models.logistic_regression(shards, prior_variance=10.0)
+
+
+def least_ess(draws):
+    """The least bulk effective sample size over the last axis, and the largest R-hat, of (chain, draw, series)."""
+    series = draws.astype(np.float64)
+    ess = array_stats.ess(series, chain_axis=0, draw_axis=1)
+    return float(ess.min()), float(array_stats.rhat(series, chain_axis=0, draw_axis=1).max())
+
+
+@cache
+def nuts(name, dense, draws):
+    """Draws (chain, draw, dim) of NUTS on the pooled data; its gradients after adaptation and in it; seconds."""
+    post = posterior(name, 10)
+    start = jnp.asarray(post.init, jnp.result_type(float))
+
+    @jax.jit
+    @jax.vmap
+    def both(key):
+        made = nuts_chain(key, post.logdensity, start, draws=draws, warmup=1000, dense=dense)
+        # the same keys adapt in the same way
+        return made, nuts_chain(key, post.logdensity, start, draws=1, warmup=1000, dense=dense).gradients
+
+    keys = jax.random.split(jax.random.key(SEED), CHAINS)
+    began = time.perf_counter()
+    made, adapting = jax.block_until_ready(both(keys))
+    adapted = float(adapting.sum())
+    return np.asarray(made.positions), float(made.gradients.sum()) - adapted, adapted, time.perf_counter() - began
+
+
+def moments(draws):
+    """Mean, sd and effective sample sizes, (dim,), of draws (chain, draw, dim)."""
+    draws = draws.astype(np.float64)
+    return draws.mean(axis=(0, 1)), draws.std(axis=(0, 1)), array_stats.ess(draws, chain_axis=0, draw_axis=1)
+
+
+def by_accord(name, network, options):
+    """A run without numbers, its warm-up, and errors of all agents against the reference."""
+    post, net = posterior(name, 30 if network == "ring-30" else 10), NETWORKS[network]()
+    run = accord.sample(post, net, chains=CHAINS, seed=SEED, progress=False, **options)
+    warmup = warm_up(post, net)
+    mean, sd, known = moments(nuts(name, True, REFERENCE)[0])
+    agents = run.draws.reshape(*run.draws.shape[:2], -1)
+    ess, rhat = least_ess(agents)
+    own_mean, own_sd = run.draws.mean(axis=(0, 1), dtype=np.float64), run.draws.std(axis=(0, 1), dtype=np.float64)
+    error, ratio = np.abs(own_mean - mean) / sd, np.abs(own_sd / sd - 1.0)
+    noise = np.sqrt(1.0 / ess + 1.0 / known.min())
+    return run, warmup, {"mean": error.max(), "sd": ratio.max(), "noise": noise, "rhat": rhat, "ess": ess}
+
+
+def costs(gradients, exchanges, sent, seconds, ess):
+    return [
+        f"{gradients / ess:.2f}",
+        f"{exchanges / ess:.1f}",
+        human_bytes(sent / ess),
+        f"{1e3 * seconds / ess:.2f} ms",
+    ]
+
+
+def accord_costs(run, warmup, post, ess):
+    """Costs of an effective draw without warm-up and with it; agents' chains run side by side, so they add up."""
+    rows, traffic = post.sizes.sum(), run.traffic
+    found = []
+    for warm in (0, 1):
+        gradients = CHAINS * (traffic.gradient_rows - warmup.gradient_rows).sum() / rows
+        gradients += warm * warmup.gradient_rows.sum() / rows
+        exchanges = traffic.exchanges - (1 - warm) * warmup.exchanges
+        sent = CHAINS * (traffic.bytes_sent - warmup.bytes_sent).max() + warm * warmup.bytes_sent.max()
+        found.append(costs(gradients, exchanges, sent, run.seconds, ess))
+    return found
+
+
+def tuned_desgld(name):
+    """DE-SGLD in raw coordinates at the step with the most effective draws a round among those that serve.
+
+    Steps are judged by the law on the Gaussian approximation; those serve that leave the average's sds within 3%.
+    """
+    post, net = posterior(name, 10), NETWORKS["ring"]()
+    model = post.laplace()
+    largest = accord.samplers.DESGLD(1e-6).max_step(net, model.hessians())
+    best = None
+    for share in (0.5, 0.25, 0.125, 0.06, 0.03, 0.015):
+        sampler = accord.samplers.DESGLD(share * largest)
+        found = respond(model, net, sampler, most_rounds=2_000_000)
+        if np.abs(found.average_sd / model.exact().sd - 1.0).max() <= 0.03:
+            best = sampler, float(found.average_memory.max())
+            break
+    if best is None:
+        return None
+    sampler, memory = best
+    rounds = int(200 * memory) // 2000 * 2000 + 2000
+    run = accord.sample(
+        post,
+        net,
+        sampler,
+        draws=2000,
+        thin=rounds // 2000,
+        burn_in=int(5 * memory),
+        chains=CHAINS,
+        seed=SEED,
+        progress=False,
+    )
+    ess, _ = least_ess(run.average)
+    gradients = CHAINS * rounds
+    sent = CHAINS * run.traffic.bytes_sent.max() * rounds / run.traffic.rounds
+    return costs(gradients, rounds, sent, run.seconds, ess)
+
+
+REFERENCE = 20_000
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--draws", type=int, default=4000)
+    parser.add_argument("--thin", type=int, default=3)
+    parser.add_argument("--skip-desgld", action="store_true")
+    arguments = parser.parse_args()
+    options = {"draws": arguments.draws, "thin": arguments.thin, "burn_in": 200}
+    print(f"{'data':<14} {'network':<8} {'mean error':>11} {'sd error':>9} {'MC error':>9} {'R-hat':>6} {'ESS':>6}")
+    runs = {}
+    for name in arguments.sets:
+        for network in arguments.networks:
+            run, warmup, found = by_accord(name, network, options)
+            runs[name, network] = run, warmup, found["ess"]
+            numbers = run.settings["method"].partition("(")[2].rstrip(")").split(", ")
+            chosen = ", ".join(sorted(part for part in numbers if part.startswith(("step_size", "mix_rounds"))))
+            print(
+                f"{name:<14} {network:<8} {found['mean']:>8.3f} sd {found['sd']:>9.3f} {found['noise']:>9.3f} "
+                f"{found['rhat']:>6.3f} {found['ess']:>6.0f}  {chosen}",
+                flush=True,
+            )
+    print(
+        f"\n{'data':<14} {'method':<28} {'gradients':>10} {'exchanges':>10} {'sent':>9} {'wall':>10}  an effective draw"
+    )
+    for name in arguments.sets:
+        lines = []
+        for network in arguments.networks:
+            run, warmup, ess = runs[name, network]
+            plain, warmed = accord_costs(run, warmup, posterior(name, len(run.agents)), ess)
+            lines += [(f"accord, {network}", plain), ("  with its warm-up", warmed)]
+        for dense in (True, False):
+            draws, gradients, adapting, seconds = nuts(name, dense, REFERENCE if dense else 4000)
+            ess, _ = least_ess(draws)
+            metric = "dense" if dense else "default"
+            lines.append((f"pooled NUTS, {metric}", costs(gradients, 0, 0, seconds, ess)))
+            lines.append(("  with its warm-up", costs(gradients + adapting, 0, 0, seconds, ess)))
+        if not arguments.skip_desgld:
+            found = tuned_desgld(name)
+            lines.append(("tuned DE-SGLD, ring", found or ["none serves", "", "", ""]))
+        for label, cells in lines:
+            print(f"{name:<14} {label:<28} {cells[0]:>10} {cells[1]:>10} {cells[2]:>9} {cells[3]:>10}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
