@@ -39,7 +39,7 @@ def test_a_missing_extra_is_named(monkeypatch, module, extra):
 
 def test_the_demos_data_are_split_by_a_covariate():
     post = demo.breast_cancer()
-    assert (post.num_agents, post.dim, post.sizes.sum()) == (10, 11, 569)
+    assert (post.num_agents, post.dim, post.sizes.sum()) == (10, 31, 569)
     radius = post.names.index("mean radius")
     edges = [(X[:, radius].min(), X[:, radius].max()) for X, _ in post.shards]
     assert all(a[1] <= b[0] for a, b in zip(edges[:-1], edges[1:], strict=True))
@@ -63,6 +63,7 @@ def test_the_demo_tells_right_error_bars_from_wrong_ones(capsys):
     lines = [line.rstrip() for line in out.splitlines() if line.rstrip().endswith((" yes", " no"))]
     trusted = {label: line.endswith("yes") for label, line in zip(labels, lines, strict=True) if line.startswith(label)}
     assert trusted == {
+        "no numbers given": True,
         "DE-SGLD": False,
         "GT-DULA": False,
         "GT-DULA, common noise": True,

@@ -26,7 +26,7 @@ _MOST_STEPS, _MOST_HALVINGS = 50, 30
 _LAST_STEP, _LAST_CHANGE = 1e-2, 0.1
 # Draws that a mean over a Gaussian is taken of (pairs z and -z), moves of the Gaussian at most, and the move, in
 # standard deviations, after which it stays; single draws that tell how stiff the posterior is.
-_LOOKS, _MOST_MOVES, _STILL, _TYPICAL = 32, 20, 0.1, 9
+_LOOKS, _MOST_MOVES, _STILL, _TYPICAL = 32, 20, 0.1, 16
 # Curvature in a direction, relative to the largest, below which it counts as none.
 _FLAT = 1e-7
 
@@ -44,7 +44,7 @@ class Warmup(NamedTuple):
         The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2); the Hessians sum
         to about the identity there.
     stiffness
-        The largest eigenvalue of the Hessian of F in z at a typical draw: 1 for a Gaussian posterior, and what a step
+        The largest eigenvalue of the Hessian of F in z at a draw, on average: 1 for a Gaussian posterior, and what a step
         in posterior standard deviations has to be shortened by, squared.
     exchanges, bytes_sent, gradient_rows
         Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
@@ -149,10 +149,10 @@ def _nearest_gaussian(expand: Expansions, start: Coordinates) -> Coordinates:
 
 
 def _stiffness(expand: Expansions, place: Coordinates) -> float:
-    """The largest curvature in coordinates at a typical draw: the median over some."""
+    """The largest curvature in coordinates at a draw: the mean over some, for it is often small and sometimes large."""
     z = np.random.default_rng(1).standard_normal((_TYPICAL, place.origin.size))
     hessians = [expand(x).hessian for x in place.origin + z @ place.factor.T]
-    return max(1.0, float(np.median([np.linalg.eigvalsh(place.factor.T @ h @ place.factor)[-1] for h in hessians])))
+    return max(1.0, float(np.mean([np.linalg.eigvalsh(place.factor.T @ h @ place.factor)[-1] for h in hessians])))
 
 
 def _newton(expand: Expansions, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
