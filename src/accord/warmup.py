@@ -44,8 +44,8 @@ class Warmup(NamedTuple):
         The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2); the Hessians sum
         to about the identity there.
     stiffness
-        The largest eigenvalue of the Hessian of F in z at a draw, on average: 1 for a Gaussian posterior, and what a step
-        in posterior standard deviations has to be shortened by, squared.
+        The largest eigenvalue of the Hessian of F in z at a draw, on average: 1 for a Gaussian posterior, and what a
+        step in posterior standard deviations has to be shortened by, squared.
     exchanges, bytes_sent, gradient_rows
         Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
         as one gradient for each parameter.

@@ -103,8 +103,8 @@ class GTBAOAB(MixingSampler):
 
     def tuned(self, post: Posterior, network: Network, warmup: Warmup) -> GTBAOAB:
         # At 1 / sqrt(curvature) the splitting's error is some hundredths of a standard deviation where the posterior is
-        # skewed. What exceeds the mean curvature exceeds it further at some draws: half as much again is counted.
-        step = (1.5 * warmup.stiffness - 0.5) ** -0.5 if self.step_size is None else self.step_size
+        # skewed. What exceeds the mean curvature exceeds it further at some draws: it is counted twice.
+        step = (2.0 * warmup.stiffness - 1.0) ** -0.5 if self.step_size is None else self.step_size
         if self.mix_rounds is not None:
             return replace(self, step_size=step)
         # imported here: a plan knows of methods
