@@ -223,3 +223,13 @@ def test_a_network_too_slow_for_the_allowed_exchanges_is_named():
 def test_a_disconnected_network_is_refused():
     with pytest.raises(ValueError, match="connected"):
         warm_up(unequal_curvature(1), accord.Network.empty(AGENTS))
+
+
+def test_a_whitened_run_is_taken_up_where_it_was(tmp_path):
+    post, net, options = logistic(), NETWORKS["ring"], dict(burn_in=5, chains=2, seed=2)
+    whole = accord.sample(post, net, draws=12, **options)
+    accord.sample(post, net, draws=5, checkpoint=tmp_path, **options)
+    resumed = accord.sample(post, net, draws=12, checkpoint=tmp_path, **options)
+    np.testing.assert_array_equal(resumed.draws, whole.draws)
+    with pytest.raises(ValueError, match="belongs to another run"):
+        accord.sample(post, net, GTBAOAB(0.3, mix_rounds=2), draws=5, checkpoint=tmp_path, whiten=False, **options)
