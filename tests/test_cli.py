@@ -198,8 +198,8 @@ BAD = {
         "unknown number of DESGLD 'stepsize', did you mean 'step_size'?",
     ),
     "missing number": (
-        {"method": 'name = "DESGHMC"\nstep_size = 0.1'},
-        "method DESGHMC: missing a required argument: 'friction'",
+        {"method": 'name = "DASG"\nstep_size = 0.1'},
+        "method DASG: missing a required argument: 'momentum'",
     ),
     "schedule": ({"method": 'name = "DESGLD"\nstep_size = {a = 1.0, c = 2.0}'}, "schedule step_size of DESGLD"),
     "network": ({"network": 'name = "rng"'}, "unknown network 'rng', did you mean 'ring'?"),

@@ -1,16 +1,15 @@
-"""Numbers that are left out are chosen, and what is chosen serves every agent."""
-
-import dataclasses
+"""Numbers that are left out are chosen, what is chosen serves every agent, and a plan says what to expect."""
 
 import jax
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, unequal_curvature
+from tables import AGENTS, METHODS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
-from accord.plan import fewest_exchanges, gaussian_model, worst_bias
-from accord.response import respond
-from accord.samplers import GTBAOAB
+from accord.forecast import forecast, gaussian_model
+from accord.plan import Plan, choose, every_method, label, numbers, try_out, usual_methods
+from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, Gibbs, HubSGLD, Replicated
+from accord.schedules import diminishing
 from accord.warmup import warm_up
 
 
@@ -23,55 +22,115 @@ def skewed(agents=AGENTS):
     return accord.models.logistic_regression([(X[rows], y[rows]) for rows in np.split(np.arange(x.size), agents)])
 
 
-@pytest.mark.parametrize("network", ["ring", "star", "path", "irregular"])
-def test_the_fewest_exchanges_that_serve_are_found(network):
-    post, net = unequal_curvature(3), NETWORKS[network]
-    with jax.enable_x64(True):
-        found = warm_up(post, net)
-    model = gaussian_model(post.transformed(found.coordinates), found)
-
-    def bias(count):
-        try:
-            return worst_bias(respond(model, net, GTBAOAB(0.8, mix_rounds=count)), model)
-        except ArithmeticError:
-            return np.inf
-
-    count = fewest_exchanges(lambda count: GTBAOAB(0.8, mix_rounds=count), model, net)
-    assert count > 1
-    assert bias(count) <= 0.01 < bias(count - 1)
-
-
-def test_a_gaussian_model_is_the_posterior_where_that_is_gaussian():
-    post, net = unequal_curvature(3), NETWORKS["ring"]
+def prospect(post, net):
+    """What warm-up found, the posterior in its coordinates, and the Gaussian model."""
     with jax.enable_x64(True):
         found = warm_up(post, net)
     moved = post.transformed(found.coordinates)
-    model = gaussian_model(moved, found)
-    np.testing.assert_allclose(model.hessians(), moved.hessians(), rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(model.gradients(np.ones(3)), moved.gradients(np.ones(3)), rtol=1e-7, atol=1e-9)
-    np.testing.assert_allclose(model.exact().mean, np.zeros(3), atol=1e-9)
+    return found, moved, gaussian_model(moved, found)
+
+
+def law_bias(post, net, sampler):
+    """The largest error of any agent by the exact law of a Gaussian posterior, in its standard deviations."""
+    stationary, exact = accord.law(post, net, sampler).stationary(), post.exact()
+    own = [stationary.agent(i) for i in range(net.num_agents)]
+    mean = max(np.abs((law.mean - exact.mean) / exact.sd).max() for law in own)
+    return max(mean, *(np.abs(law.sd / exact.sd - 1.0).max() for law in own))
+
+
+def test_a_gaussian_model_is_the_posterior_where_that_is_gaussian():
+    post = unequal_curvature(3)
+    _, moved, model = prospect(post, NETWORKS["ring"])
+    np.testing.assert_allclose(model.plain.hessians(), post.hessians(), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model.plain.gradients(np.ones(3)), post.gradients(np.ones(3)), rtol=1e-7, atol=1e-7)
+    np.testing.assert_allclose(model.whitened.hessians(), moved.hessians(), rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model.plain.exact().mean, post.exact().mean, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_forecasts_are_the_exact_law(name):
+    post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
+    found = forecast(post, post.sizes, net, method)
+    np.testing.assert_allclose(found.bias, law_bias(post, net, method), rtol=1e-5)
+    assert found.rounds >= 1 and found.burn_in >= 1
+    # the busiest agent's, as a run counts it
+    run = accord.sample(post, net, method, draws=1, burn_in=99, chains=1, seed=0)
+    np.testing.assert_allclose(found.bytes_sent / found.rounds, run.traffic.bytes_sent.max() / 100, rtol=0.02)
+    np.testing.assert_allclose(found.exchanges / found.rounds, run.traffic.exchanges / 100, rtol=0.02)
+    np.testing.assert_allclose(found.gradient_rows / found.rounds, run.traffic.gradient_rows.max() / 100)
+
+
+@pytest.mark.parametrize("network", ["ring", "star", "path", "irregular"])
+def test_the_first_setting_that_serves_is_found(network):
+    net = NETWORKS[network]
+    found, _, model = prospect(unequal_curvature(3), net)
+    *before, last = try_out(GTBAOAB(0.8), model, np.ones(AGENTS), net, found.stiffness, 0.05)
+    assert before and last.sampler.mix_rounds > 1 and last.sampler.step_size == 0.8
+    assert last.forecast.meets(0.05) and last.forecast.bias <= 0.01
+    assert all(trial.forecast is None or trial.forecast.bias > 0.01 for trial in before)
+
+
+@pytest.mark.filterwarnings("ignore:no setting of")
+@pytest.mark.parametrize("sampler", every_method(unequal_curvature(1), NETWORKS["ring"]), ids=label)
+def test_every_method_finds_its_own_numbers(sampler):
+    post, net = unequal_curvature(2), NETWORKS["irregular"]
+    found, moved, model = prospect(post, net)
+    trials = list(try_out(sampler, model, np.ones(AGENTS), net, found.stiffness, 0.5))
+    best = Plan(tuple(trials), 0.5, "bytes_sent", found).ranked[0]
+    assert all(trial.whitened and trial.sampler.is_complete() for trial in trials)
+    # independent noise spreads the agents of GT-BAOAB about their average at any number of exchanges
+    assert (best.forecast.bias <= 0.1) is (label(sampler) != "GTBAOAB, independent noise")
+    # the cheapest: one with twice the step does not serve
+    larger = [t for t in trials if t.forecast is not None and t.forecast.bytes_sent < best.forecast.bytes_sent]
+    assert all(trial.forecast.bias > 0.1 for trial in larger)
+    run = accord.sample(post, net, sampler, draws=2, burn_in=1, thin=1, chains=1, seed=0)
+    assert np.isfinite(run.draws).all()
+    assert label(sampler) in run.settings["chosen"]
 
 
 def test_numbers_left_out_are_chosen():
     post, net = unequal_curvature(2), NETWORKS["ring"]
-    found = warm_up(post, net)
-    moved = post.transformed(found.coordinates)
-    chosen = GTBAOAB().tuned(moved, net, found)
+    found, moved, _ = prospect(post, net)
+    chosen = choose([GTBAOAB()], moved, net, found)[0].sampler
     # a Gaussian posterior has no draws stiffer than others
-    assert chosen.step_size == 1.0 and chosen.is_complete()
-    given = GTBAOAB(0.5).tuned(moved, net, found)
+    assert abs(chosen.step_size - 1.0) < 1e-6 and chosen.is_complete()
+    given = choose([GTBAOAB(0.5)], moved, net, found)[0].sampler
     assert given.step_size == 0.5 and given.mix_rounds <= chosen.mix_rounds
-    assert GTBAOAB(mix_rounds=7).tuned(moved, net, found).mix_rounds == 7
-    with pytest.raises(ValueError, match="chosen in whitened coordinates"):
-        accord.law(post, net, GTBAOAB())
-    with pytest.raises(ValueError, match="chosen in whitened coordinates"):
-        accord.sample(post, net, GTBAOAB(), draws=1, whiten=False)
+    assert choose([GTBAOAB(mix_rounds=7)], moved, net, found)[0].sampler.mix_rounds == 7
+    assert choose([DULA(step_size=0.001)], moved, net, found)[0].sampler.step_size == 0.001
+    for sampler in (GTBAOAB(), DESGLD(), DADMMS(), Gibbs(), GCMC()):
+        with pytest.raises(ValueError, match=f"{type(sampler).__name__} has no .* chosen in whitened coordinates"):
+            accord.law(post, net, sampler)
+        with pytest.raises(ValueError, match="chosen in whitened coordinates"):
+            accord.sample(post, net, sampler, draws=1, whiten=False)
+    # the paper's guidelines choose these
+    assert DGLMC().resolved(post, net).is_complete()
+
+
+def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():
+    post, net = unequal_curvature(2), NETWORKS["path"]
+    with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the nearest is off by"):
+        run = accord.sample(post, net, GTBAOAB(noise="independent"), draws=2, chains=1)
+    assert run.settings["burn_in"] > 0
+
+
+def test_rounds_left_out_are_those_of_the_plan():
+    post, net = unequal_curvature(2), NETWORKS["ring"]
+    found, moved, _ = prospect(post, net)
+    foreseen = choose(usual_methods(post, net), moved, net, found)[0].forecast
+    run = accord.sample(post, net, draws=2, chains=1)
+    assert run.settings["burn_in"] == 3 * foreseen.burn_in
+    assert run.settings["thin"] == np.ceil(foreseen.rounds / 3)
+    given = accord.sample(post, net, draws=2, chains=1, burn_in=3, thin=2)
+    assert (given.settings["burn_in"], given.settings["thin"]) == (3, 2)
+    plain = accord.sample(post, net, DESGLD(0.1), draws=2, chains=1)
+    assert (plain.settings["burn_in"], plain.settings["thin"]) == (500, 1)
 
 
 @pytest.mark.parametrize("network", ["ring", "path"])
 def test_without_numbers_every_agent_draws_a_gaussian_posterior(network):
     post, net = unequal_curvature(3), NETWORKS[network]
-    run = accord.sample(post, net, draws=2000, burn_in=50, chains=16, seed=1)
+    run = accord.sample(post, net, draws=2000, burn_in=50, chains=16, seed=1, thin=1)
     assert "GTBAOAB" in run.settings["method"]
     exact, size = post.exact(), 16 * 2000
     mean, sd = run.draws.mean(axis=(0, 1), dtype=np.float64), run.draws.std(axis=(0, 1), dtype=np.float64)
@@ -92,28 +151,70 @@ def test_without_numbers_every_agent_draws_a_skewed_posterior():
 
 
 def test_many_parameters_are_modelled_by_the_largest_curvatures(monkeypatch):
-    monkeypatch.setattr("accord.plan._DENSE", 2)
+    monkeypatch.setattr("accord.forecast._DENSE", 2)
     post, net = unequal_curvature(3), NETWORKS["ring"]
     with jax.enable_x64(True):
         found = warm_up(post, net, dense=2)
-    model = gaussian_model(post.transformed(found.coordinates), found)
-    assert model.dim == 1
-    np.testing.assert_allclose(model.hessians()[:, 0, 0], found.curvature[:, 1])
-    chosen = GTBAOAB().tuned(post.transformed(found.coordinates), net, found)
-    run = accord.sample(post.transformed(found.coordinates), net, chosen, draws=500, burn_in=50, chains=4, seed=0)
+    moved = post.transformed(found.coordinates)
+    model = gaussian_model(moved, found)
+    assert model.whitened.dim == 1 and model.plain is None
+    np.testing.assert_allclose(model.whitened.hessians()[:, 0, 0], found.curvature[:, 1])
+    chosen = choose([GTBAOAB()], moved, net, found)[0].sampler
+    run = accord.sample(moved, net, chosen, draws=500, burn_in=50, chains=4, seed=0)
     assert np.isfinite(run.draws).all()
+    (trial,) = try_out(DESGLD(0.1), model, post.sizes, net, found.stiffness, 0.05)
+    assert "so many parameters" in trial.trouble
 
 
-def test_a_network_that_mixes_too_slowly_is_named():
-    post, net = unequal_curvature(1, agents=60), accord.Network.path(60)
-    found = warm_up(post, net)
-    model = gaussian_model(post.transformed(found.coordinates), found)
-    with pytest.raises(ArithmeticError, match="mixes too slowly: 16 exchanges a step"):
-        fewest_exchanges(lambda count: GTBAOAB(1.0, mix_rounds=count), model, net, most=16)
-
-
-def test_a_complete_method_is_left_as_it_is():
+def test_a_plan_ranks_methods_and_says_why(tmp_path):
     post, net = unequal_curvature(2), NETWORKS["ring"]
-    found = warm_up(post, net)
-    method = GTBAOAB(0.3, mix_rounds=2, batch_size=2)
-    assert method.tuned(post.transformed(found.coordinates), net, found) == dataclasses.replace(method)
+    methods = [DESGLD(noise="common"), GTBAOAB(), DESGLD(2.0), DESGLD(diminishing(0.1)), HubSGLD(0.01), Replicated()]
+    found = accord.plan(post, net, methods)
+    ranked = found.ranked
+    assert found.best is ranked[0] and type(found.best.sampler) is GTBAOAB
+    cost = [trial.forecast.bytes_sent for trial in ranked if found.meets(trial)]
+    assert cost == sorted(cost) and len(cost) == 2
+    trouble = [(type(trial.sampler), trial.trouble) for trial in found.trials if trial.forecast is None]
+    assert any(method is DESGLD and "schedule" in text for method, text in trouble)
+    for hub in (HubSGLD, Replicated):
+        assert any(method is hub and "not Gaussian" in text for method, text in trouble)
+    table = found.table()
+    assert len(table) == len(found.trials) and table["meets"].sum() >= 2
+    unstable = table[table["numbers"] == "step_size=2"].iloc[0]
+    assert "unstable" in unstable["trouble"] and not unstable["whitened"] and not unstable["meets"]
+    figure = found.plot().figure
+    figure.savefig(tmp_path / "plan.svg")
+    assert "posterior sd" in (tmp_path / "plan.svg").read_text()
+    cheapest = accord.plan(post, net, [GTBAOAB(), DADMMS(noise="common")], cost="rounds")
+    assert cheapest.best.forecast.rounds == min(t.forecast.rounds for t in cheapest.ranked if cheapest.meets(t))
+
+
+def test_a_complete_method_is_judged_in_the_users_coordinates():
+    post, net = unequal_curvature(2), NETWORKS["ring"]
+    (trial,) = accord.plan(post, net, [DESGLD(0.05)]).trials
+    np.testing.assert_allclose(trial.forecast.bias, law_bias(post, net, DESGLD(0.05)), rtol=1e-4)
+    assert trial.limit == pytest.approx(DESGLD(0.05).max_step(net, post.hessians()), rel=1e-5)
+
+
+def test_a_plan_that_nothing_meets_says_so():
+    found = accord.plan(unequal_curvature(2), NETWORKS["ring"], [GTBAOAB(noise="independent")])
+    assert found.trials
+    with pytest.raises(ArithmeticError, match="no method keeps every agent within 0.05"):
+        _ = found.best
+
+
+def test_a_plan_refuses_what_does_not_fit():
+    post, net = unequal_curvature(2), NETWORKS["ring"]
+    with pytest.raises(ValueError, match="tolerance"):
+        accord.plan(post, net, tolerance=0.0)
+    with pytest.raises(ValueError, match="bytes_sent"):
+        accord.plan(post, net, cost="bytes")
+    with pytest.raises(ValueError, match="connected"):
+        accord.plan(post, accord.Network.empty(AGENTS))
+    with pytest.raises(ValueError, match="5 agents"):
+        accord.plan(post, accord.Network.ring(5), [GTBAOAB()])
+
+
+def test_numbers_that_are_not_defaults_are_shown():
+    assert numbers(DADMMS(rho=0.123456, noise="common")) == "rho=0.1235"
+    assert numbers(GTBAOAB(0.5, 1.0, mix_rounds=3)) == "mix_rounds=3, step_size=0.5, friction=1"

@@ -64,3 +64,15 @@ def test_what_is_unstable_or_never_forgets_is_named():
         respond(post, net, DESGLD(Polynomial(0.1, 1.0, 0.5)))
     with pytest.raises(TypeError, match="needs a Gaussian posterior"):
         respond(accord.models.logistic_regression([(np.eye(2), np.array([0, 1]))] * 6), net, DESGLD(0.1))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_squaring_the_matrix_of_a_round_is_following_it(name, monkeypatch):
+    post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
+    monkeypatch.setattr("accord.response._FEW_ROUNDS", 10**6)
+    followed = respond(post, net, method)
+    monkeypatch.setattr("accord.response._FEW_ROUNDS", 1)
+    squared = respond(post, net, method)
+    for a, b in zip(followed[:6], squared[:6], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert abs(followed.decay - squared.decay) <= 0.15 * followed.decay + 2

@@ -7,6 +7,7 @@ from .errors import DivergenceError
 from .gaussian import Gaussian
 from .law import Law, law
 from .network import Network
+from .plan import Plan, plan
 from .posterior import Posterior
 from .run import Run
 from .sample import sample
@@ -17,6 +18,7 @@ __all__ = [
     "Gaussian",
     "Law",
     "Network",
+    "Plan",
     "Posterior",
     "Run",
     "Sampler",
@@ -27,6 +29,7 @@ __all__ = [
     "law",
     "metrics",
     "models",
+    "plan",
     "sample",
     "samplers",
     "schedules",

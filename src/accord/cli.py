@@ -1,4 +1,4 @@
-"""The command line: `accord run` and `accord demo`. It only calls the library."""
+"""The command line: `accord run`, `accord plan` and `accord demo`. It only calls the library."""
 
 from __future__ import annotations
 
@@ -106,6 +106,42 @@ def run(
         if not quiet:
             _report(drawn, job.sites)
             print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
+
+
+@app.command()
+def plan(
+    config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network]; a [method] joins the rest.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Largest error of any agent's mean and sd, in posterior standard deviations.")
+    ] = 0.05,
+    cost: Annotated[
+        str, typer.Option(help="What draws are compared by: bytes_sent, exchanges, rounds or gradient_rows.")
+    ] = "bytes_sent",
+    table: Annotated[Path | None, typer.Option(help="Write every setting that was tried to this CSV file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write bias against bytes to this file (.png, .svg, .pdf).")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No spinner and no table.")] = False,
+) -> None:
+    """Say what each method would be worth on your posterior and network, and what it would cost, before any runs."""
+    with _users_errors():
+        from . import config as configs
+        from .plan import every_method
+        from .plan import plan as planned
+
+        for path in (table, plot):
+            if path is not None and not path.parent.is_dir():
+                raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
+        post, network, sampler = configs.load_problem(config)
+        methods = every_method(post, network)
+        if sampler is not None and sampler not in methods:
+            methods.append(sampler)
+        found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
+        if not quiet:
+            Console().print(f"{post!r} on {network!r}", highlight=False)
+            Console().print(found)
+        if table is not None:
+            found.table().to_csv(table, index=False)
+        if plot is not None:
+            found.plot().figure.savefig(plot)  # type: ignore[union-attr]
 
 
 @app.command()

@@ -32,8 +32,8 @@ MODELS: dict[str, Callable[..., Posterior]] = {
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
-SECTIONS = ("data", "model", "network", "method", "run")
-OPTIONAL_SECTIONS = ("silo",)
+SECTIONS = ("data", "model", "network", "run")
+OPTIONAL_SECTIONS = ("method", "silo")
 RUN_OPTIONS = (
     "draws",
     "burn_in",
@@ -107,19 +107,7 @@ def load(
         The file is no TOML, lacks a section or key, or holds an unknown name (the nearest right one is said).
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no such config file: {path}")
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from error
-    _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
-    method = document.get("method")
-    one_shot = isinstance(method, dict) and method.get("name") in list(ONE_SHOT)
-    for section in SECTIONS:
-        # draws of shards that are combined once need no network
-        if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
-            raise ValueError(f"{path} must have a [{section}] section")
+    document, one_shot = _read_document(path, SECTIONS)
     run = dict(document["run"])
     if engine is not None:
         run["engine"] = engine
@@ -141,14 +129,57 @@ def load(
     return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run)
 
 
+def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
+    """Read what `accord plan` needs of a TOML file: the posterior, the network and the method if one is named.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `load` does; or the method combines draws of shards, so that nothing runs on a network.
+    """
+    path = Path(path)
+    document, one_shot = _read_document(path, SECTIONS[:3])
+    if one_shot:
+        raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
+    table = _read_table(dict(document["data"]), path.parent)
+    posterior = _build_model(dict(document["model"]), table, path.parent)
+    return posterior, _build_network(dict(document["network"]), posterior.num_agents), _named_method(document)
+
+
+def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], bool]:
+    """The file's sections, and whether its method combines draws of shards."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no such config file: {path}")
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+    _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
+    method = document.get("method", {})
+    if not isinstance(method, dict):
+        raise ValueError(f"[method] must be a section, found {method!r}")
+    one_shot = method.get("name") in list(ONE_SHOT)
+    for section in needed:
+        # draws of shards that are combined once need no network
+        if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
+            raise ValueError(f"{path} must have a [{section}] section")
+    return document, one_shot
+
+
+def _named_method(document: dict[str, Any]) -> Sampler | None:
+    """The method of [method]; None where there is no such section, so that a plan chooses one."""
+    return _build_method(dict(document["method"])) if "method" in document else None
+
+
 def _over_network(
     posterior: Posterior, document: dict[str, Any], run: dict[str, Any]
 ) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
-    sampler = _build_method(dict(document["method"]))
+    sampler = _named_method(document)
     if run.get("engine") == "silo" and "silo" in document:
         run = {**run, "engine": _build_silo(document["silo"])}
-    title = f"{posterior!r} on {network!r} by {type(sampler).__name__}"
+    name = "the method that a plan chooses" if sampler is None else type(sampler).__name__
+    title = f"{posterior!r} on {network!r} by {name}"
     return title, partial(sample, posterior, network, sampler, **run)
 
 
@@ -174,9 +205,9 @@ def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any
 
 def _check_options(run: dict[str, Any]) -> None:
     """Refuse bad options before any data is read; `sample` checks them again for callers from Python."""
-    known = inspect.signature(sample).parameters
     for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
-        whole_number(f"{name} in [run]", run.get(name, known[name].default), least)
+        if name in run:
+            whole_number(f"{name} in [run]", run[name], least)
     if not isinstance(run.get("whiten", False), bool):
         raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
 

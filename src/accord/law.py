@@ -23,11 +23,11 @@ from jaxtyping import Float
 
 from .checks import whole_number
 from .engines.rounds import build_problem, everywhere, initial_state, network_round, positions, silence
+from .fit import check_complete, check_fit, check_rows
 from .gaussian import Gaussian
 from .initial import starting_law
 from .network import Network
 from .posterior import Posterior
-from .sample import check_fit, check_rows
 from .sampler import Sampler
 
 # Columns of a Jacobian computed at once: bounds memory, not the result.
@@ -289,6 +289,7 @@ def affine_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
     check_fit(post, net, sampler)
     check_rows(post, sampler)
     sampler = sampler.resolved(post, net)
+    check_complete(sampler)
     if sampler.randomness(post.dim).key or "visitor" in sampler.receives:
         raise TypeError(
             f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "

@@ -138,6 +138,12 @@ def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_
     return scipy.sparse.csr_array(present)
 
 
+def even_step(network: Network) -> float:
+    """The consensus step 1 / lambda_max(L), half of its bound: no eigenvalue of I - beta L is below 0."""
+    _, largest = network.laplacian_extremes()
+    return 1.0 / largest if largest > 0 else 1.0
+
+
 def consensus_weights(network: Network, name: str, step: Step) -> scipy.sparse.csr_array:
     """W = I - step L at round 0 of a consensus step along the edges.
 

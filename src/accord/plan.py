@@ -1,99 +1,429 @@
-"""What to expect of a method before it runs, from its exact law on the posterior's Gaussian approximation."""
+"""What each method would be worth on a posterior and a network, and which to take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from rich.table import Table
 
-from . import models
+from . import samplers
+from .checks import positive
+from .errors import unknown_name_error
+from .fit import check_fit
+from .forecast import SHARE, Forecast, Model, forecast, gaussian_model
 from .network import Network
-from .posterior import Posterior, Potential, Shard
-from .response import Response, respond
+from .posterior import Posterior
+from .progress import waiting
+from .response import SlowError, stationary_sampler
+from .run import human_bytes
 from .sampler import Sampler
-from .warmup import Warmup
+from .schedules import at
+from .warmup import Warmup, warm_up
 
-# Draws that an agent's Hessian is averaged over, and parameters up to which it is looked at whole.
-_LOOKS, _DENSE = 16, 200
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
-
-def gaussian_model(post: Posterior, warmup: Warmup) -> Posterior:
-    """The Gaussian posterior that stands for another one in whitened coordinates.
-
-    Its local potentials are quadratic, with each agent's mean Hessian over draws of N(0, I) and its gradient at 0.
-    Above 200 parameters it has one parameter only, in which every agent has the largest curvature of its own.
-    """
-    if post.dim > _DENSE:
-        largest = warmup.curvature[:, 1]
-        return models.quadratic(largest[:, None, None], np.zeros((post.num_agents, 1)))
-    half = np.random.default_rng(2).standard_normal((_LOOKS // 2, post.dim))
-    hessians, gradients = post.each(_mean_hessian, np.concatenate([half, -half]))
-    # the sums vanish up to the error of warm-up, which is none of the method's
-    linear = gradients.mean(axis=0) - gradients
-    return models.quadratic(hessians, linear)
+# Largest error of an agent's mean and standard deviation that is allowed where none is given, in posterior deviations.
+TOLERANCE = 0.05
+# A setting whose bias is not below this share of the least so far gains nothing; so many in a row end a method.
+_GAIN, _PATIENCE = 0.95, 3
+# Settings are passed over while the bias to hope for is this much above what is allowed.
+_FAR = 1.5
+COSTS = ("rounds", "exchanges", "bytes_sent", "gradient_rows")
 
 
-def _mean_hessian(
-    potential: Potential, shard: Shard, z: Float[Array, "look dim"]
-) -> tuple[Float[Array, "dim dim"], Float[Array, " dim"]]:
-    zero = jnp.zeros_like(z[0])
-    if shard.quadratic is not None:
-        return potential.hessian(shard, zero), potential.gradient(shard, zero)
-    total = potential.hessian(shard, z[0])
-    for x in z[1:]:
-        total = total + potential.hessian(shard, x)
-    return total / z.shape[0], potential.gradient(shard, zero)
-
-
-def worst_bias(found: Response, post: Posterior) -> float:
-    """The largest error of any agent's mean or standard deviation, in standard deviations of a Gaussian posterior."""
-    exact = post.exact()
-    mean = np.abs(found.mean - exact.mean) / exact.sd
-    return float(max(mean.max(), np.abs(found.sd / exact.sd - 1.0).max()))
-
-
-def fewest_exchanges(
-    make: Callable[[int], Sampler], post: Posterior, network: Network, *, tolerance: float = 0.01, most: int = 256
-) -> int:
-    """The fewest exchanges a step with which every agent's bias is within a tolerance.
+class Trial(NamedTuple):
+    """One setting of a method.
 
     Parameters
     ----------
-    make
-        The method, of its `mix_rounds`.
-    post
-        A Gaussian posterior.
-    network
-        Who talks to whom.
+    label
+        The method's name, and its noise where it has a choice.
+    sampler
+        The method with all its numbers.
+    whitened
+        Whether it moves in whitened coordinates.
+    forecast
+        What to expect of it, or None.
+    trouble
+        Why there is no forecast, else empty.
+    limit
+        The largest stable step_size, NaN where every step is stable or none is known.
+    """
+
+    label: str
+    sampler: Sampler
+    whitened: bool
+    forecast: Forecast | None
+    trouble: str
+    limit: float
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to expect of each method; made by `accord.plan`.
+
+    Parameters
+    ----------
+    trials
+        Every setting that was tried, method by method, those with the cheapest draws first.
     tolerance
-        As `worst_bias` counts.
-    most
-        Exchanges that are tried.
+        Largest error of any agent's mean and standard deviation that is allowed, in posterior standard deviations.
+    cost
+        What effective draws are compared by.
+    warmup
+        What warm-up found, and what it took.
+    """
+
+    trials: tuple[Trial, ...]
+    tolerance: float
+    cost: str
+    warmup: Warmup
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The best setting of each method: those that meet the tolerance, the cheapest first; then the others."""
+        of_method: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            of_method.setdefault(trial.label, []).append(trial)
+        return sorted((min(group, key=self._rank) for group in of_method.values()), key=self._rank)
+
+    @property
+    def best(self) -> Trial:
+        """The cheapest setting that meets the tolerance.
+
+        Raises
+        ------
+        ArithmeticError
+            None does.
+        """
+        first = self.ranked[0]
+        if not self.meets(first):
+            raise ArithmeticError(
+                f"no method keeps every agent within {self.tolerance:g} posterior standard deviations at any setting "
+                "that was tried: more edges or a larger tolerance would help"
+            )
+        return first
+
+    def meets(self, trial: Trial) -> bool:
+        """Whether a trial is expected to meet the tolerance."""
+        return trial.forecast is not None and trial.forecast.meets(self.tolerance)
+
+    def why(self, trial: Trial) -> str:
+        """What speaks for a trial, in a sentence."""
+        found = trial.forecast
+        assert found is not None
+        if not self.meets(trial):
+            return (
+                f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
+                f"standard deviations: on the Gaussian approximation, which may take up {SHARE:g} of that, the nearest "
+                f"is off by {found.bias:.2g}"
+            )
+        others = {other.label for other in self.trials} - {trial.label}
+        return (
+            f"{trial.label}: predicted within {found.bias:.2g} posterior standard deviations, {found.rounds:.3g} "
+            f"rounds and {human_bytes(found.bytes_sent)} an effective draw"
+            + (f", the least of {len(others) + 1} methods" if others else "")
+        )
+
+    def _rank(self, trial: Trial) -> tuple[int, float]:
+        if trial.forecast is None:
+            return 2, np.inf
+        return (0, getattr(trial.forecast, self.cost)) if self.meets(trial) else (1, trial.forecast.bias)
+
+    def table(self) -> pd.DataFrame:
+        """One row for each setting that was tried.
+
+        Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance; the
+        largest bias of an agent and of the average (posterior standard deviations, on the Gaussian approximation);
+        burn-in (rounds); rounds, exchanges, bytes and gradient rows of the busiest agent per effective draw; the
+        stability limit of step_size; and why there is no forecast.
+        """
+        import pandas as pd
+
+        rows = []
+        for trial in self.trials:
+            found = trial.forecast
+            row = {"method": trial.label, "numbers": numbers(trial.sampler), "whitened": trial.whitened}
+            row |= {"meets": self.meets(trial)}
+            if found is not None:
+                row |= {"bias": found.bias, "average_bias": found.average_bias, "burn_in": found.burn_in}
+                row |= {cost: getattr(found, cost) for cost in COSTS}
+            rows.append({**row, "limit": trial.limit, "trouble": trial.trouble})
+        columns = ["method", "numbers", "whitened", "meets", "bias", "average_bias", "burn_in", *COSTS]
+        return pd.DataFrame(rows, columns=[*columns, "limit", "trouble"])
+
+    def __rich__(self) -> Table:
+        """The best setting of each method for a terminal."""
+        shown = Table(
+            box=None,
+            padding=(0, 1, 0, 0),
+            title=f"within {self.tolerance:g} posterior standard deviations at every agent, cheapest first",
+            caption="rounds to gradient rows: the busiest agent's, for one effective draw",
+            title_justify="left",
+            caption_justify="left",
+        )
+        shown.add_column("method", style="cyan", no_wrap=True)
+        shown.add_column("numbers", overflow="fold")
+        for heading in ("bias", "of average", "burn-in", "rounds", "exchanges", "sent", "rows", "step below"):
+            shown.add_column(heading, justify="right", no_wrap=True)
+        for trial in self.ranked:
+            found, limit = trial.forecast, "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
+            if found is None:
+                shown.add_row(trial.label, trial.trouble, *[""] * 8, style="dim")
+                continue
+            cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", f"{found.burn_in:,}", f"{found.rounds:,.3g}"]
+            cells += [f"{found.exchanges:,.3g}", human_bytes(found.bytes_sent), f"{found.gradient_rows:,.0f}", limit]
+            note = "" if self.meets(trial) else " (no setting within; the nearest)"
+            style = None if self.meets(trial) else "dim"
+            shown.add_row(trial.label, numbers(trial.sampler) + note, *cells, style=style)
+        return shown
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Largest bias of an agent against bytes per effective draw, a line for each method.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; None makes a figure.
+
+        Raises
+        ------
+        ImportError
+            Matplotlib is not installed.
+        """
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as error:
+            raise ImportError("the plot needs matplotlib: pip install 'accord[plot]'") from error
+
+        ax = plt.subplots(figsize=(8, 5), layout="constrained")[1] if ax is None else ax
+        # black and the colours of Okabe and Ito, which the colour-blind can tell apart
+        colors = ["#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"]
+        for place, name in enumerate(dict.fromkeys(trial.label for trial in self.trials)):
+            found = [t.forecast for t in self.trials if t.label == name and t.forecast is not None]
+            ax.plot(
+                [f.bytes_sent for f in found],
+                [f.bias for f in found],
+                color=colors[place % len(colors)],
+                linestyle="-" if place < len(colors) else "--",
+                marker="osD^v<>p"[place % 8],
+                markersize=4,
+                label=name,
+            )
+        ax.axhline(SHARE * self.tolerance, color="grey", linewidth=1, label="allowed")
+        ax.set(xscale="log", yscale="log", xlabel="bytes sent per effective draw (busiest agent)")
+        ax.set_ylabel("largest bias of an agent (posterior sd)")
+        ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return ax
+
+
+def numbers(sampler: Sampler) -> str:
+    """The numbers of a method that are not its defaults, as text."""
+    given = []
+    for f in fields(sampler):
+        value = getattr(sampler, f.name)
+        if f.name != "noise" and value is not None and not np.array_equal(value, _default(f)):
+            text = f"{value:.4g}" if isinstance(value, float) else str(value)
+            given.append(f"{f.name}={text}")
+    return ", ".join(given)
+
+
+def _default(f: Field) -> Any:
+    return None if f.default is MISSING else f.default
+
+
+def plan(
+    post: Posterior,
+    net: Network,
+    methods: Iterable[Sampler] | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    cost: str = "bytes_sent",
+    progress: bool | None = None,
+) -> Plan:
+    """What to expect of methods on a posterior and a network, before any of them runs.
+
+    From the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over the network finds.
+    Numbers that a method leaves out are tried from those with the cheapest draws on, until every agent's bias is
+    within a fifth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation.
+
+    Parameters
+    ----------
+    post, net
+        As in `accord.sample`.
+    methods
+        Methods, complete or not; None: all that have an exact law, with independent and with common noise. Complete
+        ones are judged in the user's coordinates, as `accord.sample` runs them.
+    tolerance
+        Largest error of any agent's mean and standard deviation, in posterior standard deviations, > 0.
+    cost
+        What effective draws are compared by: "bytes_sent" (default), "exchanges", "rounds" or "gradient_rows".
+    progress
+        Show what is being tried; None shows it on a terminal.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range, or a method that does not fit the posterior or the network.
+    ArithmeticError
+        Warm-up found no mode.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> found = accord.plan(post, accord.Network.ring(3), [accord.samplers.DADMMS(noise="common")])
+    >>> found.best.sampler.rho > 0
+    True
+    """
+    positive("tolerance", tolerance)
+    if cost not in COSTS:
+        raise unknown_name_error("cost", cost, COSTS)
+    net.require_connected()
+    methods = every_method(post, net) if methods is None else list(methods)
+    for sampler in methods:
+        check_fit(post, net, sampler)
+    with waiting("warm-up", progress):
+        warmup = warm_up(post, net)
+    model = gaussian_model(post.transformed(warmup.coordinates), warmup)
+    trials: list[Trial] = []
+    for sampler in methods:
+        with waiting(f"{label(sampler)} in prospect", progress):
+            trials += try_out(sampler, model, post.sizes, net, warmup.stiffness, tolerance)
+    return Plan(tuple(trials), tolerance, cost, warmup)
+
+
+def usual_methods(post: Posterior, net: Network) -> list[Sampler]:
+    """What is chosen from where no method is named, with common noise; the first runs on every connected network."""
+    first, *others = samplers.GTBAOAB(), samplers.GTDULA(noise="common"), samplers.DADMMS(noise="common")
+    return [first, *(other for other in others if _fits(post, net, other))]
+
+
+def _fits(post: Posterior, net: Network, sampler: Sampler) -> bool:
+    try:
+        check_fit(post, net, sampler)
+    except ValueError:
+        return False
+    return True
+
+
+def every_method(post: Posterior, net: Network) -> list[Sampler]:
+    """All methods that have an exact law and fit, without numbers, with every noise that they have a meaning for."""
+    classes = [getattr(samplers, name) for name in samplers.__all__]
+    every = [cls(noise=noise) for cls in classes if cls.planned for noise in cls.noises]
+    return [sampler for sampler in every if _fits(post, net, sampler)]
+
+
+def label(sampler: Sampler) -> str:
+    """A method's name, with its noise where it has a choice."""
+    name = type(sampler).__name__
+    return f"{name}, {sampler.noise} noise" if len(sampler.noises) > 1 else name
+
+
+def choose(
+    methods: Iterable[Sampler], post: Posterior, net: Network, warmup: Warmup, *, tolerance: float = TOLERANCE
+) -> tuple[Trial, str]:
+    """The cheapest setting of some methods that meets a tolerance, and why; what is nearest to it where none does.
+
+    Parameters
+    ----------
+    methods
+        Methods with numbers left out; one whose draws already cost more than the best one's is not looked at further.
+    post
+        The posterior in the coordinates that warm-up found.
+    net, warmup, tolerance
+        As in `plan`.
 
     Raises
     ------
     ArithmeticError
-        So many are not enough.
+        No setting is stable, or known to be.
     """
+    model, sizes = gaussian_model(post, warmup), post.sizes
+    trials: list[Trial] = []
+    most = np.inf
+    for sampler in methods:
+        for trial in try_out(sampler, model, sizes, net, warmup.stiffness, tolerance):
+            trials.append(trial)
+            if trial.forecast is None:
+                continue
+            if trial.forecast.bytes_sent >= most:
+                break
+            if trial.forecast.meets(tolerance):
+                most = trial.forecast.bytes_sent
+    found = Plan(tuple(trials), tolerance, COSTS[2], warmup)
+    first, *others = found.ranked
+    if first.forecast is None:
+        raise ArithmeticError(f"no setting of {first.label} was found to serve: {trials[-1].trouble}")
+    return first, found.why(first)
 
-    def serves(count: int) -> bool:
+
+def try_out(
+    sampler: Sampler, model: Model, sizes: np.ndarray, network: Network, stiffness: float, tolerance: float
+) -> Iterator[Trial]:
+    """The settings of a method, from those with the cheapest draws to the first that meets the tolerance."""
+    whitened = not sampler.is_complete()
+    idle, least, passed_over = 0, np.inf, list[Sampler]()
+    # Langevin steps and biases of the forecasts so far
+    known: list[tuple[float, float]] = []
+    for setting in sampler.settings(network, stiffness):
         try:
-            return worst_bias(respond(post, network, make(count)), post) <= tolerance
-        except ArithmeticError:
-            # unstable
-            return False
+            if _hoped(known, _langevin_step(setting, model, network)) > _FAR * SHARE * tolerance:
+                passed_over.append(setting)
+                continue
+            trial = _trial(setting, whitened, model, sizes, network)
+        except SlowError as error:
+            # those that follow forget still more slowly
+            yield Trial(label(setting), setting, whitened, None, str(error), np.nan)
+            return
+        yield trial
+        if trial.forecast is None:
+            continue
+        bias = trial.forecast.bias
+        idle, least = (0 if bias < _GAIN * least else idle + 1), min(least, bias)
+        known.append((_langevin_step(setting, model, network), bias))
+        if trial.forecast.meets(tolerance) or idle == _PATIENCE:
+            break
+    while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):
+        trial = _trial(passed_over.pop(), whitened, model, sizes, network)
+        yield trial
 
-    too_few, enough = 0, 1
-    while not serves(enough):
-        if enough >= most:
-            raise ArithmeticError(
-                f"{network!r} mixes too slowly: {most} exchanges a step do not bring every agent within {tolerance:g} "
-                "standard deviations of the posterior; a smaller step_size or more edges would"
-            )
-        too_few, enough = enough, min(2 * enough, most)
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if serves(middle) else (middle, enough)
-    return enough
+
+def _trial(sampler: Sampler, whitened: bool, model: Model, sizes: np.ndarray, network: Network) -> Trial:
+    """One setting in prospect; `SlowError` where it forgets too slowly."""
+    post = model.whitened if whitened else model.plain
+    none = Trial(label(sampler), sampler, whitened, None, "", np.nan)
+    if post is None:
+        return none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
+    try:
+        stationary = stationary_sampler(post, network, sampler.modelled())
+    except (TypeError, ValueError) as error:
+        return none._replace(trouble=str(error))
+    bound = stationary.max_step(network, post.hessians())
+    limit = np.nan if bound is None else float(bound)
+    try:
+        found = forecast(post, sizes, network, sampler)
+    except SlowError:
+        raise
+    except ArithmeticError as error:
+        return none._replace(trouble=str(error), limit=limit)
+    return none._replace(forecast=found, limit=limit)
+
+
+def _langevin_step(sampler: Sampler, model: Model, network: Network) -> float:
+    step = sampler.resolved(model.whitened, network).langevin_step(network)
+    return np.nan if step is None else float(at(step, 0))
+
+
+def _hoped(known: list[tuple[float, float]], step: float) -> float:
+    """The bias at a smaller Langevin step at best: it falls as it just did, or in proportion."""
+    if len(known) < 2 or not step < known[-1][0] < known[-2][0]:
+        return 0.0
+    (before, larger), (last, bias) = known[-2:]
+    order = max(1.0, float(np.log(larger / bias) / np.log(before / last)))
+    return bias * (step / last) ** order

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,28 @@ from .engines.mesh import MeshEngine
 from .engines.silo.engine import Silo
 from .errors import DivergenceError, unknown_name_error
 from .fingerprint import fingerprint
+from .fit import bound_is_cheap, check_complete, check_fit, check_rows, check_step
+from .forecast import Forecast
 from .initial import starting_law
 from .journal import Journal
 from .network import Network
+from .plan import TOLERANCE, choose, usual_methods
 from .posterior import Posterior
 from .processes import interruptions
 from .progress import ProgressBar
 from .run import Run
 from .sampler import Sampler
-from .samplers.gt_baoab import GTBAOAB
 from .schedules import at
 from .tape import Tape
-from .warmup import warm_up
+from .warmup import Warmup, warm_up
 
 ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine, "silo": Silo()}
 
+# Rounds of burn-in where nothing is known; draws that are worth one where thinning is left out, as far as a Gaussian
+# tells: a skewed posterior remembers some three times as long.
+_BURN_IN, _WORTH = 500, 3
 # Seconds of one chunk of rounds: how often progress is shown and Ctrl-C is heard.
 _CHUNK_SECONDS = 0.5
-# The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
-# stopped when it does.
-_BOUND_SIZE = 20_000
-_DENSE_BOUND_SIZE = 2_000
 
 
 def sample(
@@ -48,8 +50,8 @@ def sample(
     sampler: Sampler | None = None,
     *,
     draws: int = 1000,
-    burn_in: int = 500,
-    thin: int = 1,
+    burn_in: int | None = None,
+    thin: int | None = None,
     chains: int = 4,
     seed: int = 0,
     init: Any = None,
@@ -69,9 +71,13 @@ def sample(
     net
         Who talks to whom; as many agents as shards.
     sampler
-        The method with its numbers, from `accord.samplers`; None is `GTBAOAB()`, which chooses its own.
+        The method with its numbers, from `accord.samplers`. Numbers that it leaves out, and the method itself where it
+        is None, are those of a plan (`accord.plan`) whose draws cost the fewest bytes while every agent's means and
+        standard deviations are within 0.05 posterior standard deviations; `run.settings["chosen"]` says why.
     draws, burn_in, thin
-        Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1.
+        Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1. None takes 500 rounds of
+        burn-in and every round after, or, with a plan, the rounds in which it expects the start to be forgotten thrice
+        and at most three draws to be worth one.
     chains
         Independent chains.
     seed
@@ -90,7 +96,7 @@ def sample(
         Let the method move in coordinates in which the posterior is about standard normal, which the agents find
         first, over the same network (`accord.warmup.warm_up`); its steps are then in posterior standard deviations.
         Draws are in the user's coordinates all the same. What it took is part of the run's traffic. None does so where
-        the method has numbers left out that are chosen there.
+        numbers were left out, which are chosen there.
     progress
         Show a progress bar; None shows it on a terminal.
     checkpoint
@@ -116,34 +122,38 @@ def sample(
     DivergenceError
         A chain became non-finite; its `run` holds what was drawn before.
     """
-    draws, burn_in = whole_number("draws", draws, 1), whole_number("burn_in", burn_in, 0)
-    thin, chains = whole_number("thin", thin, 1), whole_number("chains", chains, 1)
+    draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
+    burn_in = None if burn_in is None else whole_number("burn_in", burn_in, 0)
+    thin = None if thin is None else whole_number("thin", thin, 1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     builder = _builder(engine)
-    sampler = GTBAOAB() if sampler is None else sampler
-    check_fit(post, net, sampler)
-    whiten = not sampler.is_complete() if whiten is None else whiten
+    methods = usual_methods(post, net) if sampler is None else [sampler]
+    check_fit(post, net, methods[0])
+    whiten = not methods[0].is_complete() if whiten is None else whiten
     kept = _kept_agents(keep, net.num_agents)
     _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
     settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
-    common = fingerprint(post, net, sampler, **settings)
+    common = fingerprint(post, net, methods[0], named=sampler is not None, **settings)
     with builder.placed(post) as placed:
-        check_rows(placed, sampler)
+        check_rows(placed, methods[0])
         warmup = warm_up(placed, net) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
-            sampler = sampler.tuned(placed, net, warmup)
+        sampler, foreseen, why = _chosen(methods, placed, net, warmup)
         means, factors = _start_positions(init, placed, chains, seed)
         sampler = sampler.resolved(placed, net)
+        check_complete(sampler)
         check_step(placed, net, sampler)
+        burn_in = _burn_in(foreseen, sampler) if burn_in is None else burn_in
+        thin = (1 if foreseen is None else ceil(foreseen.rounds / _WORTH)) if thin is None else thin
         if burn_in < sampler.least_burn_in():
             raise ValueError(
                 f"burn_in must be at least {sampler.least_burn_in()}, the rounds in which {type(sampler).__name__} "
                 f"adapts and whose states are not draws; found {burn_in}"
             )
         machine = builder.build(placed, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
-        tape = Tape(placed, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed, warmup)
+        tape = Tape(placed, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed, warmup, why)
         journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
         name = type(sampler).__name__
         with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
@@ -161,6 +171,23 @@ def sample(
     return run
 
 
+def _chosen(
+    methods: list[Sampler], placed: Posterior, net: Network, warmup: Warmup | None
+) -> tuple[Sampler, Forecast | None, str]:
+    """The method to run, what is expected of it where that was asked, and why it is chosen."""
+    if warmup is None or methods[0].is_complete():
+        return methods[0], None, ""
+    trial, why = choose(methods, placed, net, warmup)
+    assert trial.forecast is not None
+    if not trial.forecast.meets(TOLERANCE):
+        warnings.warn(why, stacklevel=3)
+    return trial.sampler, trial.forecast, why
+
+
+def _burn_in(foreseen: Forecast | None, sampler: Sampler) -> int:
+    return max(sampler.least_burn_in(), _BURN_IN if foreseen is None else 3 * foreseen.burn_in)
+
+
 def _builder(engine: str | Builder) -> Builder:
     if not isinstance(engine, str):
         if not callable(getattr(engine, "build", None)):
@@ -173,48 +200,6 @@ def _builder(engine: str | Builder) -> Builder:
 
 def _engine_name(engine: str | Builder) -> str:
     return engine if isinstance(engine, str) else type(engine).__name__.lower()
-
-
-def check_fit(post: Posterior, net: Network, sampler: Sampler) -> None:
-    """Raise one clear `ValueError` where posterior, network and method do not fit one another."""
-    if not isinstance(sampler, Sampler):
-        raise TypeError(f"sampler must be a method from accord.samplers, such as DESGLD(0.01), found {sampler!r}")
-    if net.num_agents != post.num_agents:
-        raise ValueError(f"the network has {net.num_agents} agents but the posterior has {post.num_agents} shards")
-    sampler.check_network(net)
-
-
-def check_rows(post: Posterior, sampler: Sampler) -> None:
-    """Raise `ValueError` where the agents' data does not allow the method's minibatches."""
-    rows = sampler.rows_per_gradient()
-    if rows is not None and not post.splits:
-        raise ValueError("batch_size needs a log_likelihood that returns one number a row; this one returns a scalar")
-    if rows is not None and rows > post.sizes.min():
-        agent = int(post.sizes.argmin())
-        raise ValueError(
-            f"batch_size must be at most the smallest shard, {post.sizes[agent]} rows of agent {agent}; found {rows}"
-        )
-
-
-def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
-    """Raise `ValueError` where the step is known to be unstable: constant steps on Gaussian posteriors.
-
-    Hessians do not travel for it: a posterior that is held elsewhere is not checked.
-    """
-    if not post.quadratic or not sampler.is_constant() or not _bound_is_cheap(post, sampler):
-        return
-    bound, step = sampler.max_step(net, post.hessians()), getattr(sampler, "step_size", None)
-    if bound is not None and step is not None and not step < bound:
-        raise ValueError(
-            f"step_size {step:.6g} is not below {bound:.6g}, the stability bound of {type(sampler).__name__} "
-            "on this posterior and network"
-        )
-
-
-def _bound_is_cheap(post: Posterior, sampler: Sampler) -> bool:
-    # several exchanges fill the matrix that the bound factors
-    limit = _BOUND_SIZE if sampler.exchanges_per_round() == 1 else _DENSE_BOUND_SIZE
-    return not post.is_held_elsewhere and post.num_agents * post.dim <= limit
 
 
 def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:
@@ -333,7 +318,7 @@ def _remedy(tape: Tape, last: int) -> str:
     """What to say of a diverged run: the step's bound where one is known."""
     sampler, step = tape.sampler, getattr(tape.sampler, "step_size", None)
     bound = None
-    if _bound_is_cheap(tape.post, sampler):
+    if bound_is_cheap(tape.post, sampler):
         try:
             bound = sampler.max_step(tape.net, tape.post.hessians())
         except (ArithmeticError, ValueError):

@@ -15,8 +15,8 @@ differentiates these very functions to get a method's exact mean and covariance.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import jax
@@ -32,7 +32,6 @@ from .schedules import as_step
 
 if TYPE_CHECKING:
     from .network import Network
-    from .warmup import Warmup
 
 
 class Prepared(NamedTuple):
@@ -154,6 +153,10 @@ class Inbox(NamedTuple):
         return content
 
 
+# Langevin steps that a plan tries, each half of the one before.
+_HALVINGS = 12
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampler(abc.ABC):
     """Base of all methods; see the module's text for the protocol.
@@ -185,6 +188,8 @@ class Sampler(abc.ABC):
     noises: ClassVar[tuple[str, ...]] = ("independent", "common")
     # Whether the method solves proximal problems, for which quadratic shards carry their eigenvectors.
     proximal: ClassVar[bool] = False
+    # Numbers that may be left out, None, until a plan chooses them.
+    planned: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -194,9 +199,10 @@ class Sampler(abc.ABC):
             raise ValueError(f"noise must be {allowed} in {type(self).__name__}, found {self.noise!r}")
 
     def _check_steps(self, *names: str) -> None:
-        """Check the named steps and make schedules part of the pytree."""
+        """Check the named steps and make schedules part of the pytree; those left out stay so."""
         for name in names:
-            object.__setattr__(self, name, as_step(name, getattr(self, name)))
+            if getattr(self, name) is not None or name not in self.planned:
+                object.__setattr__(self, name, as_step(name, getattr(self, name)))
 
     @abc.abstractmethod
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> Any:
@@ -239,15 +245,29 @@ class Sampler(abc.ABC):
         return self
 
     def is_complete(self) -> bool:
-        """Whether no number was left out that is chosen in whitened coordinates, by `tuned`."""
-        return True
+        """Whether no number was left out that a plan chooses."""
+        return all(getattr(self, name) is not None for name in self.planned)
 
-    def tuned(self, post: Posterior, network: Network, warmup: Warmup) -> Self:
-        """The method with the numbers that were left out chosen for a posterior in whitened coordinates.
+    def settings(self, network: Network, stiffness: float) -> Iterator[Self]:
+        """The method with the numbers that were left out filled in, from those with the cheapest draws on.
 
-        Raises `ArithmeticError` where no numbers serve.
+        They are for whitened coordinates, in which the Hessian of F is about the identity on average and at a typical
+        draw has the largest eigenvalue `stiffness`. A method without such numbers is its own only setting.
         """
+        before = None
+        for halvings in range(_HALVINGS):
+            setting = self.filled(2.0**-halvings / stiffness, network)
+            if setting != before:
+                yield setting
+            before = setting
+
+    def filled(self, step: float, network: Network) -> Self:
+        """The method with the numbers that were left out filled in, so that `langevin_step` is about `step`."""
         return self
+
+    def modelled(self) -> Self:
+        """The method whose law on a Gaussian posterior stands for this one's: the same without minibatches."""
+        return self if self.rows_per_gradient() is None else replace(self, batch_size=None)  # type: ignore[call-arg]
 
     def prepare(self, post: Posterior, network: Network) -> Prepared:
         """What agents need to know before round 0, as arrays of NumPy.

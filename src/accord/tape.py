@@ -30,6 +30,8 @@ class Tape:
     thin: int
     seed: int
     warmup: Warmup | None = None
+    # why the method and its numbers were chosen, where they were
+    chosen: str = ""
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
@@ -89,6 +91,7 @@ class Tape:
                 "burn_in": self.burn_in,
                 "thin": self.thin,
                 "seed": self.seed,
+                **({"chosen": self.chosen} if self.chosen else {}),
             },
         )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +46,8 @@ class DADMMS(Sampler):
     Parameters
     ----------
     rho
-        Penalty > 0, a number or a schedule of the round; large is accurate and slow.
+        Penalty > 0, a number or a schedule of the round; large is accurate and slow. None: chosen by a plan, in
+        whitened coordinates.
     calibration
         "calibrated" (default) or "published": the scale of the noise.
     tolerance
@@ -69,12 +71,13 @@ class DADMMS(Sampler):
     (2, 10, 3, 1)
     """
 
-    rho: Step
+    rho: Step = None  # type: ignore[assignment]
     calibration: str = static(default="calibrated")
     tolerance: float = static(default=1e-3)
 
     receives: ClassVar[tuple[str, ...]] = ("neighbour_sum",)
     proximal: ClassVar[bool] = True
+    planned: ClassVar[tuple[str, ...]] = ("rho",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +90,9 @@ class DADMMS(Sampler):
         if network.num_agents == 1 or network.is_empty:
             raise ValueError("D-ADMMS needs a neighbour for every agent: its proximal step is tied to the edges")
         super().check_network(network)
+
+    def filled(self, step: float, network: Network) -> Self:
+        return replace(self, rho=1.0 / (2.0 * step * float(network.degrees.sum()))) if self.rho is None else self
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DADMMSState:
         counted = None if agent.shard.quadratic is not None else jnp.int32(0)

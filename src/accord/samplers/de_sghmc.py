@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -41,9 +42,9 @@ class DESGHMC(MixingSampler):
     Parameters
     ----------
     step_size
-        eta > 0, a number or a schedule of the round.
+        eta > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
     friction
-        gamma > 0, in units of 1 / step_size.
+        gamma > 0, in units of 1 / step_size; None: 2 / sqrt(N), critical damping in whitened coordinates.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
@@ -64,18 +65,29 @@ class DESGHMC(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step
-    friction: float
+    step_size: Step = None  # type: ignore[assignment]
+    friction: float = None  # type: ignore[assignment]
     mixing: Any = static(default="metropolis")
+
+    planned: ClassVar[tuple[str, ...]] = ("step_size", "friction")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("step_size")
-        positive("friction", self.friction)
-        first = float(at(self.step_size, 0))
-        if not first * self.friction < 2:
-            raise ValueError(f"step_size * friction must be < 2, found {first * self.friction:.4g}")
+        if self.friction is not None:
+            positive("friction", self.friction)
+        if self.is_complete():
+            product = float(at(self.step_size, 0)) * self.friction
+            if not product < 2:
+                raise ValueError(f"step_size * friction must be < 2, found {product:.4g}")
         object.__setattr__(self, "mixing", static_mixing(self.mixing))
+
+    def filled(self, step: float, network: Network) -> Self:
+        # the average moves on F / N, whose curvature is about 1 / N
+        friction = 2.0 * network.num_agents**-0.5 if self.friction is None else self.friction
+        # step_size * friction stays at 1 at most
+        size = min(step * friction * network.num_agents, 1.0 / friction) if self.step_size is None else self.step_size
+        return replace(self, step_size=size, friction=friction)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGHMCState:
         return DESGHMCState(position, jnp.zeros_like(position))

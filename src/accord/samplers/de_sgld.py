@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -37,7 +38,7 @@ class DESGLD(MixingSampler):
     Parameters
     ----------
     step_size
-        eta > 0, a number or a schedule of the round.
+        eta > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
@@ -58,13 +59,18 @@ class DESGLD(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step = 0.009
+    step_size: Step = None  # type: ignore[assignment]
     mixing: Any = static(default="metropolis")
+
+    planned: ClassVar[tuple[str, ...]] = ("step_size",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("step_size")
         object.__setattr__(self, "mixing", static_mixing(self.mixing))
+
+    def filled(self, step: float, network: Network) -> Self:
+        return replace(self, step_size=step * network.num_agents) if self.step_size is None else self
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGLDState:
         return DESGLDState(position)

@@ -64,8 +64,9 @@ class DGLMC(Sampler):
     Parameters
     ----------
     rho
-        Tolerances rho_i > 0, one number or one an agent; None: 1 / M_i (guideline 3.2.1), M_i the largest eigenvalue
-        of the Hessian of U_i (at the posterior's init).
+        Tolerances rho_i > 0, one number or one an agent. None: chosen by a plan, in whitened coordinates; with
+        operators, or `whiten=False`, 1 / M_i (guideline 3.2.1), M_i the largest eigenvalue of the Hessian of U_i (at
+        the posterior's init).
     step_size
         gamma_i in (0, rho_i / (1 + rho_i M_i)], one number or one an agent; None: a quarter of that bound.
     local_steps
@@ -99,6 +100,7 @@ class DGLMC(Sampler):
 
     receives: ClassVar[tuple[str, ...]] = ("total",)
     noises: ClassVar[tuple[str, ...]] = ("independent",)
+    planned: ClassVar[tuple[str, ...]] = ("rho",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +111,14 @@ class DGLMC(Sampler):
             object.__setattr__(self, "local_steps", whole_numbers("local_steps", self.local_steps, 1))
         if self.operators is not None:
             object.__setattr__(self, "operators", tuple(np.asarray(A, np.float64) for A in self.operators))
+
+    def is_complete(self) -> bool:
+        # other coordinates have other operators
+        return super().is_complete() or self.operators is not None
+
+    def filled(self, step: float, network: Network) -> Self:
+        # the local steps of the guidelines nearly forget where z_i was
+        return replace(self, rho=step * network.num_agents) if self.rho is None else self
 
     def resolved(self, post: Posterior, network: Network) -> Self:
         self._check_operators(post)

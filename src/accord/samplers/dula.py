@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..mixing import consensus_weights, identity_plus
+from ..mixing import consensus_weights, even_step, identity_plus
 from ..network import Network
 from ..pytree import pytree
 from ..sampler import Agent, Inbox, MixingSampler, Noise
@@ -37,9 +38,9 @@ class DULA(MixingSampler):
     Parameters
     ----------
     step_size
-        alpha > 0, a number or a schedule of the round.
+        alpha > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
     consensus_step
-        beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow.
+        beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow; None: half of that bound.
     batch_size, mix_rounds, temperature, noise
         As in `MixingSampler` and `Sampler`.
 
@@ -58,12 +59,21 @@ class DULA(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step
-    consensus_step: Step
+    step_size: Step = None  # type: ignore[assignment]
+    consensus_step: Step = None  # type: ignore[assignment]
+
+    planned: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("step_size", "consensus_step")
+
+    def filled(self, step: float, network: Network) -> Self:
+        return replace(
+            self,
+            step_size=step if self.step_size is None else self.step_size,
+            consensus_step=even_step(network) if self.consensus_step is None else self.consensus_step,
+        )
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DULAState:
         return DULAState(position)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +45,7 @@ class GCMC(Sampler):
     Parameters
     ----------
     rho
-        Tolerance > 0, in squared units of x.
+        Tolerance > 0, in squared units of x. None: chosen by a plan, in whitened coordinates.
     conditional
         How an agent draws z_i: "mala" (default: a few Metropolis-adjusted Langevin steps), "rejection" or "exact",
         or an instance of `accord.conditional.MALA` or `Rejection` with its numbers.
@@ -71,28 +72,38 @@ class GCMC(Sampler):
     (2, 10, 3, 1)
     """
 
-    rho: float
+    rho: float = None  # type: ignore[assignment]
     conditional: Any = "mala"
     tolerances: tuple[float, ...] = static(default=())
     rounds_per_tolerance: int = static(default=10)
 
     receives: ClassVar[tuple[str, ...]] = ("total",)
     proximal: ClassVar[bool] = True
+    planned: ClassVar[tuple[str, ...]] = ("rho",)
     noises: ClassVar[tuple[str, ...]] = ("independent",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("rho", self.rho)
+        if self.is_complete():
+            positive("rho", self.rho)
+        elif self.tolerances:
+            raise ValueError("tolerances need a rho to end above, found none")
         whole_number("rounds_per_tolerance", self.rounds_per_tolerance, 1)
         object.__setattr__(self, "conditional", as_conditional(self.conditional))
         object.__setattr__(self, "tolerances", tuple(float(t) for t in self.tolerances))
-        ladder = np.array([*self.tolerances, self.rho])
+        ladder = np.array(self.tolerances if self.rho is None else [*self.tolerances, self.rho])
         if not (np.isfinite(ladder).all() and (np.diff(ladder) < 0).all()):
             raise ValueError(
                 f"tolerances must be finite, fall, and end above rho = {self.rho}, found {self.tolerances}"
             )
         if self.temperature == 0 and not self.conditional.is_linear:
             raise ValueError(f'temperature 0 needs conditional="exact", found {self.conditional}')
+
+    def filled(self, step: float, network: Network) -> Self:
+        return replace(self, rho=step * network.num_agents) if self.rho is None else self
+
+    def modelled(self) -> Self:
+        return replace(self, conditional="exact")
 
     def prepare(self, post: Posterior, network: Network) -> Prepared:
         self.conditional.check(post)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,7 +54,8 @@ class Gibbs(Sampler):
     Parameters
     ----------
     eta
-        Variance of the ties between neighbours, > 0, in squared units of x; a number or a schedule of the round.
+        Variance of the ties between neighbours, > 0, in squared units of x; a number or a schedule of the round. None:
+        chosen by a plan, in whitened coordinates.
     conditional
         How an agent draws: "exact" (quadratic potentials), "rejection" (convex ones; few tries while
         eta < sum_j sigma_ij / (beta_i dim)), "mala" (a few Metropolis-adjusted Langevin steps), or an instance of
@@ -82,7 +84,7 @@ class Gibbs(Sampler):
     (2, 10, 3, 1)
     """
 
-    eta: Step
+    eta: Step = None  # type: ignore[assignment]
     conditional: Any = "exact"
     mixing: Any = static(default="metropolis")
     recentre: bool = static(default=False)
@@ -90,6 +92,7 @@ class Gibbs(Sampler):
     receives: ClassVar[tuple[str, ...]] = ("mix",)
     by_color: ClassVar[bool] = True
     proximal: ClassVar[bool] = True
+    planned: ClassVar[tuple[str, ...]] = ("eta",)
     noises: ClassVar[tuple[str, ...]] = ("independent",)
 
     def __post_init__(self) -> None:
@@ -102,6 +105,14 @@ class Gibbs(Sampler):
         if network.num_agents == 1 or network.is_empty:
             raise ValueError("Gibbs needs a neighbour for every agent: each draw is tied to the neighbours' values")
         super().check_network(network)
+
+    def filled(self, step: float, network: Network) -> Self:
+        if self.is_complete():
+            return self
+        return replace(self, eta=step / float(at(replace(self, eta=1.0).langevin_step(network), 0)))
+
+    def modelled(self) -> Self:
+        return replace(self, conditional="exact")
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
         weights = network.weights(self.mixing)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,13 +13,12 @@ from jaxtyping import Array, Float
 
 from ..checks import positive
 from ..network import Network
-from ..posterior import Posterior
 from ..pytree import pytree, static
 from ..sampler import Agent, Inbox, MixingSampler, Noise, static_mixing
 from ..schedules import Step, at, rescaled
 
-if TYPE_CHECKING:
-    from ..warmup import Warmup
+# Exchanges a step that are tried.
+_MOST_EXCHANGES = 256
 
 
 class GTBAOABState(NamedTuple):
@@ -61,7 +61,7 @@ class GTBAOAB(MixingSampler):
         sooner, higher makes standard deviations so; 0.4 served both on the posteriors of `benchmarks/no_knobs.py`.
     mix_rounds
         Exchanges K in one step, >= 1. None takes the fewest with which, on the posterior's Gaussian approximation,
-        every agent's means and standard deviations are within 1% of a standard deviation.
+        every agent's means and standard deviations are within a fifth of the plan's tolerance.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     noise
@@ -84,46 +84,30 @@ class GTBAOAB(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step | None = None
+    step_size: Step = None  # type: ignore[assignment]
     friction: float = 0.4
     mixing: Any = static(default="metropolis")
     noise: str = static(default="common", kw_only=True)
-    # None until `tuned`
     mix_rounds: int | None = static(default=None, kw_only=True)  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.step_size is not None:
-            self._check_steps("step_size")
+        self._check_steps("step_size")
         positive("friction", self.friction)
         object.__setattr__(self, "mixing", static_mixing(self.mixing))
 
-    def is_complete(self) -> bool:
-        return self.step_size is not None and self.mix_rounds is not None
+    planned: ClassVar[tuple[str, ...]] = ("step_size", "mix_rounds")
 
-    def tuned(self, post: Posterior, network: Network, warmup: Warmup) -> GTBAOAB:
+    def settings(self, network: Network, stiffness: float) -> Iterator[Self]:
         # At 1 / sqrt(curvature) the splitting's error is some hundredths of a standard deviation where the posterior is
         # skewed. What exceeds the mean curvature exceeds it further at some draws: it is counted twice.
-        step = (2.0 * warmup.stiffness - 1.0) ** -0.5 if self.step_size is None else self.step_size
-        if self.mix_rounds is not None:
-            return replace(self, step_size=step)
-        # imported here: a plan knows of methods
-        from ..plan import fewest_exchanges, gaussian_model
-
-        exchanges = fewest_exchanges(
-            lambda count: replace(self, step_size=float(at(step, 0)), mix_rounds=count, batch_size=None),
-            gaussian_model(post, warmup),
-            network,
-        )
-        return replace(self, step_size=step, mix_rounds=exchanges)
-
-    def resolved(self, post: Posterior, network: Network) -> GTBAOAB:
-        if not self.is_complete():
-            raise ValueError(
-                "GTBAOAB's step_size and mix_rounds are chosen in whitened coordinates: give both, or sample with "
-                "whiten=True"
-            )
-        return self
+        step = (2.0 * stiffness - 1.0) ** -0.5 if self.step_size is None else self.step_size
+        exchanges = 1 if self.mix_rounds is None else self.mix_rounds
+        while exchanges <= _MOST_EXCHANGES:
+            yield replace(self, step_size=step, mix_rounds=exchanges)
+            if self.mix_rounds is not None:
+                return
+            exchanges += 1 + exchanges // 6
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GTBAOABState:
         gradient = agent.gradient(position, noise.batch)
@@ -135,7 +119,7 @@ class GTBAOAB(MixingSampler):
     def update(self, agent: Agent, state: GTBAOABState, inbox: Inbox, noise: Noise) -> GTBAOABState:
         x, v, d = inbox.mix()
         assert noise.normal is not None
-        step, n = at(self._step, agent.round), agent.num_agents
+        step, n = at(self.step_size, agent.round), agent.num_agents
         kept = jnp.exp(-self.friction * step)
         v = v - step * n * d
         x = x + step / 2.0 * v
@@ -151,14 +135,9 @@ class GTBAOAB(MixingSampler):
     def conserved(self, agent: Agent, state: GTBAOABState) -> Float[Array, " dim"]:
         return state.tracker - state.gradient
 
-    @property
-    def _step(self) -> Step:
-        assert self.step_size is not None
-        return self.step_size
-
     def langevin_step(self, network: Network) -> Step:
         # over times longer than 1 / friction kinetic Langevin is Langevin with time slowed by the friction
-        return rescaled(self._step, 1.0 / float(self.friction))
+        return rescaled(self.step_size, 1.0 / float(self.friction))
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
         return network.weights(self.mixing)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..mixing import consensus_weights, contraction, identity_plus
+from ..mixing import consensus_weights, contraction, even_step, identity_plus
 from ..network import Network
 from ..pytree import pytree
 from ..sampler import Agent, Inbox, MixingSampler, Noise
@@ -48,9 +49,10 @@ class GTDULA(MixingSampler):
     Parameters
     ----------
     step_size
-        alpha > 0, a number or a schedule of the round.
+        alpha > 0, a number or a schedule of the round; None: chosen by a plan, in whitened coordinates.
     consensus_step, tracking_step
-        beta and gamma, between 0 and 2 / lambda_max(L), numbers or schedules that do not grow.
+        beta and gamma, between 0 and 2 / lambda_max(L), numbers or schedules that do not grow; None: half of that
+        bound.
     batch_size, mix_rounds, temperature, noise
         As in `MixingSampler` and `Sampler`.
 
@@ -69,13 +71,24 @@ class GTDULA(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step
-    consensus_step: Step
-    tracking_step: Step
+    step_size: Step = None  # type: ignore[assignment]
+    consensus_step: Step = None  # type: ignore[assignment]
+    tracking_step: Step = None  # type: ignore[assignment]
+
+    planned: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step", "tracking_step")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_steps("step_size", "consensus_step", "tracking_step")
+
+    def filled(self, step: float, network: Network) -> Self:
+        even = even_step(network)
+        return replace(
+            self,
+            step_size=step if self.step_size is None else self.step_size,
+            consensus_step=even if self.consensus_step is None else self.consensus_step,
+            tracking_step=even if self.tracking_step is None else self.tracking_step,
+        )
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GTDULAState:
         gradient = agent.gradient(position, noise.batch)
