@@ -1,9 +1,13 @@
 """What accord draws when it is given no numbers, on four data sets, beside NUTS on the pooled data and tuned DE-SGLD.
 
 Needs scikit-learn and BlackJAX (pip install 'accord[demo]'). The rows of each data set go to the agents in the order of
-its first column, so that no two agents see the same part of it. First table: every agent's errors against a long pooled
-NUTS run, with what Monte Carlo error alone may make of them. Second table: costs of one effective draw (the least over
-parameters and agents); a gradient is one of all rows together, whoever evaluates them.
+its first column, so that no two agents see the same part of it.
+
+First table: every agent's errors against a long pooled NUTS run, with what Monte Carlo error alone may make of them.
+Second: costs of one effective draw (the least over parameters and agents); a gradient is one of all rows together,
+whoever evaluates them. Third: what a plan predicts of every agent's means and standard deviations, on a ring, and how
+far that is from what is measured; the same where the posterior is replaced by the Gaussian that stands for it, which
+tells how much of the difference is the posterior's shape.
 
     python benchmarks/no_knobs.py --sets wine --networks ring
 """
@@ -20,9 +24,12 @@ from sklearn import datasets
 from sklearn.decomposition import PCA
 
 import accord
+from accord.forecast import gaussian_model
+from accord.plan import choose
 from accord.reference import nuts_chain
 from accord.response import respond
 from accord.run import human_bytes
+from accord.samplers import DADMMS, DESGLD, GTBAOAB, GTDULA
 from accord.warmup import warm_up
 
 CHAINS, SEED = 4, 0
@@ -174,6 +181,35 @@ def tuned_desgld(name):
     return costs(gradients, rounds, sent, run.seconds, ess)
 
 
+def predicted(name, draws):
+    """What is predicted of methods that are off by up to a tenth of a deviation, and how far that is from the truth."""
+    post, net = posterior(name, 10), NETWORKS["ring"]()
+    warmup = warm_up(post, net)
+    moved = post.transformed(warmup.coordinates)
+    model = gaussian_model(moved, warmup)
+    mean, sd, known = moments(nuts(name, True, REFERENCE)[0])
+    exact = model.plain.exact()
+    for method in (GTBAOAB(), *(other(noise="common") for other in (GTDULA, DADMMS, DESGLD))):
+        trial, _ = choose([method], moved, net, warmup, tolerance=0.5)
+        found = trial.forecast
+        # most draws tell something new
+        numbers = {"burn_in": 5 * found.burn_in, "thin": max(1, round(found.rounds / 2))}
+        cells = []
+        for target, centre, scale, least in (
+            (moved, mean, sd, known.min()),
+            (model.whitened, exact.mean, exact.sd, np.inf),
+        ):
+            run = accord.sample(
+                target, net, trial.sampler, draws=draws, chains=CHAINS, seed=SEED, progress=False, **numbers
+            )
+            own_mean, own_sd = (getattr(run.draws, f)(axis=(0, 1), dtype=np.float64) for f in ("mean", "std"))
+            ess, _ = least_ess(run.draws.reshape(*run.draws.shape[:2], -1))
+            off_mean = np.abs((own_mean - centre) / scale - found.mean).max()
+            off_sd = np.abs(own_sd / scale - found.sd).max()
+            cells += [off_mean, off_sd, np.sqrt(1.0 / ess + 1.0 / least)]
+        yield trial.label, np.abs(found.mean).max(), np.abs(found.sd - 1.0).max(), *cells
+
+
 REFERENCE = 20_000
 
 
@@ -181,11 +217,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--draws", type=int, default=4000)
-    parser.add_argument("--thin", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=4000, help="draws a chain; all other numbers are accord's")
     parser.add_argument("--skip-desgld", action="store_true")
+    parser.add_argument("--skip-predictions", action="store_true")
     arguments = parser.parse_args()
-    options = {"draws": arguments.draws, "thin": arguments.thin, "burn_in": 200}
+    options = {"draws": arguments.draws}
     print(f"{'data':<14} {'network':<8} {'mean error':>11} {'sd error':>9} {'MC error':>9} {'R-hat':>6} {'ESS':>6}")
     runs = {}
     for name in arguments.sets:
@@ -194,6 +230,7 @@ def main():
             runs[name, network] = run, warmup, found["ess"]
             numbers = run.settings["method"].partition("(")[2].rstrip(")").split(", ")
             chosen = ", ".join(sorted(part for part in numbers if part.startswith(("step_size", "mix_rounds"))))
+            chosen += f", thin={run.settings['thin']}, burn_in={run.settings['burn_in']}"
             print(
                 f"{name:<14} {network:<8} {found['mean']:>8.3f} sd {found['sd']:>9.3f} {found['noise']:>9.3f} "
                 f"{found['rhat']:>6.3f} {found['ess']:>6.0f}  {chosen}",
@@ -219,6 +256,19 @@ def main():
             lines.append(("tuned DE-SGLD, ring", found or ["none serves", "", "", ""]))
         for label, cells in lines:
             print(f"{name:<14} {label:<28} {cells[0]:>10} {cells[1]:>10} {cells[2]:>9} {cells[3]:>10}", flush=True)
+    if not arguments.skip_predictions:
+        print(
+            f"\n{'data':<14} {'method':<26} {'predicted':>13} {'disagreement':>13} {'MC error':>9} "
+            f"{'on the Gaussian':>16} {'MC error':>9}   worst agent's mean / sd"
+        )
+        for name in arguments.sets:
+            for label, mean, sd, *cells in predicted(name, arguments.draws // 4):
+                off, gaussian = (f"{a:.3f} / {b:.3f}" for a, b in (cells[:2], cells[3:5]))
+                print(
+                    f"{name:<14} {label:<26} {mean:.3f} / {sd:.3f} {off:>13} {cells[2]:>9.3f} {gaussian:>16} "
+                    f"{cells[5]:>9.3f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ class Trial(NamedTuple):
     Parameters
     ----------
     label
-        The method's name, and its noise where it has a choice.
+        The method's name, its noise where it has a choice, and whether it was given all its numbers.
     sampler
         The method with all its numbers.
     whitened
@@ -320,9 +320,10 @@ def every_method(post: Posterior, net: Network) -> list[Sampler]:
 
 
 def label(sampler: Sampler) -> str:
-    """A method's name, with its noise where it has a choice."""
+    """A method's name, with its noise where it has a choice, and whether all its numbers were given."""
     name = type(sampler).__name__
-    return f"{name}, {sampler.noise} noise" if len(sampler.noises) > 1 else name
+    name = f"{name}, {sampler.noise} noise" if len(sampler.noises) > 1 else name
+    return f"{name}, as given" if sampler.is_complete() else name
 
 
 def choose(
@@ -367,7 +368,7 @@ def try_out(
     sampler: Sampler, model: Model, sizes: np.ndarray, network: Network, stiffness: float, tolerance: float
 ) -> Iterator[Trial]:
     """The settings of a method, from those with the cheapest draws to the first that meets the tolerance."""
-    whitened = not sampler.is_complete()
+    name, whitened = label(sampler), not sampler.is_complete()
     idle, least, passed_over = 0, np.inf, list[Sampler]()
     # Langevin steps and biases of the forecasts so far
     known: list[tuple[float, float]] = []
@@ -376,10 +377,10 @@ def try_out(
             if _hoped(known, _langevin_step(setting, model, network)) > _FAR * SHARE * tolerance:
                 passed_over.append(setting)
                 continue
-            trial = _trial(setting, whitened, model, sizes, network)
+            trial = _trial(name, setting, whitened, model, sizes, network)
         except SlowError as error:
             # those that follow forget still more slowly
-            yield Trial(label(setting), setting, whitened, None, str(error), np.nan)
+            yield Trial(name, setting, whitened, None, str(error), np.nan)
             return
         yield trial
         if trial.forecast is None:
@@ -390,14 +391,14 @@ def try_out(
         if trial.forecast.meets(tolerance) or idle == _PATIENCE:
             break
     while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):
-        trial = _trial(passed_over.pop(), whitened, model, sizes, network)
+        trial = _trial(name, passed_over.pop(), whitened, model, sizes, network)
         yield trial
 
 
-def _trial(sampler: Sampler, whitened: bool, model: Model, sizes: np.ndarray, network: Network) -> Trial:
+def _trial(name: str, sampler: Sampler, whitened: bool, model: Model, sizes: np.ndarray, network: Network) -> Trial:
     """One setting in prospect; `SlowError` where it forgets too slowly."""
     post = model.whitened if whitened else model.plain
-    none = Trial(label(sampler), sampler, whitened, None, "", np.nan)
+    none = Trial(name, sampler, whitened, None, "", np.nan)
     if post is None:
         return none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
     try:
