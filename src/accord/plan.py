@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from . import samplers
@@ -163,24 +164,24 @@ class Plan:
             box=None,
             padding=(0, 1, 0, 0),
             title=f"within {self.tolerance:g} posterior standard deviations at every agent, cheapest first",
-            caption="rounds to gradient rows: the busiest agent's, for one effective draw",
+            caption="rounds to rows (of gradients), and bytes sent: the busiest agent's, for one effective draw",
             title_justify="left",
             caption_justify="left",
         )
-        shown.add_column("method", style="cyan", no_wrap=True)
-        shown.add_column("numbers", overflow="fold")
-        for heading in ("bias", "of average", "burn-in", "rounds", "exchanges", "sent", "rows", "step below"):
-            shown.add_column(heading, justify="right", no_wrap=True)
+        shown.add_column("method", overflow="fold", min_width=16)
+        for heading in ("bias", "average", "burn-in", "rounds", "exch.", "sent", "rows", "step <"):
+            shown.add_column(heading, justify="right", overflow="fold")
         for trial in self.ranked:
-            found, limit = trial.forecast, "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
+            found, style = trial.forecast, None if self.meets(trial) else "dim"
+            name = f"[cyan]{trial.label}[/]" if style is None else trial.label
             if found is None:
-                shown.add_row(trial.label, trial.trouble, *[""] * 8, style="dim")
+                shown.add_row(f"{name}\n{trial.trouble}", *[""] * 8, style=style)
                 continue
-            cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", f"{found.burn_in:,}", f"{found.rounds:,.3g}"]
-            cells += [f"{found.exchanges:,.3g}", human_bytes(found.bytes_sent), f"{found.gradient_rows:,.0f}", limit]
-            note = "" if self.meets(trial) else " (no setting within; the nearest)"
-            style = None if self.meets(trial) else "dim"
-            shown.add_row(trial.label, numbers(trial.sampler) + note, *cells, style=style)
+            note = "" if style is None else "\nno setting within; the nearest"
+            cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", *map(_short, (found.burn_in, found.rounds))]
+            cells += [_short(found.exchanges), human_bytes(found.bytes_sent), _short(found.gradient_rows)]
+            limit = "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
+            shown.add_row(f"{name}\n{escape(numbers(trial.sampler))}{note}", *cells, limit, style=style)
         return shown
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -220,6 +221,15 @@ class Plan:
         ax.set_ylabel("largest bias of an agent (posterior sd)")
         ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return ax
+
+
+def _short(count: float) -> str:
+    """A number with three digits: 12.3, 4.56k, 789M."""
+    for unit in ("", "k"):
+        if count < 1000:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:,.3g}M"
 
 
 def numbers(sampler: Sampler) -> str:
