@@ -85,6 +85,11 @@ class Plan:
     cost: str
     warmup: Warmup
 
+    def __repr__(self) -> str:
+        first = self.ranked[0]
+        best = f"{first.label}, {numbers(first.sampler)}" if self.meets(first) else "none meets the tolerance"
+        return f"<Plan: {len(self.trials)} settings of {len(self.ranked)} methods; best: {best}>"
+
     @property
     def ranked(self) -> list[Trial]:
         """The best setting of each method: those that meet the tolerance, the cheapest first; then the others."""
