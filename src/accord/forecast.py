@@ -16,8 +16,8 @@ from .response import respond
 from .sampler import Sampler
 from .warmup import Warmup
 
-# Draws that an agent's Hessian is averaged over, and parameters up to which it is looked at whole.
-_LOOKS, _DENSE = 16, 200
+# Draws that an agent's Hessian is averaged over.
+_LOOKS = 16
 # Of the tolerance, what the Gaussian approximation may take up: the rest is left to what the posterior is beyond it.
 SHARE = 0.2
 # Rounds after which a method counts as too slow to be followed.
@@ -32,7 +32,7 @@ class Model(NamedTuple):
     whitened
         As methods in whitened coordinates see it.
     plain
-        As the others do; None above 200 parameters, where only the largest curvatures are modelled.
+        As the others do; None where only the largest curvatures are modelled.
     """
 
     whitened: Posterior
@@ -55,7 +55,8 @@ class Forecast:
     burn_in
         Rounds until a start is forgotten.
     rounds, exchanges, bytes_sent, gradient_rows
-        Of the busiest agent per effective draw of the mean, the least over agents and parameters.
+        Of the busiest agent per effective draw of the mean, the least over agents and parameters. A proximal step and
+        a Metropolis or rejection step count as one gradient.
     """
 
     sampler: Sampler
@@ -95,8 +96,8 @@ def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
     """The Gaussian posterior that stands for another one, from what warm-up found.
 
     Its local potentials are quadratic, with each agent's mean Hessian over draws of the Gaussian nearest to the
-    posterior and its gradient at the mean. Above 200 parameters it has one parameter only, in which every agent has the
-    largest curvature of its own in whitened coordinates.
+    posterior and its gradient at the mean. Where warm-up sent no Hessians, above 200 parameters, the model has one
+    parameter only, in which every agent has the largest curvature of its own in whitened coordinates.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
     warmup
         What it found.
     """
-    if post.dim > _DENSE:
+    if warmup.coordinates.factor.ndim == 1:
         largest = warmup.curvature[:, 1]
         return Model(models.quadratic(largest[:, None, None], np.zeros((post.num_agents, 1))), None)
     half = np.random.default_rng(2).standard_normal((_LOOKS // 2, post.dim))
