@@ -331,6 +331,7 @@ def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):
     np.testing.assert_array_equal(runs[0].traffic.bytes_sent, runs[1].traffic.bytes_sent)
 
 
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_the_command_line_reads_files_at_their_sites(tmp_path):
     rng = np.random.default_rng(1)
     for agent in range(3):

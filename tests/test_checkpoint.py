@@ -257,7 +257,7 @@ checkpoint_every = 10
 """
 
 
-@pytest.mark.filterwarnings("default:interrupted")
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     np.savetxt(tmp_path / "rows.csv", rng.normal(size=(30, 3)), delimiter=",", header="a,b,y", comments="")

@@ -12,6 +12,9 @@ import accord
 from accord import config
 from accord.cli import app
 
+# what the command warns of, it prints
+pytestmark = pytest.mark.filterwarnings("default::UserWarning")
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
 
 CONFIG = """
@@ -134,9 +137,14 @@ def test_one_shot_methods_run_from_a_file_without_a_network(folder, name):
     assert result.exit_code == 1 and "unknown key of [run] 'burn_in'" in result.stderr
 
 
-def test_quiet_prints_nothing(folder):
+def test_quiet_prints_nothing_but_warnings(folder):
     result = invoke(folder, "--quiet")
-    assert (result.exit_code, result.output) == (0, "")
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("warning: ") for line in lines)
+    # each is said once, and names the sites
+    assert len(lines) == len(set(lines)) == 3
+    assert "at site-" in lines[0] and lines[1].startswith("warning: ESS is") and "disagree: site-" in lines[2]
 
 
 def test_one_file_with_a_split_rule_and_a_schedule(folder):
@@ -163,7 +171,7 @@ def test_a_model_of_ones_own(folder):
 
 def test_the_example_runs(tmp_path):
     result = CliRunner().invoke(app, ["run", str(EXAMPLE), "--output", str(tmp_path / "deep" / "results")])
-    assert result.exit_code == 0, result.output
+    assert (result.exit_code, result.stderr) == (0, "")
     table = pd.read_csv(tmp_path / "deep" / "results" / "summary.csv", index_col="parameter")
     # the data were made with recovery rising with the dose and falling with age
     assert table.loc["dose", "average 5%"] > 0 > table.loc["age", "average 95%"]

@@ -320,6 +320,7 @@ def test_every_method_is_here():
     assert sorted(METHODS) == sorted(accord.combine.__all__)
 
 
+@pytest.mark.filterwarnings("ignore:(ESS|R-hat) is")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp_path):
     power, combine, options = METHODS[method]

@@ -145,7 +145,7 @@ def test_two_processes_write_what_one_does(room, folder):
     both = start(room, folder)
     finish(both)
     assert "wrote" in both[0].stdout and "Gloo" not in both[0].stdout
-    assert (both[1].stdout, both[0].stderr, both[1].stderr) == ("", "", "")
+    assert (both[1].stdout, both[0].errors, both[1].stderr) == ("", [], "")
     alone = Started(room, folder, "--engine", "local", "--output", "local")
     finish([alone])
     # in double precision: the sums over devices are in another order

@@ -73,6 +73,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
         accord.Run.load(path)
 
 
+@pytest.mark.filterwarnings("ignore:by the method's exact law", "ignore:the agents disagree", "ignore:ESS is")
 def test_summary_puts_average_and_worst_agent_side_by_side(run):
     table = run.summary()
     assert list(table.index) == ["age", "dose"]
@@ -101,7 +102,8 @@ def test_summary_of_an_optimisers_run_has_no_diagnostics_either():
 
 def test_summary_of_tiny_runs_has_no_diagnostics():
     run = accord.sample(unequal_shards(1), NETWORKS["ring"], DESGLD(0.05), draws=2, burn_in=0, chains=1, keep="average")
-    table = run.summary()
+    with pytest.warns(UserWarning, match="2 draws a chain are too few"):
+        table = run.summary()
     assert np.isnan(table["average"]["ess"]).all()
     assert np.isnan(table["average"]["rhat"]).all()
     assert "worst agent" not in table

@@ -102,9 +102,9 @@ def run(
                 print(f"the draws before it are in {job.output / 'run.nc'}", file=sys.stderr)
             raise
         if first:
-            _write(drawn, job, config)
+            table = _write(drawn, job, config)
         if not quiet:
-            _report(drawn, job.sites)
+            _report(drawn, table)
             print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
 
 
@@ -212,25 +212,18 @@ def _is_part(job: Job, config: Path) -> bool:
     return Run.load(drawn).average.shape[1] < job.draws
 
 
-def _summary(drawn: Run, sites: tuple[str, ...]) -> pd.DataFrame:
-    """The run's summary with agents by the names of their sites."""
-    table = drawn.summary()
-    if _WORST in table:
-        table[_WORST] = [sites[int(agent)] for agent in table[_WORST]]
-    return table
-
-
-def _write(drawn: Run, job: Job, config: Path) -> None:
+def _write(drawn: Run, job: Job, config: Path) -> pd.DataFrame:
+    """Write the run's files; its summary, whose warnings are shown here."""
     drawn.save(job.output / "run.nc")
-    table = _summary(drawn, job.sites)
-    table.columns = ["worst agent" if column == _WORST else " ".join(column) for column in table.columns]
-    table.to_csv(job.output / "summary.csv", index_label="parameter")
+    summary = drawn.summary(job.sites)
+    columns = ["worst agent" if column == _WORST else " ".join(column) for column in summary.columns]
+    summary.set_axis(columns, axis=1).to_csv(job.output / "summary.csv", index_label="parameter")
     shutil.copyfile(config, job.output / "config.toml")
+    return summary
 
 
-def _report(drawn: Run, sites: tuple[str, ...]) -> None:
+def _report(drawn: Run, summary: pd.DataFrame) -> None:
     """Print the posterior, the average beside the worst agent, and what the run cost."""
-    summary = _summary(drawn, sites)
     table = Table(box=None, padding=(0, 1, 0, 0), caption=_cost(drawn), caption_justify="left")
     table.add_column("average", overflow="fold", min_width=_NAME_WIDTH)
     for block, name in summary.columns:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+    from .honesty import Examination, Findings
 
 # Attributes of the saved tree that rebuild a run; everything else of a method or network is in `settings` as text.
 _FORMAT = "accord-run-2"
@@ -62,6 +67,8 @@ class Run:
         Wall seconds of the run, compilation included.
     settings
         Text about the run: method, network, seed, burn_in, thin, ...
+    examine
+        Finds `findings` from the average's draws when they are first asked for; None: nothing but the draws is known.
     """
 
     average: np.ndarray
@@ -73,6 +80,23 @@ class Run:
     traffic: Traffic
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
+    examine: Examination | None = field(default=None, repr=False)
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What the method's law says of the draws, and their temperature; see `accord.honesty.Findings`.
+
+        Found at first use, in some seconds where the method and its numbers were given. It takes part in no traffic.
+        """
+        from .honesty import UNKNOWN
+
+        return UNKNOWN if self.examine is None else self.examine(self.average)
+
+    def __getstate__(self) -> dict[str, Any]:
+        from .honesty import recalled
+
+        # what was found travels with the run, the posterior that it was found from stays
+        return {**vars(self), "examine": partial(recalled, self.findings)}
 
     @property
     def draws(self) -> np.ndarray:
@@ -143,11 +167,16 @@ class Run:
         return xr.Dataset(arrays)
 
     def save(self, path: str | Path) -> None:
-        """Write the tree of `to_datatree` as NetCDF; an existing file is replaced only when all is written."""
+        """Write the tree of `to_datatree` as NetCDF, and with it `findings` as the group `forecast`.
+
+        An existing file is replaced only when all is written.
+        """
         path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        self.to_datatree().to_netcdf(partial, engine="h5netcdf")
-        partial.replace(path)
+        unfinished = path.with_name(path.name + ".partial")
+        tree = self.to_datatree()
+        tree["forecast"] = _as_tree(self.findings, self.names)
+        tree.to_netcdf(unfinished, engine="h5netcdf")
+        unfinished.replace(path)
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -159,6 +188,8 @@ class Run:
             The file is not a run of accord.
         """
         import xarray as xr
+
+        from .honesty import recalled
 
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             if tree.attrs.get("format") != _FORMAT:
@@ -173,6 +204,8 @@ class Run:
             posterior = tree["posterior"].to_dataset()
             agents, kept = posterior["agent"].values, _flatten(posterior, 3)
         attrs = tree.attrs
+        # runs were written without before there were forecasts
+        findings = _from_tree(tree["forecast"].to_dataset()) if "forecast" in tree.children else None
         return cls(
             average=flat,
             agents=agents,
@@ -193,24 +226,39 @@ class Run:
                     strict=True,
                 )
             ),
+            examine=None if findings is None else partial(recalled, findings),
         )
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
         """The posterior by parameter: mean, sd, 5% and 95% quantiles, bulk ESS and R-hat, of average and worst agent.
 
         The worst agent of a parameter is the kept one whose marginal lies furthest from the average's in the
         Wasserstein distance of their Gaussian approximations. Rows are parameters; columns have two levels,
         ("average" | "worst agent", statistic), and ("worst agent", "agent") names it.
+
+        Warns, with a remedy, where the method's law says that an agent's draws are off by more than 0.05 posterior
+        standard deviations, effective draws are few or chains disagree, agents are far apart, or the average's draws
+        have another temperature than the law.
+
+        Parameters
+        ----------
+        sites
+            Names of all agents, to name them by; None: their numbers.
         """
         import pandas as pd
 
+        from .honesty import complaints
+
+        for text in complaints(self, sites):
+            warnings.warn(text, stacklevel=2)
         blocks = {"average": pd.DataFrame(_statistics(self.average), index=list(self.names))}
         if self.agents.size:
             mean, sd = (getattr(np, f)(self.kept, axis=(0, 1), dtype=np.float64) for f in ("mean", "std"))
             own = [getattr(np, f)(self.average, axis=(0, 1), dtype=np.float64) for f in ("mean", "std")]
             worst = np.argmax(np.hypot(mean - own[0], sd - own[1]), axis=0)
             chosen = np.take_along_axis(self.kept, worst[None, None, None, :], axis=2)[:, :, 0]
-            table = pd.DataFrame({"agent": self.agents[worst], **_statistics(chosen)}, index=list(self.names))
+            named = self.agents[worst] if sites is None else [sites[agent] for agent in self.agents[worst]]
+            table = pd.DataFrame({"agent": named, **_statistics(chosen)}, index=list(self.names))
             blocks["worst agent"] = table
         return pd.concat(blocks, axis=1)
 
@@ -222,17 +270,9 @@ def _flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
 
 def _statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
     """Columns of the summary from draws of shape (chain, draw, dim)."""
-    from arviz_stats.base.array import array_stats
-
     draws = draws.astype(np.float64)
     low, high = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
-    ess, rhat = np.full((2, draws.shape[2]), np.nan)
-    # both need at least four draws a chain that differ, and R-hat two chains
-    varied = np.flatnonzero(np.ptp(draws, axis=1).min(axis=0) > 0)
-    if draws.shape[1] >= 4 and varied.size:
-        ess[varied] = array_stats.ess(draws[..., varied], chain_axis=0, draw_axis=1)
-        if draws.shape[0] > 1:
-            rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
+    ess, rhat = diagnostics(draws)
     return {
         "mean": draws.mean(axis=(0, 1)),
         "sd": draws.std(axis=(0, 1)),
@@ -241,6 +281,50 @@ def _statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
         "ess": ess,
         "rhat": rhat,
     }
+
+
+def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bulk ESS and R-hat by parameter, each (dim,), from draws of shape (chain, draw, dim); NaN where there is none."""
+    from arviz_stats.base.array import array_stats
+
+    draws = draws.astype(np.float64)
+    ess, rhat = np.full((2, draws.shape[2]), np.nan)
+    # both need at least four draws a chain that differ, and R-hat two chains
+    varied = np.flatnonzero(np.ptp(draws, axis=1).min(axis=0) > 0)
+    if draws.shape[1] >= 4 and varied.size:
+        # where half a chain has not moved there is nothing to divide by
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ess[varied] = array_stats.ess(draws[..., varied], chain_axis=0, draw_axis=1)
+            if draws.shape[0] > 1:
+                rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
+    return ess, rhat
+
+
+def _as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
+    import xarray as xr
+
+    arrays: dict[str, Any] = {}
+    if findings.expected is not None:
+        for name, values in findings.expected._asdict().items():
+            arrays[name] = (("agent", "parameter")[-values.ndim :], values)
+        arrays["parameter"] = list(names)
+    numbers = {"aim": findings.aim, "temperature": findings.temperature, "error": findings.error}
+    attrs = {"trouble": findings.trouble, **numbers, "agreeing": int(findings.agreeing)}
+    return xr.DataTree(xr.Dataset(arrays, attrs=attrs))
+
+
+def _from_tree(dataset: xr.Dataset) -> Findings:
+    from .honesty import Expected, Findings
+
+    attrs = dataset.attrs
+    return Findings(
+        Expected(*(dataset[name].values for name in Expected._fields)) if dataset.data_vars else None,
+        str(attrs["trouble"]),
+        float(attrs["aim"]),
+        float(attrs["temperature"]),
+        float(attrs["error"]),
+        bool(attrs["agreeing"]),
+    )
 
 
 def human_bytes(count: float) -> str:

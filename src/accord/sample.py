@@ -153,7 +153,8 @@ def sample(
                 f"adapts and whose states are not draws; found {burn_in}"
             )
         machine = builder.build(placed, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
-        tape = Tape(placed, net, sampler, machine.prepared, kept, chains, draws, burn_in, thin, seed, warmup, why)
+        lengths = (chains, draws, burn_in, thin)
+        tape = Tape(placed, net, sampler, machine.prepared, kept, *lengths, seed, warmup, why, foreseen)
         journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
         name = type(sampler).__name__
         with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:

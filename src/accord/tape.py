@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .forecast import Forecast
+from .honesty import examination
 from .network import Network
 from .posterior import Posterior
 from .run import Run, Traffic
@@ -30,8 +32,9 @@ class Tape:
     thin: int
     seed: int
     warmup: Warmup | None = None
-    # why the method and its numbers were chosen, where they were
+    # why the method and its numbers were chosen, where they were, and what is expected of them
     chosen: str = ""
+    foreseen: Forecast | None = None
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
@@ -93,6 +96,7 @@ class Tape:
                 "seed": self.seed,
                 **({"chosen": self.chosen} if self.chosen else {}),
             },
+            examine=examination(self.post, self.net, self.sampler, self.warmup, self.foreseen),
         )
 
     def _traffic(self, watched: dict[str, np.ndarray]) -> Traffic:
