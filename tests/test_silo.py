@@ -19,7 +19,10 @@ def test_inside(which):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, HERE / "silo_inside.py"]
     # Ray's processes import what the tests give them
     path = os.pathsep.join([str(HERE), *(os.environ.get("PYTHONPATH") or "").split(os.pathsep)]).rstrip(os.pathsep)
-    found = subprocess.run([*alone(), *command], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    # agents compile the same small programs in every run: where these are kept too, later runs read them
+    kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+    environment = {**os.environ, **kept, "PYTHONPATH": path}
+    found = subprocess.run([*alone(), *command], env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
 
 
