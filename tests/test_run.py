@@ -1,5 +1,7 @@
 """Runs: the tree, saving, the summary."""
 
+import dataclasses
+
 import arviz_stats
 import numpy as np
 import pytest
@@ -107,3 +109,16 @@ def test_summary_of_tiny_runs_has_no_diagnostics():
     assert np.isnan(table["average"]["ess"]).all()
     assert np.isnan(table["average"]["rhat"]).all()
     assert "worst agent" not in table
+
+
+def test_draws_are_written_before_anything_is_found_out_about_them(run, tmp_path):
+    class Stopped(Exception):
+        pass
+
+    def interrupted(average):
+        raise Stopped
+
+    run = dataclasses.replace(run, examine=interrupted)
+    with pytest.raises(Stopped):
+        run.save(tmp_path / "run.nc")
+    np.testing.assert_array_equal(accord.Run.load(tmp_path / "run.nc").draws, run.draws)

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .errors import DivergenceError
+from .errors import DivergenceError, unknown_name_error
 from .run import Run, human_bytes
 
 if TYPE_CHECKING:
@@ -117,6 +117,9 @@ def plan(
     cost: Annotated[
         str, typer.Option(help="What draws are compared by: bytes_sent, exchanges, rounds or gradient_rows.")
     ] = "bytes_sent",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Look at this method only; may be given several times.")
+    ] = None,
     table: Annotated[Path | None, typer.Option(help="Write every setting that was tried to this CSV file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write bias against bytes to this file (.png, .svg, .pdf).")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No spinner and no table.")] = False,
@@ -132,7 +135,12 @@ def plan(
                 raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
         post, network, sampler = configs.load_problem(config)
         methods = every_method(post, network)
-        if sampler is not None and sampler not in methods:
+        known = {type(method).__name__ for method in methods}
+        for name in only or ():
+            if name not in known:
+                raise unknown_name_error("method", name, known)
+        methods = [method for method in methods if not only or type(method).__name__ in only]
+        if sampler is not None and sampler.is_complete():
             methods.append(sampler)
         found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
         if not quiet:

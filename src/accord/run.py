@@ -169,14 +169,14 @@ class Run:
     def save(self, path: str | Path) -> None:
         """Write the tree of `to_datatree` as NetCDF, and with it `findings` as the group `forecast`.
 
-        An existing file is replaced only when all is written.
+        An existing file is replaced only when all is written. The draws are written before anything is found out about
+        them, which takes some seconds.
         """
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".partial")
         tree = self.to_datatree()
+        if "findings" not in vars(self):
+            _write(tree, Path(path))
         tree["forecast"] = _as_tree(self.findings, self.names)
-        tree.to_netcdf(unfinished, engine="h5netcdf")
-        unfinished.replace(path)
+        _write(tree, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Run:
@@ -298,6 +298,12 @@ def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if draws.shape[0] > 1:
                 rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
     return ess, rhat
+
+
+def _write(tree: xr.DataTree, path: Path) -> None:
+    unfinished = path.with_name(path.name + ".partial")
+    tree.to_netcdf(unfinished, engine="h5netcdf")
+    unfinished.replace(path)
 
 
 def _as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
