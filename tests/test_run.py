@@ -112,13 +112,13 @@ def test_summary_of_tiny_runs_has_no_diagnostics():
 
 
 def test_draws_are_written_before_anything_is_found_out_about_them(run, tmp_path):
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     def interrupted(average):
-        raise Stopped
+        raise StoppedError
 
     run = dataclasses.replace(run, examine=interrupted)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run.save(tmp_path / "run.nc")
     np.testing.assert_array_equal(accord.Run.load(tmp_path / "run.nc").draws, run.draws)
