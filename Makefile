@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BENCHMARKS := benchmarks/round.py benchmarks/engines.py
 
-.PHONY: demo test test-all lint bench accuracy no-knobs clean
+.PHONY: demo test test-all lint bench accuracy no-knobs splittings clean
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -32,6 +32,10 @@ accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-
 # Minutes long: what is drawn without numbers on four data sets, beside NUTS.
 no-knobs: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/no_knobs.py
+
+# Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
+splittings: $(VENV)/.installed-demo
+	$(BIN)/python benchmarks/splittings.py
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist
