@@ -1,6 +1,9 @@
-"""The tables that tests take their product of, and bounds from Monte Carlo error."""
+"""The tables that tests take their product of, which part of it is quick, and bounds from Monte Carlo error."""
+
+import itertools
 
 import numpy as np
+import pytest
 
 import accord
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
@@ -19,7 +22,6 @@ METHODS = {
 }
 MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB"]
 COMMON_NOISE_METHODS = [*MIXING_METHODS, "DADMMS"]
-HUB_METHODS = ["DGLMC", "GCMC"]
 
 AGENTS = 6
 NETWORKS = {
@@ -53,6 +55,20 @@ def unequal_curvature(dim, agents=AGENTS, seed=0):
 
 
 POSTERIORS = {"shards": unequal_shards, "curvature": unequal_curvature}
+
+
+def among(names, *quick):
+    """The names as parameters of a test, all but the quick ones slow."""
+    assert set(quick) <= set(names)
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
+def pairs(first, second, quick):
+    """All pairs of two names as parameters of a test, all but the quick ones slow."""
+    quick, product = set(quick), list(itertools.product(first, second))
+    assert quick <= set(product)
+    return [pytest.param(*pair, marks=() if pair in quick else pytest.mark.slow) for pair in product]
+
 
 # Bound on |z| over all entries of a test: with 10,000 independent entries a true law exceeds it once in 4,000 runs.
 Z_BOUND = 5.5
