@@ -1,6 +1,6 @@
 """The papers' results against exact laws: a bound is never below the truth, and where one is, that is pinned here.
 
-`pytest tests/test_theory.py -s` prints by how much, the numbers of docs/theory.md.
+`pytest tests/test_theory.py -s -m "slow or not slow"` prints by how much, the numbers of docs/theory.md.
 """
 
 import inspect
@@ -46,8 +46,14 @@ CASES = [
 ]
 
 
-def cases():
-    for net, name in CASES:
+# exact laws of all cases take a while: each of the three posteriors once is quick
+on_cases = pytest.mark.parametrize(
+    "chosen", [(CASES[0], CASES[1], CASES[3]), pytest.param(CASES, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+
+
+def cases(chosen=CASES):
+    for net, name in chosen:
         post = POSTERIORS[name]
         yield net, post, theory.constants(post)
 
@@ -109,9 +115,10 @@ def test_the_start_has_the_moments_of_its_law():
 # DE-SGLD
 
 
-def test_de_sgld_bounds_hold():
+@on_cases
+def test_de_sgld_bounds_hold(chosen):
     average, agents, consensus, gradients = [], [], [], []
-    for net, post, problem in cases():
+    for net, post, problem in cases(chosen):
         start, exact = theory.start(post, START), post.exact()
         hessians, linear = scipy.linalg.block_diag(*post.hessians()), post.gradients(np.zeros(2)).ravel()
         for fraction in (0.05, 0.95):
@@ -170,9 +177,10 @@ def test_de_sgld_lemma_6_does_not_hold_up_to_its_printed_step():
 # DE-SGHMC
 
 
-def test_de_sghmc_ranges_are_stable_and_forget_at_the_rate():
+@on_cases
+def test_de_sghmc_ranges_are_stable_and_forget_at_the_rate(chosen):
     slack, kept, stable = [], [], []
-    for net, post, problem in cases():
+    for net, post, problem in cases(chosen):
         for fraction in (0.3, 0.999):
             step = fraction * theory.de_sghmc.max_step(net, problem)
             allowed = theory.de_sghmc.friction_range(net, problem, step_size=step)
@@ -398,9 +406,9 @@ def test_dg_lmc_best_horizon_falls_with_the_square_of_rho():
 GT = theory.gt_dula
 
 
-def gt_cases():
+def gt_cases(chosen):
     """Networks, problems and steps within Condition 1: small parts of its ranges, and all of them."""
-    for net, post, problem in cases():
+    for net, post, problem in cases(chosen):
         for share in (0.05, 0.999):
             beta = share * min(1.0, 1.0 / net.laplacian_extremes()[1])
             allowed = GT.ranges(net, problem, consensus_step=beta)
@@ -440,9 +448,10 @@ def initial_error(post, start, alpha):
     return apart + alpha**2 * (np.sum(gradients**2) + spread)
 
 
-def test_gt_dula_bounds_hold_from_a_near_start():
+@on_cases
+def test_gt_dula_bounds_hold_from_a_near_start(chosen):
     biases, first, second, radii = {"B": [], "O": [], "E": []}, [], [], []
-    for net, post, problem, (alpha, beta, gamma) in gt_cases():
+    for net, post, problem, (alpha, beta, gamma) in gt_cases(chosen):
         exact = post.exact()
         start = accord.Gaussian(exact.mean, 2.0 * exact.cov)
         law = accord.law(post, net, GTDULA(alpha, beta, gamma), init=start)
@@ -472,9 +481,10 @@ def test_gt_dula_bounds_hold_from_a_near_start():
     assert max(radii) < 1
 
 
-def test_d_ula_biases_hold():
+@on_cases
+def test_d_ula_biases_hold(chosen):
     consensus, divergence, gradient = [], [], []
-    for net, post, problem, (alpha, beta, _) in gt_cases():
+    for net, post, problem, (alpha, beta, _) in gt_cases(chosen):
         found = accord.law(post, net, DULA(alpha, beta)).stationary()
         options = dict(step_size=alpha, consensus_step=beta)
         bounds = GT.untracked_biases(net, problem, **options, second_moment=second_moment(found.average))
@@ -606,9 +616,10 @@ def marginal(joint, agents, dim):
     return accord.Gaussian(joint.mean[rows], joint.cov[np.ix_(rows, rows)])
 
 
-def test_gibbs_contracts_and_is_biased_as_theorems_5_3_and_5_4_say():
+@on_cases
+def test_gibbs_contracts_and_is_biased_as_theorems_5_3_and_5_4_say(chosen):
     bias, early, late = [], [], []
-    for net, post, _ in cases():
+    for net, post, _ in cases(chosen):
         post = centred(post)
         problem, colors = theory.constants(post), net.coloring()
         for eta in (0.1, 10.0):
