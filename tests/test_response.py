@@ -1,8 +1,10 @@
 """The stationary law and the memory of draws from the answer to one shock."""
 
+import itertools
+
 import numpy as np
 import pytest
-from tables import METHODS, NETWORKS, unequal_curvature, unequal_shards
+from tables import METHODS, NETWORKS, among, pairs, unequal_curvature, unequal_shards
 
 import accord
 from accord.response import respond
@@ -10,8 +12,10 @@ from accord.samplers import DESGLD, GTBAOAB, GTDULA
 from accord.schedules import Polynomial
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("network", ["star", "irregular"])
+@pytest.mark.parametrize(
+    ("method", "network"),
+    pairs(METHODS, ["star", "irregular"], quick=zip(METHODS, itertools.cycle(["irregular", "star"]))),
+)
 def test_answers_to_shocks_sum_to_the_law(method, network):
     post, net, sampler = unequal_shards(2), NETWORKS[network], METHODS[method]()
     found, law = respond(post, net, sampler), accord.law(post, net, sampler).stationary()
@@ -22,8 +26,9 @@ def test_answers_to_shocks_sum_to_the_law(method, network):
     np.testing.assert_allclose(found.average_sd, law.average.sd, rtol=1e-6)
 
 
-@pytest.mark.parametrize("noise", ["independent", "common"])
-@pytest.mark.parametrize("rounds", [2, 5])
+@pytest.mark.parametrize(
+    ("noise", "rounds"), pairs(["independent", "common"], [2, 5], quick=[("independent", 5), ("common", 2)])
+)
 def test_several_exchanges_are_one_matrix(noise, rounds):
     post, net = unequal_curvature(2), NETWORKS["path"]
     sampler = GTBAOAB(0.05, 1.5, noise=noise, mix_rounds=rounds)
@@ -66,7 +71,7 @@ def test_what_is_unstable_or_never_forgets_is_named():
         respond(accord.models.logistic_regression([(np.eye(2), np.array([0, 1]))] * 6), net, DESGLD(0.1))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", among(METHODS, "DESGHMC", "GTDULA", "DADMMS", "DGLMC"))
 def test_squaring_the_matrix_of_a_round_is_following_it(name, monkeypatch):
     post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
     monkeypatch.setattr("accord.response._FEW_ROUNDS", 10**6)
