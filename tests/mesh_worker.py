@@ -20,6 +20,7 @@ ALL = {
     "Replicated-mala": lambda: Replicated("mala", warmup=0, step_size=0.1),
     "Gibbs-rejection": lambda: Gibbs(0.3, "rejection"),
     "GCMC-mala": lambda: GCMC(0.3, tolerances=(2.0, 1.0), rounds_per_tolerance=5),
+    "GCMC-tolerances": lambda: GCMC(0.3, "exact", tolerances=(2.0, 1.0), rounds_per_tolerance=5),
     "DGLMC-defaults": lambda: DGLMC(),
     "GTDULA-common": lambda: GTDULA(0.02, 0.15, 0.1, noise="common"),
     "GTBAOAB-whitened": lambda: GTBAOAB(0.4, 1.0, mix_rounds=3),

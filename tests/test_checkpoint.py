@@ -60,21 +60,20 @@ def assert_same(found, expected):
     assert found.settings == expected.settings
 
 
-CASES = [
-    "ring/DESGHMC",
-    "star/DADMMS",
-    "irregular/Gibbs",
-    "ring/GCMC-mala",
-    "star/HubSGLD",
-    "irregular/Replicated-mala",
-]
+QUICK = ["ring/DESGHMC", "star/DADMMS", "irregular/Gibbs", "ring/GCMC-tolerances", "irregular/Replicated-mala"]
+SLOW = ["ring/GCMC-mala", "star/HubSGLD"]
 
 
-@pytest.mark.parametrize("engine", ["local", "mesh"])
-@pytest.mark.parametrize("case", CASES)
+def resumed():
+    for case in (*QUICK, *SLOW):
+        yield pytest.param(case, "local", marks=() if case in QUICK else pytest.mark.slow)
+    # the mesh saves its arrays as the local engine does
+    for case in ("irregular/Gibbs", "ring/GCMC-mala"):
+        yield pytest.param(case, "mesh", marks=() if case in QUICK else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("case", "engine"), list(resumed()))
 def test_resumed_equals_uninterrupted(case, engine, tmp_path, monkeypatch):
-    if engine == "mesh" and case not in CASES[2:4]:
-        pytest.skip("the mesh saves its arrays as the local engine does")
     expected = draw(case, engine=engine)
     # in burn-in, at its end and among the draws, where 8 is no multiple of thin
     assert lose(monkeypatch, 2, case, folder=tmp_path, engine=engine) == [8, 16]
