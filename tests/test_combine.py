@@ -90,16 +90,26 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3])
-@pytest.mark.parametrize("name", POSTERIORS)
-@pytest.mark.parametrize("method", EXACT)
+def gaussian_shards():
+    some = {("shards", 1), ("curvature", 3)}
+    for method in EXACT:
+        for name in POSTERIORS:
+            for dim in (1, 2, 3):
+                # kernel methods take seconds a case
+                quick = method in ("consensus", "parametric") or (name, dim) in some
+                yield pytest.param(method, name, dim, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("method", "name", "dim"), list(gaussian_shards()))
 def test_gaussian_shards_are_combined_exactly(method, name, dim):
     post = POSTERIORS[name](dim)
     check(EXACT[method], post, post.exact())
 
 
 # Not on `curvature`: shards three standard deviations from the product leave the correction nothing to rest on.
-@pytest.mark.parametrize(("name", "dim"), [("shards", 1), ("shards", 2), ("even", 3)])
+@pytest.mark.parametrize(
+    ("name", "dim"), [("shards", 1), ("shards", 2), pytest.param("even", 3, marks=pytest.mark.slow)]
+)
 def test_corrected_gaussians_are_exact_where_shards_overlap(name, dim):
     post = POSTS[name](dim)
     # three dimensions need more draws to correct with
@@ -116,7 +126,8 @@ def test_gaussian_shards_are_combined_exactly_by_more_draws(method, name, dim):
 
 
 @pytest.mark.parametrize(
-    ("method", "bandwidth"), [("nonparametric", 0.3), ("nonparametric", 1.0), ("weierstrass", 0.7)]
+    ("method", "bandwidth"),
+    [pytest.param("nonparametric", 0.3, marks=pytest.mark.slow), ("nonparametric", 1.0), ("weierstrass", 0.7)],
 )
 def test_shrinkage_is_exact_at_every_bandwidth(method, bandwidth):
     post = even_shards(2)
