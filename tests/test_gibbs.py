@@ -1,11 +1,13 @@
 """Coloured Gibbs: its stationary law in closed form, its contraction, its conditionals, recentring and errors."""
 
+import itertools
+
 import networkx as nx
 import numpy as np
 import pytest
 import scipy.integrate
 import scipy.linalg
-from tables import AGENTS, NETWORKS, Z_BOUND, unequal_curvature, unequal_shards, worst_z
+from tables import AGENTS, NETWORKS, POSTERIORS, Z_BOUND, pairs, unequal_curvature, unequal_shards, worst_z
 
 import accord
 from accord.conditional import MALA, Rejection
@@ -26,10 +28,11 @@ def augmented(post, net, eta, mixing="metropolis"):
     return accord.Gaussian(cov @ linear, cov)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("posterior", [unequal_curvature, unequal_shards])
-def test_stationary_law_is_the_augmented_gaussian(posterior, network):
-    post, net = posterior(2), NETWORKS[network]
+@pytest.mark.parametrize(
+    ("network", "posterior"), pairs(NETWORKS, POSTERIORS, quick=zip(NETWORKS, itertools.cycle(POSTERIORS)))
+)
+def test_stationary_law_is_the_augmented_gaussian(network, posterior):
+    post, net = POSTERIORS[posterior](2), NETWORKS[network]
     for temperature in (1.0, 0.3):
         found = accord.law(post, net, Gibbs(0.3, temperature=temperature)).stationary().joint
         expected = augmented(post, net, 0.3)

@@ -165,7 +165,7 @@ def test_tolerances_reweight_the_particles():
 
 
 def test_tolerances_are_passed_in_the_burn_in():
-    method = GCMC(0.1, tolerances=(2.0, 0.5), rounds_per_tolerance=5)
+    method = GCMC(0.1, "exact", tolerances=(2.0, 0.5), rounds_per_tolerance=5)
     with pytest.raises(ValueError, match="burn_in must be at least 10, .* found 9"):
         accord.sample(unequal_curvature(2), STAR, method, draws=1, burn_in=9)
     run = accord.sample(unequal_curvature(2), STAR, method, draws=2, burn_in=10, chains=50)
