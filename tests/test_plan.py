@@ -1,12 +1,18 @@
 """Numbers that are left out are chosen, what is chosen serves every agent, and a plan says what to expect."""
 
+import shutil
+from pathlib import Path
+
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from tables import AGENTS, METHODS, NETWORKS, among, unequal_curvature, unequal_shards
+from typer.testing import CliRunner
 
 import accord
-from accord.forecast import forecast, gaussian_model
+from accord.cli import app
+from accord.forecast import SHARE, forecast, gaussian_model
 from accord.plan import Plan, choose, every_method, label, numbers, try_out, usual_methods
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, Gibbs, HubSGLD, Replicated
 from accord.schedules import diminishing
@@ -66,8 +72,8 @@ def test_the_first_setting_that_serves_is_found(network):
     found, _, model = prospect(unequal_curvature(3), net)
     *before, last = try_out(GTBAOAB(0.8), model, np.ones(AGENTS), net, found.stiffness, 0.05)
     assert before and last.sampler.mix_rounds > 1 and last.sampler.step_size == 0.8
-    assert last.forecast.meets(0.05) and last.forecast.bias <= 0.01
-    assert all(trial.forecast is None or trial.forecast.bias > 0.01 for trial in before)
+    assert last.forecast.meets(0.05) and last.forecast.bias <= SHARE * 0.05
+    assert all(trial.forecast is None or trial.forecast.bias > SHARE * 0.05 for trial in before)
 
 
 def candidates():
@@ -87,8 +93,8 @@ def candidates():
 def test_every_method_finds_its_own_numbers(sampler):
     post, net = unequal_curvature(2), NETWORKS["irregular"]
     found, moved, model = prospect(post, net)
-    trials = list(try_out(sampler, model, np.ones(AGENTS), net, found.stiffness, 0.5))
-    best = Plan(tuple(trials), 0.5, "bytes_sent", found).ranked[0]
+    trials = list(try_out(sampler, model, np.ones(AGENTS), net, found.stiffness, 0.1 / SHARE))
+    best = Plan(tuple(trials), 0.1 / SHARE, "bytes_sent", found).ranked[0]
     assert all(trial.whitened and trial.sampler.is_complete() for trial in trials)
     # independent noise spreads the agents of GT-BAOAB about their average at any number of exchanges
     assert (best.forecast.bias <= 0.1) is (label(sampler) != "GTBAOAB, independent noise")
@@ -162,8 +168,7 @@ def test_without_numbers_every_agent_draws_a_skewed_posterior():
     assert np.abs(run.draws.std(axis=(0, 1)) / sd - 1.0).max() < 0.03 + 0.05
 
 
-def test_many_parameters_are_modelled_by_the_largest_curvatures(monkeypatch):
-    monkeypatch.setattr("accord.forecast._DENSE", 2)
+def test_many_parameters_are_modelled_by_the_largest_curvatures():
     post, net = unequal_curvature(3), NETWORKS["ring"]
     with jax.enable_x64(True):
         found = warm_up(post, net, dense=2)
@@ -230,3 +235,40 @@ def test_a_plan_refuses_what_does_not_fit():
 def test_numbers_that_are_not_defaults_are_shown():
     assert numbers(DADMMS(rho=0.123456, noise="common")) == "rho=0.1235"
     assert numbers(GTBAOAB(0.5, 1.0, mix_rounds=3)) == "mix_rounds=3, step_size=0.5, friction=1"
+
+
+def test_the_command_line_prints_writes_and_plots_a_plan(tmp_path):
+    example = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
+    options = ["--only", "GTBAOAB", "--table", str(tmp_path / "plan.csv"), "--plot", str(tmp_path / "plan.png")]
+    result = CliRunner().invoke(app, ["plan", str(example), *options], env={"COLUMNS": "150"})
+    assert result.exit_code == 0, result.stderr
+    assert "GTBAOAB, common noise" in result.stdout and "DADMMS, common noise, as given" in result.stdout
+    table = pd.read_csv(tmp_path / "plan.csv")
+    assert set(table["method"].str.split(",").str[0]) == {"GTBAOAB", "DADMMS"}
+    assert (tmp_path / "plan.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--only", "GTBOAB"], "unknown method 'GTBOAB', did you mean 'GTBAOAB'?"),
+        (["--table", "nowhere/plan.csv"], "there is no folder nowhere to write plan.csv to"),
+        (["--cost", "byte_sent"], "unknown cost 'byte_sent', did you mean 'bytes_sent'?"),
+        (["--tolerance", "-1"], "tolerance must be"),
+    ],
+)
+def test_a_mistake_in_a_plan_is_one_line(options, complaint):
+    example = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
+    result = CliRunner().invoke(app, ["plan", str(example), *options])
+    assert result.exit_code == 1 and complaint in " ".join(result.stderr.split())
+
+
+def test_a_file_without_a_method_runs_what_a_plan_chooses(tmp_path):
+    folder = tmp_path / "hospitals"
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "hospitals", folder)
+    config = folder / "config.toml"
+    text = config.read_text()
+    config.write_text(text[: text.index("[method]")] + '[run]\ndraws = 400\noutput = "out"\n')
+    result = CliRunner().invoke(app, ["run", str(config), "--quiet"])
+    assert result.exit_code == 0, result.stderr
+    assert "GTBAOAB" in accord.Run.load(folder / "out" / "run.nc").settings["chosen"]

@@ -19,7 +19,7 @@ from .warmup import Warmup
 # Draws that an agent's Hessian is averaged over.
 _LOOKS = 16
 # Of the tolerance, what the Gaussian approximation may take up: the rest is left to what the posterior is beyond it.
-SHARE = 0.2
+SHARE = 0.1
 # Rounds after which a method counts as too slow to be followed.
 _MOST_ROUNDS = 500_000
 
@@ -83,7 +83,7 @@ class Forecast:
     def meets(self, tolerance: float) -> bool:
         """Whether every agent's draws stay within a tolerance.
 
-        A fifth of it is allowed on the Gaussian approximation; the rest is left to what the posterior is beyond that.
+        A tenth of it is allowed on the Gaussian approximation; the rest is left to what the posterior is beyond that.
         """
         return self.bias <= SHARE * tolerance
 

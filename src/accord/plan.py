@@ -265,7 +265,7 @@ def plan(
 
     From the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over the network finds.
     Numbers that a method leaves out are tried from those with the cheapest draws on, until every agent's bias is
-    within a fifth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation.
+    within a tenth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation.
 
     Parameters
     ----------

@@ -154,7 +154,7 @@ class Inbox(NamedTuple):
 
 
 # Langevin steps that a plan tries, each half of the one before.
-_HALVINGS = 12
+_HALVINGS = 16
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ class GTBAOAB(MixingSampler):
         sooner, higher makes standard deviations so; 0.4 served both on the posteriors of `benchmarks/no_knobs.py`.
     mix_rounds
         Exchanges K in one step, >= 1. None takes the fewest with which, on the posterior's Gaussian approximation,
-        every agent's means and standard deviations are within a fifth of the plan's tolerance.
+        every agent's means and standard deviations are within a tenth of the plan's tolerance.
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     noise
