@@ -56,7 +56,7 @@ COLORED = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in ("circle-7", "circle-63", "random-1") else pytest.mark.slow) for n in COLORED],
+    [pytest.param(n, marks=() if n in ("circle-7", "random-1") else pytest.mark.slow) for n in COLORED],
 )
 def test_every_proper_colouring_has_the_same_stationary_law(name, monkeypatch):
     net = COLORED[name]
@@ -189,7 +189,7 @@ def test_conditionals_at_another_temperature():
         assert worst_z(run.draws[:, 0], expected) < Z_BOUND
 
 
-@pytest.mark.parametrize("conditional", ["rejection", "mala"])
+@pytest.mark.parametrize("conditional", ["rejection", pytest.param("mala", marks=pytest.mark.slow)])
 def test_power_potentials_against_quadrature(conditional):
     # |x - c|^1.5 has no bounded curvature; two agents' joint law on a grid
     centers, eta = np.array([0.0, 1.0]), 0.4

@@ -138,7 +138,7 @@ def test_the_hub_makes_the_stated_langevin_steps(method):
     assert 1.0 - radius == pytest.approx(method.langevin_step(STAR) * AGENTS * eps, rel=1e-3)
 
 
-@pytest.mark.parametrize("conditional", ["rejection", MALA(steps=4)])
+@pytest.mark.parametrize("conditional", ["rejection", pytest.param(MALA(steps=4), marks=pytest.mark.slow)])
 def test_gcmc_conditionals_keep_the_stationary_law(conditional):
     post = unequal_shards(2)
     run = accord.sample(post, STAR, GCMC(0.5, conditional), draws=1, burn_in=59, chains=5000, seed=2)
