@@ -189,7 +189,7 @@ def test_a_plan_ranks_methods_and_says_why(tmp_path):
     found = accord.plan(post, net, methods)
     ranked = found.ranked
     assert found.best is ranked[0] and type(found.best.sampler) is GTBAOAB
-    cost = [trial.forecast.bytes_sent for trial in ranked if found.meets(trial)]
+    cost = [trial.forecast.exchanges for trial in ranked if found.meets(trial)]
     assert cost == sorted(cost) and len(cost) == 2
     trouble = [(type(trial.sampler), trial.trouble) for trial in found.trials if trial.forecast is None]
     assert any(method is DESGLD and "schedule" in text for method, text in trouble)

@@ -115,8 +115,8 @@ def plan(
         float, typer.Option(help="Largest error of any agent's mean and sd, in posterior standard deviations.")
     ] = 0.05,
     cost: Annotated[
-        str, typer.Option(help="What draws are compared by: bytes_sent, exchanges, rounds or gradient_rows.")
-    ] = "bytes_sent",
+        str, typer.Option(help="What draws are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
+    ] = "exchanges",
     only: Annotated[
         list[str] | None, typer.Option(help="Look at this method only; may be given several times.")
     ] = None,

@@ -34,7 +34,8 @@ TOLERANCE = 0.05
 _GAIN, _PATIENCE = 0.95, 3
 # Settings are passed over while the bias to hope for is this much above what is allowed.
 _FAR = 1.5
-COSTS = ("rounds", "exchanges", "bytes_sent", "gradient_rows")
+# What draws may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
+COSTS = ("exchanges", "bytes_sent", "gradient_rows", "rounds")
 
 
 class Trial(NamedTuple):
@@ -132,8 +133,8 @@ class Plan:
         others = {other.label for other in self.trials} - {trial.label}
         return (
             f"{trial.label}: predicted within {found.bias:.2g} posterior standard deviations, {found.rounds:.3g} "
-            f"rounds and {human_bytes(found.bytes_sent)} an effective draw"
-            + (f", the least of {len(others) + 1} methods" if others else "")
+            f"rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an effective draw"
+            + (f"; the fewest exchanges of {len(others) + 1} methods" if others else "")
         )
 
     def _rank(self, trial: Trial) -> tuple[int, float]:
@@ -258,7 +259,7 @@ def plan(
     methods: Iterable[Sampler] | None = None,
     *,
     tolerance: float = TOLERANCE,
-    cost: str = "bytes_sent",
+    cost: str = COSTS[0],
     progress: bool | None = None,
 ) -> Plan:
     """What to expect of methods on a posterior and a network, before any of them runs.
@@ -277,7 +278,7 @@ def plan(
     tolerance
         Largest error of any agent's mean and standard deviation, in posterior standard deviations, > 0.
     cost
-        What effective draws are compared by: "bytes_sent" (default), "exchanges", "rounds" or "gradient_rows".
+        What effective draws are compared by: "exchanges" (default), "bytes_sent", "gradient_rows" or "rounds".
     progress
         Show what is being tried; None shows it on a terminal.
 
@@ -368,11 +369,11 @@ def choose(
             trials.append(trial)
             if trial.forecast is None:
                 continue
-            if trial.forecast.bytes_sent >= most:
+            if trial.forecast.exchanges >= most:
                 break
             if trial.forecast.meets(tolerance):
-                most = trial.forecast.bytes_sent
-    found = Plan(tuple(trials), tolerance, COSTS[2], warmup)
+                most = trial.forecast.exchanges
+    found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
     first, *others = found.ranked
     if first.forecast is None:
         raise ArithmeticError(f"no setting of {first.label} was found to serve: {trials[-1].trouble}")

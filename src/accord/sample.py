@@ -72,7 +72,7 @@ def sample(
         Who talks to whom; as many agents as shards.
     sampler
         The method with its numbers, from `accord.samplers`. Numbers that it leaves out, and the method itself where it
-        is None, are those of a plan (`accord.plan`) whose draws cost the fewest bytes while every agent's means and
+        is None, are those of a plan (`accord.plan`) whose draws cost the fewest exchanges while every agent's means and
         standard deviations are within 0.05 posterior standard deviations; `run.settings["chosen"]` says why.
     draws, burn_in, thin
         Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1. None takes 500 rounds of
