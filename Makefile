@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BENCHMARKS := benchmarks/round.py benchmarks/engines.py
 
-.PHONY: demo test test-all lint bench accuracy no-knobs splittings clean
+.PHONY: demo test test-all lint bench accuracy no-knobs splittings reproduce clean
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -36,6 +36,11 @@ no-knobs: $(VENV)/.installed-demo
 # Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
 splittings: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/splittings.py
+
+# Minutes long: figures of the papers again, small, gathered in reproduced/report.html.
+reproduce: $(VENV)/.installed-plot
+	$(BIN)/accord reproduce all --small
+	$(BIN)/accord report
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist

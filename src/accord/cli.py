@@ -1,4 +1,4 @@
-"""The command line: `accord run`, `accord plan` and `accord demo`. It only calls the library."""
+"""The command line: `accord run`, `plan`, `demo`, `reproduce` and `report`. It only calls the library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from .errors import DivergenceError, unknown_name_error
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from .config import Job
+    from .experiments.frame import Claim, Experiment
 
 # The column of Run.summary() that names the agent furthest from the average.
 _WORST = ("worst agent", "agent")
@@ -159,6 +161,82 @@ def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> N
         from . import demo as demonstration
 
         demonstration.main(seed)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment, or all; --list names them.")] = None,
+    paper: Annotated[bool, typer.Option("--paper/--small", help="The paper's size, or one of a minute or so.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder to make the experiment's folder in.")] = Path("reproduced"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data and draws.")] = 0,
+    show: Annotated[bool, typer.Option("--list", help="List all experiments and what they take.")] = False,
+) -> None:
+    """Make a figure or table of the papers again: its data, the figure, and each claim beside our numbers."""
+    with _users_errors():
+        from .experiments import EXPERIMENTS, find
+        from .experiments.frame import reproduce as reproduced
+
+        if show:
+            _list(EXPERIMENTS.values())
+            return
+        if name is None:
+            raise ValueError(f"name an experiment: {', '.join(EXPERIMENTS)}, or all")
+        broken = []
+        for experiment in EXPERIMENTS.values() if name == "all" else [find(name)]:
+            try:
+                with _share_done(experiment.name) as progress:
+                    size = "paper" if paper else "small"
+                    claims = reproduced(experiment, output, size=size, seed=seed, progress=progress)
+            except KeyboardInterrupt:
+                print(f"interrupted: {experiment.name} is left as it was", file=sys.stderr)
+                raise typer.Exit(130) from None
+            _verdicts(claims)
+            print(f"wrote {output / experiment.name}; accord report {output} shows it")
+            checks = [claim for claim in claims if claim.kind == "check"]
+            broken += [f"{experiment.name}: {claim.text}" for claim in checks if not claim.holds]
+        if broken:
+            raise ValueError("checks of accord itself fail: " + "; ".join(broken))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What accord reproduce wrote its folders to.")] = Path("reproduced"),
+) -> None:
+    """Gather reproduced figures and claims in one HTML page that needs no other file."""
+    with _users_errors():
+        from .experiments.gallery import write
+
+        print(f"wrote {write(folder)}")
+
+
+def _list(experiments: Iterable[Experiment]) -> None:
+    """Print name, figure, minutes and memory of all experiments."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "paper", "figure", "--small", "--paper"):
+        table.add_column(heading, overflow="fold")
+    for experiment in experiments:
+        sizes = [experiment.sizes[size] for size in ("small", "paper")]
+        takes = [f"{size.minutes:g} min, {size.memory:g} GB" for size in sizes]
+        table.add_row(experiment.name, experiment.paper, experiment.figure, *takes)
+    Console().print(table)
+
+
+def _verdicts(claims: list[Claim]) -> None:
+    """Print each claim with its verdict."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("verdict", "where", "claim"):
+        table.add_column(heading, no_wrap=heading == "verdict")
+    for claim in claims:
+        table.add_row(claim.verdict, claim.source, claim.text, style=None if claim.holds else "yellow")
+    Console().print(table, highlight=False)
+
+
+@contextmanager
+def _share_done(name: str) -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error over the share that is done, where that is a terminal."""
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(name, total=1.0)
+        yield lambda what, share: bar.update(task, completed=share, description=f"{name}: {what}")
 
 
 @contextmanager

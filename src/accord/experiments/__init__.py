@@ -1,0 +1,19 @@
+"""The papers' figures and tables, one file each; `accord reproduce NAME` runs one.
+
+They lie in the package, and not beside it, so that an installed wheel has them. Each module has one `EXPERIMENT`.
+"""
+
+from __future__ import annotations
+
+from ..errors import unknown_name_error
+from . import gtdula_fig1
+from .frame import Experiment
+
+EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (gtdula_fig1,)}
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name, or a `ValueError` that names the nearest one."""
+    if name not in EXPERIMENTS:
+        raise unknown_name_error("experiment", name, [*EXPERIMENTS, "all"])
+    return EXPERIMENTS[name]

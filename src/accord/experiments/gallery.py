@@ -1,0 +1,128 @@
+"""One HTML page of reproduced figures and claims that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from .frame import CARD, CLAIMS
+
+# Larger tables are linked beside the page, not put into it.
+_EMBEDDED_BYTES = 300_000
+_TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+img { width: 100%; height: auto; background: #fff; }
+table { border-collapse: collapse; font-size: 14px; margin: 1rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #ddd; }
+td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.holds { color: #006b4e; white-space: nowrap; }
+td.fails { color: #a34700; font-weight: 600; white-space: nowrap; }
+.wide { overflow-x: auto; }
+"""
+
+
+def write(folder: Path) -> Path:
+    """Write `report.html` into a folder of `accord reproduce`, from every experiment's folder there.
+
+    Parameters
+    ----------
+    folder
+        Where the experiments' folders are.
+
+    Returns
+    -------
+    Path
+        Of the page, which holds figures and small tables itself and loads nothing from anywhere.
+
+    Raises
+    ------
+    ValueError
+        No experiment was reproduced there.
+    """
+    # a name that begins with a dot is of a run under way
+    found = sorted(card.parent for card in folder.glob(f"*/{CARD}") if not card.parent.name.startswith("."))
+    if not found:
+        raise ValueError(f"there is nothing to report in {folder}: run accord reproduce first")
+    entries = [(path, json.loads((path / CARD).read_text(encoding="utf-8")), _claims(path)) for path in found]
+    body = "\n".join([_overview(entries), *(_section(*entry) for entry in entries)])
+    page = folder / "report.html"
+    # whole or as it was, like the folders
+    draft = folder / ".report.html"
+    draft.write_text(
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>accord: figures of the papers'
+        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Figures of the papers, made again</h1>\n{body}\n"
+        "</body>\n</html>\n",
+        encoding="utf-8",
+    )
+    os.replace(draft, page)
+    return page
+
+
+def _claims(path: Path) -> list[dict[str, str]]:
+    with (path / CLAIMS).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _overview(entries: list[tuple[Path, dict[str, Any], list[dict[str, str]]]]) -> str:
+    rows = []
+    for _, card, claims in entries:
+        kinds = []
+        for kind in ("claim", "check"):
+            own = [row["verdict"] == "holds" for row in claims if row["kind"] == kind]
+            kinds.append(f"<td>{sum(own)} of {len(own)} hold</td>")
+        link = f'<a href="#{escape(card["name"])}">{escape(card["name"])}</a>'
+        rows.append(f"<tr><td>{link}</td><td>{escape(card['title'])}</td>{''.join(kinds)}</tr>")
+    head = "<tr><th>experiment</th><th>what it shows</th><th>the paper's claims</th><th>checks of accord</th></tr>"
+    return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _section(path: Path, card: dict[str, Any], claims: list[dict[str, str]]) -> str:
+    numbers = ", ".join(f"{value:,} {name}" for name, value in card["numbers"].items())
+    parts = [
+        f'<h2 id="{escape(card["name"])}">{escape(card["name"])}: {escape(card["title"])}</h2>',
+        f"<p>{escape(card['figure'])} of {escape(card['paper'])}.<br>Size {escape(card['size'])}: {escape(numbers)}; "
+        f"seed {card['seed']}; {card['seconds']:,.0f} s; accord {escape(card['accord'])}.</p>",
+        *(
+            f'<img alt="{escape(card["figure"])}: {escape(image.stem)}" src="{_data(image)}">'
+            for image in _images(path)
+        ),
+        _table(claims),
+        f"<p>Data: {', '.join(_link(file) for file in sorted(path.glob('*.csv')))}</p>",
+    ]
+    return "\n".join(parts)
+
+
+def _images(path: Path) -> list[Path]:
+    """Each figure once, as lines where there is an SVG."""
+    stems = sorted({image.stem for kind in ("svg", "png") for image in path.glob(f"*.{kind}")})
+    files = [path / f"{stem}.svg" for stem in stems]
+    return [file if file.exists() else file.with_suffix(".png") for file in files]
+
+
+def _table(claims: list[dict[str, str]]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in ("", "where", "claim", "paper", "ours", "exact law", "why"))
+    rows = []
+    for row in claims:
+        look = "holds" if row["verdict"] == "holds" else "fails"
+        cells = [f'<td class="{look}">{escape(row["verdict"])}</td>']
+        cells += [f"<td>{escape(row[name])}</td>" for name in ("source", "claim")]
+        cells += [f'<td class="number">{escape(row[name])}</td>' for name in ("paper", "ours", "law")]
+        rows.append(f"<tr>{''.join(cells)}<td>{escape(row['why'])}</td></tr>")
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _link(file: Path) -> str:
+    """A table to download from the page itself, or beside it where it is large."""
+    size = file.stat().st_size
+    where = _data(file) if size <= _EMBEDDED_BYTES else f"{file.parent.name}/{file.name}"
+    return f'<a download="{escape(file.name)}" href="{escape(where)}">{escape(file.name)}</a> ({size / 1000:,.0f} kB)'
+
+
+def _data(file: Path) -> str:
+    return f"data:{_TYPES[file.suffix]};base64,{base64.b64encode(file.read_bytes()).decode()}"

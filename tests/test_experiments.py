@@ -1,0 +1,219 @@
+"""`accord reproduce` and `accord report`: folders that are whole, claims from numbers, a page that needs no other."""
+
+import csv
+import json
+import re
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+import accord
+from accord import experiments
+from accord.cli import app
+from accord.experiments import agreement, figures, frame, gtdula, gtdula_fig1
+from accord.experiments.frame import Claim, Experiment, Size
+
+SIZE = Size(minutes=0.5, memory=0.2, numbers={"chains": 3})
+
+
+def trial(run=None, name="trial"):
+    """A small experiment that draws a figure."""
+
+    def usual(size, seed, folder, progress):
+        progress("all", 1.0)
+        frame.write_table(folder / "data.csv", ["seed", "chains"], [[seed, size.numbers["chains"]]])
+        with figures.figure(folder, "figure") as (axes,):
+            axes.plot([0, 1], [0, seed])
+        why = "a <b>bound</b>"
+        return [
+            Claim("section 1", "it is so", True, why, paper=1.0, ours=1.25),
+            Claim("x", "y", False, "z", kind="check"),
+        ]
+
+    return Experiment(name, "A trial & more", "A paper", "Figure 9", {"small": SIZE, "paper": SIZE}, run or usual)
+
+
+def read(folder):
+    with (folder / "claims.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "150"})
+
+
+@pytest.fixture
+def trials(monkeypatch):
+    monkeypatch.setattr(experiments, "EXPERIMENTS", {"trial": trial(), "other": trial(name="other")})
+
+
+def test_a_folder_holds_data_figure_claims_and_card(tmp_path):
+    claims = frame.reproduce(trial(), tmp_path / "deep" / "down", seed=7)
+    folder = tmp_path / "deep" / "down" / "trial"
+    assert {file.name for file in folder.iterdir()} == {
+        *("claims.csv", "data.csv", "experiment.json", "figure.png", "figure.svg")
+    }
+    assert [claim.verdict for claim in claims] == ["holds", "does not hold"]
+    first, second = read(folder)
+    assert (first["kind"], first["verdict"], first["paper"], first["ours"], first["law"]) == (
+        *("claim", "holds", "1", "1.25", ""),
+    )
+    assert (second["kind"], second["verdict"]) == ("check", "does not hold")
+    card = json.loads((folder / "experiment.json").read_text())
+    assert (card["seed"], card["size"], card["numbers"]) == (7, "small", {"chains": 3})
+    assert (folder / "data.csv").read_text() == "seed,chains\n7,3\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_whatever_stops_a_run_leaves_the_earlier_folder(tmp_path, error):
+    def broken(size, seed, folder, progress):
+        (folder / "data.csv").write_text("half")
+        raise error
+
+    with pytest.raises(error):
+        frame.reproduce(trial(broken), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    frame.reproduce(trial(), tmp_path, seed=7)
+    with pytest.raises(error):
+        frame.reproduce(trial(broken), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["trial"]
+    assert (tmp_path / "trial" / "data.csv").read_text() == "seed,chains\n7,3\n"
+    frame.reproduce(trial(), tmp_path, seed=8)
+    assert [path.name for path in tmp_path.iterdir()] == ["trial"]
+    assert (tmp_path / "trial" / "data.csv").read_text() == "seed,chains\n8,3\n"
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path):
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "thesis.tex").write_text("years")
+    with pytest.raises(ValueError, match="no folder of an earlier run"):
+        frame.reproduce(trial(), tmp_path)
+    assert (tmp_path / "trial" / "thesis.tex").read_text() == "years"
+
+
+def test_an_interrupted_sample_is_no_result(monkeypatch):
+    post, net = accord.models.gaussian([-1.0, 1.0], [1.0, 2.0]), accord.Network.ring(2)
+    run = accord.sample(post, net, accord.samplers.DULA(0.05, 0.2), draws=3, burn_in=0, chains=1)
+    monkeypatch.setattr(frame, "sample", lambda *_, **__: run)
+    assert frame.whole_run(post, net, draws=3) is run
+    with pytest.raises(KeyboardInterrupt):
+        frame.whole_run(post, net, draws=4)
+
+
+def test_the_list_shows_every_experiment():
+    result = invoke("reproduce", "--list")
+    assert result.exit_code == 0, result.output
+    for name, experiment in experiments.EXPERIMENTS.items():
+        assert name in result.stdout and experiment.figure in result.stdout
+        for size in frame.SIZES:
+            takes = experiment.sizes[size]
+            assert f"{takes.minutes:g} min, {takes.memory:g} GB" in result.stdout
+
+
+def test_an_unknown_name_gets_the_nearest_right_one(tmp_path):
+    result = invoke("reproduce", "gtdula-fig", "--output", tmp_path)
+    assert result.exit_code == 1 and "unknown experiment 'gtdula-fig', did you mean 'gtdula-fig1'" in result.stderr
+    result = invoke("reproduce", "--output", tmp_path)
+    assert result.exit_code == 1 and "name an experiment: gtdula-fig1" in result.stderr
+
+
+def test_without_matplotlib_the_remedy_is_named(tmp_path, monkeypatch, trials):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = invoke("reproduce", "trial", "--output", tmp_path)
+    assert result.exit_code == 1 and "pip install 'accord[plot]'" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_commands_write_all_and_one_page(tmp_path, trials):
+    result = invoke("reproduce", "all", "--small", "--output", tmp_path, "--seed", 2)
+    # a check of ours that fails is an error; a claim of a paper is not
+    assert result.exit_code == 1 and "checks of accord itself fail: trial: y; other: y" in result.stderr
+    assert "does not hold" in result.stdout and f"wrote {tmp_path / 'other'}" in result.stdout
+    result = invoke("report", tmp_path)
+    assert (result.exit_code, result.stdout) == (0, f"wrote {tmp_path / 'report.html'}\n")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<h2") == 2 and "A trial &amp; more" in page and "a &lt;b&gt;bound&lt;/b&gt;" in page
+    # nothing is loaded from anywhere
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert len(links) == 8 and all(link.startswith(("data:", "#")) for link in links)
+    assert "http" not in page and "url(" not in page and "@import" not in page
+
+
+def test_a_large_table_is_linked_beside_the_page(tmp_path, trials):
+    frame.reproduce(trial(), tmp_path)
+    with (tmp_path / "trial" / "data.csv").open("a") as file:
+        file.write("1,2\n" * 100_000)
+    assert invoke("report", tmp_path).exit_code == 0
+    assert 'href="trial/data.csv"' in (tmp_path / "report.html").read_text()
+
+
+def test_there_must_be_something_to_report(tmp_path):
+    result = invoke("report", tmp_path)
+    assert result.exit_code == 1 and "run accord reproduce first" in result.stderr
+
+
+def test_scores_are_standard_normal():
+    rng = np.random.default_rng(0)
+    means, variances = rng.normal(size=(40, 50)), rng.uniform(0.5, 2.0, size=(40, 50))
+    tally = agreement.Tally(means, variances)
+    for _ in range(4):
+        tally.add(means + np.sqrt(variances) * rng.normal(size=(5, 40, 50)))
+    assert tally.chains == 20
+    for scores in (tally.mean_scores(), tally.variance_scores()):
+        assert stats.kstest(scores.ravel(), "norm").pvalue > 0.001
+        assert np.abs(scores).max() < agreement.bound(scores.size)
+
+
+def test_numbers_of_another_law_have_scores_beyond_the_bound():
+    draws = np.random.default_rng(0).normal(size=(2000, 1, 1))
+    for mean, variance in ((0.2, 1.0), (0.0, 1.5), (0.0, 0.7)):
+        tally = agreement.Tally(np.full((1, 1), mean), np.full((1, 1), variance))
+        tally.add(draws)
+        worst = max(np.abs(tally.mean_scores()).max(), np.abs(tally.variance_scores()).max())
+        assert worst > agreement.bound(2)
+
+
+@pytest.mark.parametrize("name", gtdula.METHODS)
+def test_the_gt_dula_equations_have_the_laws_stationary_bias(name):
+    hessians, b = gtdula.potentials(1, np.random.default_rng(3))
+    problem = gtdula.Problem(hessians, b[:, 0], 0.12)
+    for alpha in (1e-2, 1e-5):
+        found, error = gtdula.asymptotic(name, hessians, b, alpha, 0.12)
+        np.testing.assert_allclose(found, problem.asymptotic_kl(name, alpha), rtol=1e-4)
+        assert error.shape == (1,) and error > 0
+
+
+def test_gtdula_fig1_at_a_tiny_size(tmp_path):
+    size = Size(minutes=0.1, memory=0.5, numbers={"chains": 600, "rounds": 20})
+    tiny = replace(gtdula_fig1.EXPERIMENT, sizes={"small": size})
+    told = []
+    claims = frame.reproduce(tiny, tmp_path, progress=lambda what, share: told.append(share))
+    assert told == sorted(told) and told[-1] == pytest.approx(1.0)
+    # law against equations, chains against law
+    checks = [claim for claim in claims if claim.kind == "check"]
+    assert [claim.source for claim in checks] == ["accord.law", "accord.sample"]
+    assert all(claim.holds for claim in checks), [claim.why for claim in checks]
+    folder = tmp_path / "gtdula-fig1"
+    assert all(file.stat().st_size < 300_000 for file in folder.iterdir())
+    with (folder / "curves.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * (2 + 12)
+    assert {row["alpha"] for row in rows} == {"0.01", "0.001", "0.0001", "1e-05", "1e-06", "1e-07"}
+    verdicts = {row["claim"]: row["verdict"] for row in read(folder)}
+    assert verdicts["the printed expression is the true posterior from all the data"] == "does not hold"
+    assert verdicts["GT-DULA results in a lower bias than DULA"] == "holds"
+
+
+def test_ctrl_c_ends_the_command_with_folders_whole(tmp_path, monkeypatch):
+    def stopped(size, seed, folder, progress):
+        raise KeyboardInterrupt
+
+    chosen = {"trial": trial(), "other": trial(stopped, name="other")}
+    monkeypatch.setattr(experiments, "EXPERIMENTS", chosen)
+    result = invoke("reproduce", "all", "--output", tmp_path)
+    assert result.exit_code == 130 and "interrupted: other is left as it was" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["trial"]
