@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -151,7 +151,8 @@ def plan(
         if table is not None:
             found.table().to_csv(table, index=False)
         if plot is not None:
-            found.plot().figure.savefig(plot)  # type: ignore[union-attr]
+            axes: Any = found.plot()
+            axes.figure.savefig(plot)
 
 
 @app.command()
