@@ -60,8 +60,8 @@ def assert_same(found, expected):
     assert found.settings == expected.settings
 
 
-QUICK = ["ring/DESGHMC", "star/DADMMS", "irregular/Gibbs", "ring/GCMC-tolerances", "irregular/Replicated-mala"]
-SLOW = ["ring/GCMC-mala", "star/HubSGLD"]
+QUICK = ["ring/DESGHMC", "star/DADMMS", "irregular/Gibbs", "ring/GCMC-tolerances"]
+SLOW = ["ring/GCMC-mala", "star/HubSGLD", "irregular/Replicated-mala"]
 
 
 def resumed():

@@ -56,7 +56,7 @@ COLORED = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=() if n in ("circle-7", "random-1") else pytest.mark.slow) for n in COLORED],
+    [pytest.param(n, marks=() if n == "circle-7" else pytest.mark.slow) for n in COLORED],
 )
 def test_every_proper_colouring_has_the_same_stationary_law(name, monkeypatch):
     net = COLORED[name]

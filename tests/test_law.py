@@ -67,6 +67,12 @@ def test_simulation_follows_law(method, network, kind, dim):
     assert_follows_law(POSTERIORS[kind](dim), NETWORKS[network], METHODS[method]())
 
 
+# quick ones: gradients, kinetic and tracked ones, proximal steps, conditionals, and local steps of a hub's agents
+QUICK_OPTIONS = {
+    "cold": {"DESGLD", "GTBAOAB", "DADMMS", "Gibbs", "DGLMC"},
+    "common": {"DESGHMC", "DULA", "GTBAOAB", "DADMMS"},
+    "common-hot": {"GTDULA"},
+}
 OPTIONS = {
     "cold": dict(temperature=0.4),
     "common": dict(noise="common"),
@@ -78,7 +84,7 @@ def options_of_methods():
     for method in METHODS:
         for option, values in OPTIONS.items():
             if method in COMMON_NOISE_METHODS or "noise" not in values:
-                marks = pytest.mark.slow if option == "common-hot" and method != "GTDULA" else ()
+                marks = () if method in QUICK_OPTIONS[option] else pytest.mark.slow
                 yield pytest.param(method, option, marks=marks, id=f"{method}-{option}")
 
 

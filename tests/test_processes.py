@@ -254,7 +254,7 @@ def quick(names, chosen):
 
 
 @needs_a_room
-@pytest.mark.parametrize("name", quick(MISTAKES, ["twice", "seed"]))
+@pytest.mark.parametrize("name", quick(MISTAKES, ["seed"]))
 def test_a_mistake_is_one_line_in_every_process(name, room, folder):
     commands, message = MISTAKES[name]
     port = next(PORTS)
