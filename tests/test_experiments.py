@@ -187,6 +187,7 @@ def test_the_gt_dula_equations_have_the_laws_stationary_bias(name):
         assert error.shape == (1,) and error > 0
 
 
+@pytest.mark.slow
 def test_gtdula_fig1_at_a_tiny_size(tmp_path):
     size = Size(minutes=0.1, memory=0.5, numbers={"chains": 600, "rounds": 20})
     tiny = replace(gtdula_fig1.EXPERIMENT, sizes={"small": size})
