@@ -115,8 +115,7 @@ def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
     # the sums vanish up to the error of warm-up, which is none of the method's
     linear = gradients.mean(axis=0) - gradients
     place = warmup.coordinates
-    root = np.diag(place.factor) if place.factor.ndim == 1 else place.factor
-    back = np.linalg.inv(root)
+    back = np.linalg.inv(place.factor)
     hessians, linear = back.T @ hessians @ back, linear @ back
     plain = models.quadratic((hessians + np.moveaxis(hessians, 1, 2)) / 2.0, linear + hessians @ place.origin)
     return Model(plain.transformed(place), plain)
@@ -162,9 +161,7 @@ def forecast(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sam
     # draws that alternate make means precise and nothing else
     rounds = max(1.0, float(found.memory.max()))
     exchanges, messages = sampler.traffic_per_round(network)
-    rows = sampler.rows_per_gradient()
-    read = sizes if rows is None else np.full_like(sizes, rows)
-    gradients = rounds * np.max(read * sampler.resolved(model, network).gradients_per_round())
+    gradients = rounds * np.max(sampler.rows_read(sizes) * sampler.resolved(model, network).gradients_per_round())
     width = np.dtype(jnp.result_type(float)).itemsize * found.message_size
     sent = rounds * float(messages.max()) * width
     return Forecast(

@@ -10,7 +10,7 @@ leaves out what minibatches add.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -295,9 +295,7 @@ def affine_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
             f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "
             "at every round and cannot be had exactly"
         )
-    if sampler.rows_per_gradient() is not None:
-        sampler = replace(sampler, batch_size=None)  # type: ignore[call-arg]
-    return sampler
+    return sampler.modelled()
 
 
 def _jacobian(function: Callable[[Any], Any], x: Any) -> scipy.sparse.csr_array:

@@ -374,7 +374,7 @@ def choose(
             if trial.forecast.meets(tolerance):
                 most = trial.forecast.exchanges
     found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
-    first, *others = found.ranked
+    first = found.ranked[0]
     if first.forecast is None:
         raise ArithmeticError(f"no setting of {first.label} was found to serve: {trials[-1].trouble}")
     return first, found.why(first)
@@ -389,8 +389,9 @@ def try_out(
     # Langevin steps and biases of the forecasts so far
     known: list[tuple[float, float]] = []
     for setting in sampler.settings(network, stiffness):
+        step = _langevin_step(setting, model, network)
         try:
-            if _hoped(known, _langevin_step(setting, model, network)) > _FAR * SHARE * tolerance:
+            if _hoped(known, step) > _FAR * SHARE * tolerance:
                 passed_over.append(setting)
                 continue
             trial = _trial(name, setting, whitened, model, sizes, network)
@@ -403,7 +404,7 @@ def try_out(
             continue
         bias = trial.forecast.bias
         idle, least = (0 if bias < _GAIN * least else idle + 1), min(least, bias)
-        known.append((_langevin_step(setting, model, network), bias))
+        known.append((step, bias))
         if trial.forecast.meets(tolerance) or idle == _PATIENCE:
             break
     while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):

@@ -292,6 +292,11 @@ class Sampler(abc.ABC):
         """Rows that a gradient reads; None for all."""
         return None
 
+    def rows_read(self, sizes: np.ndarray) -> np.ndarray:
+        """Rows that each agent reads for a gradient, shape (agent,), of agents with so many rows."""
+        rows = self.rows_per_gradient()
+        return sizes if rows is None else np.full_like(sizes, rows)
+
     def gradients_per_round(self) -> int | np.ndarray:
         """Gradients of f_i that an agent evaluates in a round, one number or one an agent, where it is known before."""
         return 1

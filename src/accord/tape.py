@@ -106,11 +106,9 @@ class Tape:
         exchanges, messages = self.sampler.traffic_per_round(self.net)
         times = count("asks", self.rounds)
         gradients = count("gradients", self.rounds * self.sampler.gradients_per_round())
-        rows = self.sampler.rows_per_gradient()
-        read = self.post.sizes if rows is None else np.full_like(self.post.sizes, rows)
         exchanges = round(times * exchanges) + self.prepared.exchanges
         bytes_sent = times * messages * self.message_bytes + self.prepared.bytes_sent
-        gradient_rows = gradients * read
+        gradient_rows = gradients * self.sampler.rows_read(self.post.sizes)
         if self.warmup is not None:
             exchanges += self.warmup.exchanges
             bytes_sent, gradient_rows = bytes_sent + self.warmup.bytes_sent, gradient_rows + self.warmup.gradient_rows
