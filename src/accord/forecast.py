@@ -95,9 +95,9 @@ def _worst(mean: np.ndarray, sd: np.ndarray) -> float:
 def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
     """The Gaussian posterior that stands for another one, from what warm-up found.
 
-    Its local potentials are quadratic, with each agent's mean Hessian over draws of the Gaussian nearest to the
-    posterior and its gradient at the mean. Where warm-up sent no Hessians, above 200 parameters, the model has one
-    parameter only, in which every agent has the largest curvature of its own in whitened coordinates.
+    Its local potentials are quadratic, with each agent's mean Hessian over draws of the Gaussian that warm-up's
+    coordinates stand for, and its gradient at the mean. Where warm-up sent no Hessians, above 200 parameters, the model
+    has one parameter only, in which every agent has the largest curvature of its own in whitened coordinates.
 
     Parameters
     ----------

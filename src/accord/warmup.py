@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .budget import Budget
 from .checks import positive, whole_number
 from .coordinates import Coordinates
 from .expansion import Expansion, Expansions, machine
 from .network import Network
+from .pilot import explore, stiffest, stiffness, whitening
 from .posterior import Posterior, Potential, Shard
 from .samplers.d_admms import DADMMS
 
@@ -25,8 +27,12 @@ _MOST_STEPS, _MOST_HALVINGS = 50, 30
 # have changed on the way to it. Quadratic convergence leaves the square of the first.
 _LAST_STEP, _LAST_CHANGE = 1e-2, 0.1
 # Draws that a mean over a Gaussian is taken of (pairs z and -z), moves of the Gaussian at most, and the move, in
-# standard deviations, after which it stays; single draws that tell how stiff the posterior is.
-_LOOKS, _MOST_MOVES, _STILL, _TYPICAL = 32, 20, 0.1, 16
+# standard deviations, after which it stays: a pilot run begins there, nothing else.
+_LOOKS, _MOST_MOVES, _STILL = 32, 20, 0.25
+# Draws whose curvature tells how long the steps of the pilot run may be, and those of the run itself.
+_FEW, _MANY = 64, 448
+# Curvature beyond the mean one at which a posterior counts as Gaussian: it is rounding.
+_GAUSSIAN = 1e-3
 # Curvature in a direction, relative to the largest, below which it counts as none.
 _FLAT = 1e-7
 
@@ -41,11 +47,10 @@ class Warmup(NamedTuple):
     coordinates
         z, in which the posterior is about standard normal: x = origin + factor z.
     curvature
-        The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2); the Hessians sum
-        to about the identity there.
+        The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2).
     stiffness
-        The largest eigenvalue of the Hessian of F in z at a draw, on average: 1 for a Gaussian posterior, and what a
-        step in posterior standard deviations has to be shortened by, squared.
+        The largest eigenvalue of the Hessian of F in z at the stiffest fiftieth of draws, on average: 1 for a Gaussian
+        posterior, and what a step in posterior standard deviations has to be shortened by, squared.
     exchanges, bytes_sent, gradient_rows
         Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
         as one gradient for each parameter.
@@ -64,9 +69,10 @@ def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchange
     """Find the mode and whitening coordinates, over the network alone.
 
     The mode is found by Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a
-    spanning tree, with steps halved until F falls. Where the posterior is not Gaussian the coordinates are then those
-    of the Gaussian nearest to it (variational; Opper & Archambeau 2009): the mean of F's gradient over its draws is
-    zero, and its inverse covariance is the mean of F's Hessian. A skewed posterior's mode is not where its draws are.
+    spanning tree, with steps halved until F falls. A skewed posterior's mode is not where its draws are, so that where
+    it is not Gaussian the mode is followed by the Gaussian nearest to it (variational; Opper & Archambeau 2009), whose
+    mean gradient of F is zero and whose inverse covariance is the mean of F's Hessian, and by a short pilot run from
+    there, whose gradients are summed over the tree too: the coordinates whiten its draws.
 
     Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the coordinates whiten by the diagonal
     of the Hessian there only.
@@ -98,14 +104,31 @@ def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchange
 
 
 def _by_sums(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
-    expand = Expansions(post, network, max_exchanges)
+    budget = Budget(network, max_exchanges)
+    expand = Expansions(post, network, budget)
     mode, hessian = _newton(expand, post.init)
-    coordinates, stiffness = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
+    coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
     if not post.quadratic:
-        coordinates = _nearest_gaussian(expand, coordinates)
-        stiffness = _stiffness(expand, coordinates)
-    curvature, rows = _curvature(post, coordinates), expand.gradients * post.sizes
-    return Warmup(mode, coordinates, curvature, stiffness, expand.exchanges, expand.bytes_sent, rows)
+        coordinates, stiff = _by_pilot(post, network, _nearest_gaussian(expand, coordinates), budget)
+    curvature, rows = _curvature(post, coordinates), budget.gradients * post.sizes
+    return Warmup(mode, coordinates, curvature, stiff, budget.exchanges, budget.bytes_sent, rows)
+
+
+def _by_pilot(post: Posterior, network: Network, start: Coordinates, budget: Budget) -> tuple[Coordinates, float]:
+    """Coordinates that whiten the draws of a pilot run, and the stiffness there; a Gaussian posterior needs none."""
+    z = np.random.default_rng(1).standard_normal((_FEW, post.dim))
+    stiff = max(1.0, stiffness(stiffest(post, network, start, z, budget)))
+    if stiff <= 1.0 + _GAUSSIAN:
+        return start, 1.0
+    draws = explore(post, network, start, stiff**-0.5, budget)
+    if not np.isfinite(draws).all():
+        warnings.warn(
+            "a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=4
+        )
+        return start, stiff
+    place = whitening(draws, start)
+    looked_at = place.inverse(start.origin + draws.reshape(-1, post.dim)[-_MANY:] @ start.factor.T)
+    return place, max(1.0, stiffness(stiffest(post, network, place, looked_at, budget)))
 
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
@@ -146,13 +169,6 @@ def _nearest_gaussian(expand: Expansions, start: Coordinates) -> Coordinates:
         if length <= _STILL and changed <= 2.0 * _STILL:
             break
     return place
-
-
-def _stiffness(expand: Expansions, place: Coordinates) -> float:
-    """The largest curvature in coordinates at a draw: the mean over some, for it is often small and sometimes large."""
-    z = np.random.default_rng(1).standard_normal((_TYPICAL, place.origin.size))
-    hessians = [expand(x).hessian for x in place.origin + z @ place.factor.T]
-    return max(1.0, float(np.mean([np.linalg.eigvalsh(place.factor.T @ h @ place.factor)[-1] for h in hessians])))
 
 
 def _newton(expand: Expansions, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
