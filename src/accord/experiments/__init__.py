@@ -6,10 +6,27 @@ They lie in the package, and not beside it, so that an installed wheel has them.
 from __future__ import annotations
 
 from ..errors import unknown_name_error
-from . import gtdula_fig1
+from . import (
+    gibbs_fig2,
+    gibbs_fig4,
+    gibbs_fig5,
+    gibbs_table1,
+    gibbs_table2,
+    gtdula_fig1,
+)
 from .frame import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {module.EXPERIMENT.name: module.EXPERIMENT for module in (gtdula_fig1,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    module.EXPERIMENT.name: module.EXPERIMENT
+    for module in (
+        gibbs_fig2,
+        gibbs_fig4,
+        gibbs_fig5,
+        gibbs_table1,
+        gibbs_table2,
+        gtdula_fig1,
+    )
+}
 
 
 def find(name: str) -> Experiment:

@@ -40,15 +40,15 @@ def require() -> None:
 
 
 @contextmanager
-def figure(folder: Path, name: str, *, panels: int = 1, title: str = "") -> Iterator[Any]:
+def figure(folder: Path, name: str, *, panels: int = 1, rows: int = 1, title: str = "") -> Iterator[Any]:
     """Axes side by side, an array of shape (panels,), drawn upon inside and written at the end.
 
     Parameters
     ----------
     folder, name
         `name.png` and `name.svg` are written to the folder.
-    panels
-        How many axes.
+    panels, rows
+        How many axes in a row, and how many rows; of several, the array has the shape (rows, panels).
     title
         Above all of them.
     """
@@ -59,10 +59,10 @@ def figure(folder: Path, name: str, *, panels: int = 1, title: str = "") -> Iter
 
     with mpl.rc_context(_LOOK):
         # without pyplot: no window, no global list of figures
-        drawn = Figure(figsize=(_PANEL[0] * panels, _PANEL[1]), layout="constrained")
+        drawn = Figure(figsize=(_PANEL[0] * panels, _PANEL[1] * rows), layout="constrained")
         FigureCanvasAgg(drawn)
-        axes = drawn.subplots(1, panels, squeeze=False)[0]
+        axes = drawn.subplots(rows, panels, squeeze=False)
         drawn.suptitle(title)
-        yield axes
+        yield axes[0] if rows == 1 else axes
         drawn.savefig(folder / f"{name}.png", dpi=120)
         drawn.savefig(folder / f"{name}.svg", metadata={"Date": None})
