@@ -7,6 +7,12 @@ from __future__ import annotations
 
 from ..errors import unknown_name_error
 from . import (
+    dadmms_fig1,
+    dadmms_fig2,
+    dadmms_fig3,
+    dadmms_fig4,
+    dadmms_fig5,
+    dadmms_fig6,
     gibbs_fig2,
     gibbs_fig4,
     gibbs_fig5,
@@ -19,6 +25,12 @@ from .frame import Experiment
 EXPERIMENTS: dict[str, Experiment] = {
     module.EXPERIMENT.name: module.EXPERIMENT
     for module in (
+        dadmms_fig1,
+        dadmms_fig2,
+        dadmms_fig3,
+        dadmms_fig4,
+        dadmms_fig5,
+        dadmms_fig6,
         gibbs_fig2,
         gibbs_fig4,
         gibbs_fig5,
