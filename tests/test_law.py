@@ -241,6 +241,16 @@ def test_stationary_is_where_rounds_lead(method):
     np.testing.assert_allclose(late.cov, limit.cov, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("sampler", [DADMMS(2.0, temperature=0.0), GTDULA(0.02, 0.2, 0.2, temperature=0.0)])
+def test_an_optimiser_forgets_a_random_start_to_the_last_digit(sampler):
+    # rounding in conserved sums never decays, and would be all that is left of the covariance
+    post, net = unequal_curvature(2), NETWORKS["irregular"]
+    law = accord.law(post, net, sampler, init=accord.Gaussian(np.zeros(2), np.eye(2)))
+    cov = law.at(4000).joint.cov
+    assert 0.0 < np.trace(cov) < 1e-20
+    assert np.linalg.eigvalsh(cov)[0] >= -1e-6 * np.trace(cov)
+
+
 @pytest.mark.parametrize(
     ("method", "network"),
     pairs(

@@ -169,12 +169,31 @@ class Law:
         for r in range(nearest, k):
             A, Q, c = self._affine(r)
             with np.errstate(over="ignore", invalid="ignore"):
-                z, P = A @ z + c, _sandwich(A, P) + Q
+                z, P = self._conserving(A @ z + c, _sandwich(A, P) + Q)
             if not np.isfinite(P).all():
                 raise ArithmeticError(f"the covariance overflows at round {r + 1}: the recursion is unstable")
         # the start and the latest round: walking forwards costs each round once
         self._known = {0: self._known[0], k: (z, P)}
         return self._moments(z, P)
+
+    def _conserving(self, z: np.ndarray, P: Matrix) -> tuple[np.ndarray, Matrix]:
+        """Mean and covariance without what rounding adds to conserved sums: nothing else there would ever decay."""
+        if self._conservation is None:
+            return z, P
+        C, inverse, value = self._conservation
+        P = P - inverse @ (C @ P)
+        return z - inverse @ (C @ z - value), P - (P @ C.T) @ inverse.T
+
+    @cached_property
+    def _conservation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """C, its pseudo-inverse and the value of C z, where there are conserved sums that every start shares."""
+        z, P = self._known[0]
+        if self._conserved is None:
+            return None
+        C = self._conserved.toarray()
+        if np.linalg.norm(C @ P) > 1e-12 * np.linalg.norm(C) * np.linalg.norm(P):
+            return None
+        return C, C.T @ np.linalg.inv(C @ C.T), C @ z
 
     def _moments(self, z: np.ndarray, P: Matrix) -> Moments:
         S = self._select
