@@ -37,9 +37,10 @@ no-knobs: $(VENV)/.installed-demo
 splittings: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/splittings.py
 
-# Minutes long: figures of the papers again, small, gathered in reproduced/report.html.
-reproduce: $(VENV)/.installed-plot
-	$(BIN)/accord reproduce all --small
+# Ten minutes: figures of the papers again, small, gathered in reproduced/report.html; DATA is a folder of mnist.npz and
+# covtype.npz, which are fetched where it is not given.
+reproduce: $(VENV)/.installed-reproduce
+	$(BIN)/accord reproduce all --small $(if $(DATA),--data $(DATA))
 	$(BIN)/accord report
 
 clean:

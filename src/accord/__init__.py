@@ -1,6 +1,6 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
-from . import balance, combine, data, metrics, models, samplers, schedules, theory
+from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
 from .compiler import guard
 from .engines.silo.engine import Silo
 from .errors import DivergenceError
@@ -26,6 +26,7 @@ __all__ = [
     "balance",
     "combine",
     "data",
+    "datasets",
     "law",
     "metrics",
     "models",

@@ -13,12 +13,15 @@ from . import (
     dadmms_fig4,
     dadmms_fig5,
     dadmms_fig6,
+    dglmc_fig3,
+    dglmc_fig4,
     gibbs_fig2,
     gibbs_fig4,
     gibbs_fig5,
     gibbs_table1,
     gibbs_table2,
     gtdula_fig1,
+    gtdula_fig3,
 )
 from .frame import Experiment
 
@@ -31,12 +34,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         dadmms_fig4,
         dadmms_fig5,
         dadmms_fig6,
+        dglmc_fig3,
+        dglmc_fig4,
         gibbs_fig2,
         gibbs_fig4,
         gibbs_fig5,
         gibbs_table1,
         gibbs_table2,
         gtdula_fig1,
+        gtdula_fig3,
     )
 }
 
