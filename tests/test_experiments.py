@@ -142,6 +142,20 @@ def test_the_commands_write_all_and_one_page(tmp_path, trials):
     assert "http" not in page and "url(" not in page and "@import" not in page
 
 
+def test_pages_of_markdown_link_to_one_another(tmp_path, trials):
+    invoke("reproduce", "all", "--output", tmp_path)
+    result = invoke("report", tmp_path, "--markdown")
+    assert (result.exit_code, result.stdout) == (0, f"wrote {tmp_path / 'README.md'}\n")
+    overview = (tmp_path / "README.md").read_text()
+    assert "[trial](trial/README.md) | A trial & more | 1 of 1 hold | 0 of 1 hold |" in overview
+    page = (tmp_path / "trial" / "README.md").read_text()
+    assert "![Figure 9: figure](figure.png)" in page and "Size small: 3 chains; seed 0;" in page
+    assert "| holds | section 1 | it is so | 1 | 1.25 |  | a &lt;b>bound&lt;/b> |" in page
+    for folder in (tmp_path, tmp_path / "trial"):
+        links = re.findall(r"\]\(([^)]*)\)", (folder / "README.md").read_text())
+        assert links and all((folder / link).is_file() for link in links)
+
+
 def test_a_large_table_is_linked_beside_the_page(tmp_path, trials):
     frame.reproduce(trial(), tmp_path)
     with (tmp_path / "trial" / "data.csv").open("a") as file:

@@ -216,12 +216,13 @@ def reproduce(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="What accord reproduce wrote its folders to.")] = Path("reproduced"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Pages of Markdown in the folders instead.")] = False,
 ) -> None:
     """Gather reproduced figures and claims in one HTML page that needs no other file."""
     with _users_errors():
-        from .experiments.gallery import write
+        from .experiments.gallery import write, write_markdown
 
-        print(f"wrote {write(folder)}")
+        print(f"wrote {write_markdown(folder) if markdown else write(folder)}")
 
 
 def _list(experiments: Iterable[Experiment]) -> None:

@@ -1,4 +1,4 @@
-"""One HTML page of reproduced figures and claims that needs no other file."""
+"""Reproduced figures and claims to look at: one HTML page that needs no other file, or pages of Markdown."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from .frame import CARD, CLAIMS
 
 # Larger tables are linked beside the page, not put into it.
 _EMBEDDED_BYTES = 300_000
+_TITLE = "Figures of the papers, made again"
+# An experiment's folder, its card, and the rows of its claims.
+Entry = tuple[Path, dict[str, Any], list[dict[str, str]]]
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -45,23 +48,81 @@ def write(folder: Path) -> Path:
     ValueError
         No experiment was reproduced there.
     """
+    entries = _entries(folder)
+    body = "\n".join([_overview(entries), *(_section(*entry) for entry in entries)])
+    return _replaced(
+        folder / "report.html",
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>accord: figures of the papers'
+        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_TITLE}</h1>\n{body}\n</body>\n</html>\n",
+    )
+
+
+def write_markdown(folder: Path) -> Path:
+    """Write `README.md` into a folder of `accord reproduce` and into every experiment's folder there.
+
+    Parameters
+    ----------
+    folder
+        Where the experiments' folders are.
+
+    Returns
+    -------
+    Path
+        Of the overview, which links to the experiments' pages; these show their PNG figures and their claims.
+
+    Raises
+    ------
+    ValueError
+        No experiment was reproduced there.
+    """
+    entries = _entries(folder)
+    lines = [f"# {_TITLE}", "", "| experiment | what it shows | the paper's claims | checks of accord |"]
+    lines.append("| --- | --- | --- | --- |")
+    for path, card, claims in entries:
+        link = f"[{card['name']}]({path.name}/README.md)"
+        lines.append(f"| {link} | {_cell(card['title'])} | {_held(claims, 'claim')} | {_held(claims, 'check')} |")
+        own = [f"# {card['name']}: {card['title']}", "", _made(card), ""]
+        own += [f"![{card['figure']}: {image.stem}]({image.name})\n" for image in sorted(path.glob("*.png"))]
+        own += ["| verdict | where | claim | paper | ours | exact law | why |", "| --- " * 7 + "|"]
+        columns = ("verdict", "source", "claim", "paper", "ours", "law", "why")
+        own += [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in claims]
+        _replaced(path / "README.md", "\n".join(own) + "\n")
+    return _replaced(folder / "README.md", "\n".join(lines) + "\n")
+
+
+def _entries(folder: Path) -> list[Entry]:
     # a name that begins with a dot is of a run under way
     found = sorted(card.parent for card in folder.glob(f"*/{CARD}") if not card.parent.name.startswith("."))
     if not found:
         raise ValueError(f"there is nothing to report in {folder}: run accord reproduce first")
-    entries = [(path, json.loads((path / CARD).read_text(encoding="utf-8")), _claims(path)) for path in found]
-    body = "\n".join([_overview(entries), *(_section(*entry) for entry in entries)])
-    page = folder / "report.html"
-    # whole or as it was, like the folders
-    draft = folder / ".report.html"
-    draft.write_text(
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>accord: figures of the papers'
-        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>Figures of the papers, made again</h1>\n{body}\n"
-        "</body>\n</html>\n",
-        encoding="utf-8",
-    )
+    return [(path, json.loads((path / CARD).read_text(encoding="utf-8")), _claims(path)) for path in found]
+
+
+def _replaced(page: Path, text: str) -> Path:
+    """Write a page; it is whole or as it was, like the folders."""
+    draft = page.with_name(f".{page.name}")
+    draft.write_text(text, encoding="utf-8")
     os.replace(draft, page)
     return page
+
+
+def _held(claims: list[dict[str, str]], kind: str) -> str:
+    verdicts = [row["verdict"] == "holds" for row in claims if row["kind"] == kind]
+    return f"{sum(verdicts)} of {len(verdicts)} hold" if verdicts else "none"
+
+
+def _made(card: dict[str, Any]) -> str:
+    """What was run, in a sentence."""
+    numbers = ", ".join(f"{value:,} {name}" for name, value in card["numbers"].items())
+    return (
+        f"{card['figure']} of {card['paper']}. Size {card['size']}: {numbers}; seed {card['seed']}; "
+        f"{card['seconds']:,.0f} s; accord {card['accord']}."
+    )
+
+
+def _cell(text: str) -> str:
+    """A text in a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;").replace("\n", " ")
 
 
 def _claims(path: Path) -> list[dict[str, str]]:
@@ -69,13 +130,10 @@ def _claims(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _overview(entries: list[tuple[Path, dict[str, Any], list[dict[str, str]]]]) -> str:
+def _overview(entries: list[Entry]) -> str:
     rows = []
     for _, card, claims in entries:
-        kinds = []
-        for kind in ("claim", "check"):
-            own = [row["verdict"] == "holds" for row in claims if row["kind"] == kind]
-            kinds.append(f"<td>{sum(own)} of {len(own)} hold</td>")
+        kinds = [f"<td>{_held(claims, kind)}</td>" for kind in ("claim", "check")]
         link = f'<a href="#{escape(card["name"])}">{escape(card["name"])}</a>'
         rows.append(f"<tr><td>{link}</td><td>{escape(card['title'])}</td>{''.join(kinds)}</tr>")
     head = "<tr><th>experiment</th><th>what it shows</th><th>the paper's claims</th><th>checks of accord</th></tr>"
@@ -83,11 +141,9 @@ def _overview(entries: list[tuple[Path, dict[str, Any], list[dict[str, str]]]]) 
 
 
 def _section(path: Path, card: dict[str, Any], claims: list[dict[str, str]]) -> str:
-    numbers = ", ".join(f"{value:,} {name}" for name, value in card["numbers"].items())
     parts = [
         f'<h2 id="{escape(card["name"])}">{escape(card["name"])}: {escape(card["title"])}</h2>',
-        f"<p>{escape(card['figure'])} of {escape(card['paper'])}.<br>Size {escape(card['size'])}: {escape(numbers)}; "
-        f"seed {card['seed']}; {card['seconds']:,.0f} s; accord {escape(card['accord'])}.</p>",
+        f"<p>{escape(_made(card))}</p>",
         *(
             f'<img alt="{escape(card["figure"])}: {escape(image.stem)}" src="{_data(image)}">'
             for image in _images(path)
