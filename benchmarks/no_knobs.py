@@ -217,7 +217,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
-    parser.add_argument("--draws", type=int, default=4000, help="draws a chain; all other numbers are accord's")
+    parser.add_argument("--draws", type=int, default=16_000, help="draws a chain; all other numbers are accord's")
     parser.add_argument("--skip-desgld", action="store_true")
     parser.add_argument("--skip-predictions", action="store_true")
     arguments = parser.parse_args()
