@@ -29,7 +29,7 @@ from accord.samplers import GTBAOAB
 from accord.samplers.gt_baoab import GTBAOABState
 
 CHAINS, BURN_IN, BATCH = 8, 300, 250
-FRICTIONS, EXCHANGES = (0.1, 0.2, 0.4, 0.7, 1.0, 2.0), (1, 2, 4, 6, 8, 16)
+FRICTIONS, EXCHANGES = (0.1, 0.2, 0.3, 0.4, 0.7, 1.0), (1, 2, 4, 6, 8, 16)
 COLUMNS = ("step", "K", "exact: mean", "sd", "gradients", "exchanges")
 COLUMNS += ("measured: mean", "sd", "MC error", "gradients", "for sds", "exchanges")
 
