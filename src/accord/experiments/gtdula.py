@@ -6,7 +6,7 @@ Its count "200 in total" contradicts 80 points for each of five sigma_i; figure 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 
 from ..gaussian import Gaussian
-from ..law import law
-from ..metrics import kl
 from ..models import quadratic
 from ..network import Network
 from ..posterior import Posterior
@@ -23,6 +21,10 @@ from ..sampler import Sampler
 from ..samplers import DULA, GTDULA
 from .agreement import Tally, batches, bound, laws
 
+PAPER = (
+    "Bhar, Bai, George and Busart: Scalability Enhancement and Data-Heterogeneity Awareness in Gradient Tracking based "
+    "Decentralized Bayesian Learning (L4DC 2025)"
+)
 SIGMA = np.array([10.0, 5.0, 16.0, 2.0, 18.0])
 POINTS, POINTS_OF_200 = 80, 40
 SIGMA_THETA = 1.0
@@ -95,12 +97,20 @@ class Equations:
         u, V = self.T @ mean + self.t, self.T @ cov @ self.T.T
         return (u**2).sum(axis=0) + np.trace(V), 2.0 * (V**2).sum() + 4.0 * (u * (V @ u)).sum(axis=0)
 
+    @property
+    def forgetting(self) -> np.ndarray:
+        """A without its eigenvalue 1 of what is conserved."""
+        return self.A - self._inverse * (self.conserved @ self.A)
+
+    @property
+    def _inverse(self) -> np.ndarray:
+        return self.conserved[:, None] / (self.conserved @ self.conserved)
+
     def stationary(self) -> tuple[np.ndarray, np.ndarray]:
         """Means (2 agent, case) and covariance after infinitely many rounds, of a stable recursion."""
-        # A without its eigenvalue of what is conserved, which under doubling would double what rounding put there
-        inverse = self.conserved[:, None] / (self.conserved @ self.conserved)
-        power = self.A - inverse * (self.conserved @ self.A)
-        mean, cov = self.c + inverse * (self.conserved @ (self.start - self.c)), self.Q
+        # with its eigenvalue 1 doubling would double what rounding put there
+        power, cov = self.forgetting, self.Q
+        mean = self.c + self._inverse * (self.conserved @ (self.start - self.c))
         # doubling: the sum of the first 2^k powers, which forgets the start
         for _ in range(48):
             cov, mean, power = cov + power @ cov @ power.T, mean + power @ mean, power @ power
@@ -163,10 +173,6 @@ class Problem:
         """The posterior's law."""
         return self.post.exact()
 
-    def asymptotic_kl(self, name: str, alpha: float) -> float:
-        """KL of the average's stationary law to the posterior, by `accord.law`, in nats."""
-        return kl(law(self.post, NETWORK, method(name, alpha, self.beta)).stationary().average, self.target)
-
 
 @dataclass
 class Curve:
@@ -177,12 +183,9 @@ class Curve:
     steps
         alpha, shape (round,).
     kl
-        KL of each agent's law and last the average's to the posterior, in nats, shape (round, agent + 1).
+        KL of each agent's law and last the average's to the posterior, in nats, by the equations, (round, agent + 1).
     gradient
         The gradient error by the equations, shape (round,).
-    apart
-        Largest difference between `accord.law` and the equations: of means in posterior sds, of covariances in
-        posterior variances.
     positions, gradients
         What the chains show of positions (agents, then the average) and of the gradient error.
     """
@@ -190,7 +193,6 @@ class Curve:
     steps: np.ndarray
     kl: np.ndarray
     gradient: np.ndarray
-    apart: float
     positions: Tally
     gradients: Tally
     target: Gaussian
@@ -206,7 +208,7 @@ class Curve:
         return self.gradients.means[:, 0]
 
     def worst(self) -> tuple[float, float]:
-        """The largest score of the chains against the law, and the bound that it exceeds with a chance of 0.001."""
+        """The largest score of the chains against the equations, and the bound exceeded with a chance of 0.001."""
         scores = [self.positions.mean_scores(), self.positions.variance_scores(), self.gradients.mean_scores()]
         return max(float(np.abs(score).max()) for score in scores), bound(sum(score.size for score in scores))
 
@@ -215,6 +217,26 @@ def gaussian_kl(means: np.ndarray, variances: np.ndarray | float, target: Gaussi
     """KL of Gaussians on the line to the target, in nats, in the shape of their means."""
     ratio = variances / target.cov[0, 0]
     return ((means - target.mean[0]) ** 2 / target.cov[0, 0] + ratio - 1.0 - np.log(ratio)) / 2.0
+
+
+def walk(problem: Problem, name: str, steps: np.ndarray) -> Iterator[tuple[Equations, np.ndarray, np.ndarray]]:
+    """The equations of each round, and mean (2 agent, 1) and covariance of (w, d) after it, from w = 0."""
+    b = problem.b[:, None]
+    m, P = np.concatenate([0.0 * b, -b]), np.zeros((2 * N, 2 * N))
+    for alpha in steps:
+        equations = Equations(name == "GT-DULA", NETWORK, problem.hessians, b, alpha, problem.beta)
+        m, P = equations.A @ m + equations.c, equations.A @ P @ equations.A.T + equations.Q
+        yield equations, m, P
+
+
+def apart(problem: Problem, name: str, step: Callable[[Any], Any], rounds: int) -> float:
+    """Largest difference of `accord.law` and the equations: of means in posterior sds, covariances in variances."""
+    exact = laws(problem.post, NETWORK, method(name, step, problem.beta), rounds)
+    steps, target, off = np.array([float(step(k)) for k in range(rounds)]), problem.target, 0.0
+    for (mean, cov), (_, m, P) in zip(exact, walk(problem, name, steps), strict=True):
+        far = np.abs(m[:N, 0] - mean).max() / target.sd[0], np.abs(P[:N, :N] - cov).max() / target.cov[0, 0]
+        off = max(off, float(max(far)))
+    return off
 
 
 def curve(
@@ -227,19 +249,14 @@ def curve(
     rng: np.random.Generator,
     told: Callable[[float], None],
 ) -> Curve:
-    """Law, equations and chains of one method from w = 0; `told` hears the share that is done."""
+    """Equations and chains of one method from w = 0; `told` hears the share that is done."""
     hessians, b, target, sampler = problem.hessians, problem.b, problem.target, method(name, step, problem.beta)
     steps = np.array([float(step(k)) for k in range(rounds)])
     means, variances, gradient = np.empty((rounds, N + 1)), np.empty((rounds, N + 1)), np.empty((2, rounds, 1))
-    m, P, apart = np.concatenate([0.0 * b, -b])[:, None], np.zeros((2 * N, 2 * N)), 0.0
-    for k, (mean, cov) in enumerate(laws(problem.post, NETWORK, sampler, rounds)):
-        equations = Equations(name == "GT-DULA", NETWORK, hessians, b[:, None], steps[k], problem.beta)
-        m, P = equations.A @ m + equations.c, equations.A @ P @ equations.A.T + equations.Q
+    for k, (equations, m, P) in enumerate(walk(problem, name, steps)):
         gradient[:, k] = equations.gradient_error(m, P)
-        off = [np.abs(m[:N, 0] - mean).max() / target.sd[0], np.abs(P[:N, :N] - cov).max() / target.cov[0, 0]]
-        apart = max(apart, *off)
-        means[k], variances[k] = [*mean, mean.mean()], [*np.diag(cov), cov.mean()]
-        told(0.5 * (k + 1) / rounds)
+        means[k] = [*m[:N, 0], m[:N].mean()]
+        variances[k] = [*np.diag(P)[:N], P[:N, :N].mean()]
     positions, gradients = Tally(means, variances), Tally(gradient[0], gradient[1])
     W = np.eye(N) - problem.beta * NETWORK.laplacian
     for run in batches(problem.post, NETWORK, sampler, rounds=rounds, chains=chains, rng=rng):
@@ -250,9 +267,8 @@ def curve(
         # ubar = mean_i (H_i wbar - b_i)
         error = held - (hessians.mean() * average - b.mean())
         gradients.add((error**2).sum(axis=2, keepdims=True))
-        told(0.5 + 0.5 * positions.chains / chains)
-    exact_kl = gaussian_kl(means, variances, target)
-    return Curve(steps, exact_kl, gradient[0, :, 0], float(apart), positions, gradients, target)
+        told(positions.chains / chains)
+    return Curve(steps, gaussian_kl(means, variances, target), gradient[0, :, 0], positions, gradients, target)
 
 
 def asymptotic(
@@ -265,3 +281,8 @@ def asymptotic(
     off = mean[:N].mean(axis=0) - b.sum(axis=0) / precision
     standard = Gaussian(np.zeros(1), 1.0 / precision)
     return gaussian_kl(off, cov[:N, :N].mean(), standard), equations.gradient_error(mean, cov)[0]
+
+
+def listed(values: Iterable[Any], joint: str = ", ") -> str:
+    """Numbers with three digits, and texts."""
+    return joint.join(value if isinstance(value, str) else f"{value:.3g}" for value in values)

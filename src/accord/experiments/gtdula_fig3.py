@@ -27,6 +27,7 @@ from ..samplers import DULA, GTDULA
 from . import networks
 from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
+from .gtdula import PAPER
 from .longrun import LongRuns, cost, judged, setting
 
 AGENTS = 10
@@ -306,8 +307,7 @@ def learning(curves: Curves, size: Size, dim: int) -> list[Claim]:
 EXPERIMENT = Experiment(
     name="gtdula-fig3",
     title="GT-DULA and DULA on LeNet-5 with unequal digits",
-    paper="Bhar, Bai, George and Busart: Scalability Enhancement and Data-Heterogeneity Awareness in Gradient "
-    "Tracking based Decentralized Bayesian Learning (L4DC 2025)",
+    paper=PAPER,
     figure="Figure 3",
     sizes={
         "small": Size(
