@@ -11,9 +11,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import accord
-from accord import experiments
+from accord import experiments, figures
 from accord.cli import app
-from accord.experiments import agreement, figures, frame
+from accord.experiments import agreement, frame
 from accord.experiments.frame import Claim, Experiment, Size
 
 SIZE = Size(minutes=0.5, memory=0.2, numbers={"chains": 3})

@@ -10,7 +10,7 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from . import samplers
+from . import figures, samplers
 from .checks import positive
 from .errors import unknown_name_error
 from .fit import check_fit
@@ -203,14 +203,11 @@ class Plan:
         ImportError
             Matplotlib is not installed.
         """
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise ImportError("the plot needs matplotlib: pip install 'accord[plot]'") from error
+        figures.require()
+        import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=(8, 5), layout="constrained")[1] if ax is None else ax
-        # black and the colours of Okabe and Ito, which the colour-blind can tell apart
-        colors = ["#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"]
+        colors = ["black", *figures.COLORS.values()]
         for place, name in enumerate(dict.fromkeys(trial.label for trial in self.trials)):
             found = [t.forecast for t in self.trials if t.label == name and t.forecast is not None]
             ax.plot(
@@ -218,7 +215,7 @@ class Plan:
                 [f.bias for f in found],
                 color=colors[place % len(colors)],
                 linestyle="-" if place < len(colors) else "--",
-                marker="osD^v<>p"[place % 8],
+                marker="osD^v<>"[place % len(colors)],
                 markersize=4,
                 label=name,
             )

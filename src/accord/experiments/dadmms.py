@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import block_diag
 
+from ..figures import COLORS
 from ..gaussian import Gaussian
 from ..models import linear_regression
 from ..network import Network
@@ -23,7 +24,6 @@ from ..posterior import Posterior
 from ..sampler import Sampler
 from ..samplers import DADMMS, DESGHMC, DESGLD, DULA
 from ..schedules import Polynomial
-from .figures import COLORS
 
 PAPER = (
     "Tzikas, Romao, Pilanci, Abate and Kochenderfer: Distributed Markov Chain Monte Carlo Sampling based on the "

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import figure
 from .dadmms import ALONE, BASELINES, METHODS, NETWORKS, PAPER, ROUNDS, STYLE, TRIALS, methods_on, recursion, regression
 from .dadmms_claims import Curves, network_claims, remarks, ring_claims
 from .dadmms_curves import checks, curve, refitted, written_out
-from .figures import figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 
 AGENTS = (5, 20, 100)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..metrics import wasserstein2
 from ..samplers import DADMMS
 from .dadmms import NETWORKS, PAPER, ROUNDS, TRIALS, recursion, regression
 from .dadmms_curves import Curve, checks, curve, listed
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 
 AGENTS, ROWS = 20, 50

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..gaussian import Gaussian
 from ..metrics import wasserstein2
 from .dadmms import METHODS, NETWORKS, PAPER, ROUNDS, START, TRIALS, recursion, regression
 from .dadmms_curves import TENTH, checks, curve, listed
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 
 AGENTS, ROWS, STARTS = 20, 50, 10

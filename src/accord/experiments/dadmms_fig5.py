@@ -10,12 +10,12 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..gaussian import Gaussian
 from ..law import law
 from .agreement import Tally, bound
 from .dadmms import METHODS, NETWORKS, PAPER, TRIALS, recursion, regression
 from .dadmms_curves import CHANCE, SAME, listed
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
 
 AGENTS, ROWS = 5, 50

@@ -10,11 +10,11 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ..figures import figure
 from .agreement import bound
 from .dadmms import ALONE, BASELINES, NETWORKS, PAPER, STYLE, TRIALS
 from .dadmms_curves import CHANCE, listed
 from .dadmms_logistic import DIM, METHODS, ROUNDS, Data
-from .figures import figure
 from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
 
 AGENTS = (5, 20, 50)

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import block_diag
 
+from ..figures import COLORS
 from ..gaussian import Gaussian
 from ..law import Law
 from ..models import linear_regression
@@ -22,7 +23,6 @@ from ..network import Network
 from ..posterior import Posterior
 from ..sampler import Sampler
 from .agreement import Tally, batches, bound
-from .figures import COLORS
 
 PAPER = (
     "Gurbuzbalaban, Gao, Hu and Zhu: Decentralized Stochastic Gradient Langevin Dynamics and Hamiltonian Monte Carlo "

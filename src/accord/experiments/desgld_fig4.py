@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..samplers import DESGLD
 from .desgld import NETWORKS, PAPER, RUNS, by_recursion, fitted, regression, simulate, worst_score
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 
 

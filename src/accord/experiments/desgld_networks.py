@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from .. import figures
 from ..gaussian import Gaussian
 from ..law import law
 from ..network import Network
 from ..posterior import Posterior
 from ..sampler import Sampler
-from . import figures
 from .desgld import NETWORKS, RUNS, STYLE, Moments, by_law, fitted, floor, regression, simulate, split, worst_score
 from .frame import Claim, Progress, Size, write_table
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..gaussian import Gaussian
 from ..law import law
 from ..network import Network
 from ..samplers import DGLMC, HubSGLD
 from .dglmc_laws import PAPER
 from .dglmc_toy import TESTED, B, Found, Law, Problem, gibbs_law, problem, similar_step, visits_law, worst_score
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
 
 LOCAL = 1, 10  # "N = 1" and "N = 10"

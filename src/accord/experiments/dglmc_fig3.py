@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 
 from .. import datasets
 from ..conditional import MALA, curvatures
+from ..figures import COLORS, figure
 from ..models import logistic_regression
 from ..network import Network
 from ..posterior import Posterior, Potential, Shard
@@ -27,7 +28,6 @@ from ..run import Run, diagnostics
 from ..sampler import Sampler
 from ..samplers import DGLMC, GCMC, HubSGLD, Replicated
 from .dglmc_laws import LOCAL, PAPER, STEP, Law, gibbs, visits
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .longrun import LongRuns, cost, judged
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from .. import datasets
 from ..conditional import curvatures
+from ..figures import COLORS, figure
 from ..network import Network
 from ..run import Run
 from ..sampler import Sampler
 from ..samplers import DGLMC, HubSGLD
 from . import networks
 from .dglmc_laws import LOCAL, PAPER, STEP
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .longrun import LongRuns, cost, judged, setting
 

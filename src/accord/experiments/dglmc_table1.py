@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..law import law
 from ..metrics import wasserstein2
 from ..models import quadratic
@@ -21,7 +22,6 @@ from ..samplers import DGLMC
 from ..theory.dg_lmc import LIPSCHITZ_HESSIAN, SMOOTH, Powers
 from .dglmc_laws import PAPER
 from .dglmc_scaling import B, Needs, Sweep, curvatures, error, slope, sweep
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 
 DIMS = 2 ** np.arange(1, 10)

@@ -139,7 +139,7 @@ def reproduce(
     ValueError
         The folder exists and holds something else than a run of an experiment.
     """
-    from . import figures
+    from .. import figures
 
     figures.require()
     folder = parent / experiment.name

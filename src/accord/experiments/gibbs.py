@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..figures import COLORS
 from ..gaussian import Gaussian
 from ..law import law
 from ..models import gaussian
@@ -24,7 +25,6 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers import Gibbs
 from .agreement import Tally, bound
-from .figures import COLORS
 from .frame import Claim, whole_run
 
 PAPER = "Anonymous: Client-only Distributed Markov Chain Monte Carlo Sampling over a Network (under review)"

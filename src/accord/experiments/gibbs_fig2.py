@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..network import Network
 from ..posterior import Posterior
 from ..sampler import Sampler
 from ..samplers import DESGLD, Gibbs
 from ..schedules import at, diminishing
 from .agreement import Tally, bound
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
 from .gibbs import CHAINS, DIM, PAPER, Sweep, colors, fitted_distance, listed, unit_gaussians, weights
 

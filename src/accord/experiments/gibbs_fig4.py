@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from scipy import stats
 
+from ..figures import COLORS, figure
 from ..gaussian import Gaussian
 from ..metrics import wasserstein2
 from ..models import gaussian
@@ -22,7 +23,6 @@ from ..posterior import Posterior
 from ..response import Response, respond
 from ..samplers import Gibbs
 from .agreement import bound
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
 from .gibbs import PAPER, listed
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .figures import COLORS, figure
+from ..figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .gibbs import CHAINS, DIM, ETA, GRAPHS, NODES, PAPER, ROUNDS, SIGMA, Reached, checks, listed, reached
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..network import Network
 from ..theory import constants
 from ..theory.gibbs import contraction
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .gibbs import (
     COLUMNS,

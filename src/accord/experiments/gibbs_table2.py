@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..law import law
 from ..metrics import wasserstein2
 from ..theory import constants
 from ..theory.gibbs import bias
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .gibbs import (
     CHAINS,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from ..figures import COLORS, figure
 from ..samplers import GTDULA
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .gtdula import METHODS, NETWORK, PAPER, POINTS_OF_200, Problem, apart, curve, listed, potentials
 from .gtdula_claims import SATURATION, Curves, Setting, claims

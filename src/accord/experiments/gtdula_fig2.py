@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ..figures import COLORS, figure
 from ..law import law
 from ..metrics import kl
 from ..models import quadratic
 from ..network import Network
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .gtdula import METHODS, PAPER, POINTS, SIGMA, SIGMA_THETA, Equations, listed, method, potentials
 from .gtdula_fig1 import STEPS, largest_stable_beta

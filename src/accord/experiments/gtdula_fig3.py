@@ -20,12 +20,12 @@ from jax.tree_util import Partial
 
 from .. import datasets
 from ..errors import DivergenceError
+from ..figures import COLORS, figure
 from ..network import Network
 from ..posterior import Posterior
 from ..run import Run
 from ..samplers import DULA, GTDULA
 from . import networks
-from .figures import COLORS, figure
 from .frame import Claim, Experiment, Progress, Size, write_table
 from .gtdula import PAPER
 from .longrun import LongRuns, cost, judged, setting
