@@ -446,7 +446,10 @@ def require_alike(fingerprint: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed: where several processes run, it waits until all can stop; a second one does not."""
+    """Whether Ctrl-C was pressed: it waits until the run, and all its processes, can stop; a second one does not.
+
+    An interrupt that is raised at once may meet a callback of a library, which prints it and goes on.
+    """
     pressed: list[bool] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -454,7 +457,7 @@ def interruptions() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed.append(True)
 
-    if jax.process_count() == 1 or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = signal.signal(signal.SIGINT, note)

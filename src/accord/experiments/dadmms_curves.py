@@ -20,7 +20,6 @@ from .frame import Claim, whole_run
 
 SAME = 1e-8  # law and recursion differ by rounding alone
 TENTH = 0.1  # converged: an agent within a tenth of its first distance
-GONE = 1e-6  # of the posterior's variance
 CHANCE = 0.001  # that trials of the law itself are said not to have it
 
 
@@ -131,8 +130,7 @@ def curve(
     n, target, exact = post.num_agents, post.exact(), law(post, network, sampler, init=start)
     apart, pairs, means, variances = 0.0, [], [], []
     for k, other in enumerate(written.walk(start, n, rounds)):
-        # where no spread is left (C-ADMM), accord's covariance is what rounding makes of it, and no covariance
-        joint = exact.at(k).joint if other.cov.max() > GONE * target.cov.max() else other
+        joint = exact.at(k).joint
         scale = np.tile(target.sd, n)
         off = np.abs(joint.mean - other.mean) / (scale + np.abs(other.mean))
         wide = np.abs(joint.cov - other.cov) / (np.outer(scale, scale) + np.abs(other.cov).max())
