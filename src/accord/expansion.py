@@ -60,19 +60,35 @@ def machine(post: Posterior, network: Network, method: Sampler, *, chains: int =
     return LocalEngine(post, network, method, chains=chains, seed=0, keep=np.arange(post.num_agents))
 
 
+class Summing(Sampler):
+    """Base of what agents find out by sums over all of them; they hold the same states, so that all draw the same."""
+
+    receives: ClassVar[tuple[str, ...]] = ("total",)
+
+    def position(self, state: Any) -> Float[Array, " dim"]:
+        """The state's own."""
+        return state.position
+
+    def langevin_step(self, network: Network) -> None:
+        """None: no plan asks for one."""
+        return None
+
+    def randomness(self, dim: int) -> Randomness:
+        """The same normal numbers for all agents."""
+        return Randomness(shared=True)
+
+
 class _SumsState(NamedTuple):
     position: Float[Array, " dim"]
     sums: Float[Array, " number"]
 
 
 @pytree
-class _Sums(Sampler):
+class _Sums(Summing):
     """One round sums the value, the gradient and the upper half of the Hessian: their means over `offsets`."""
 
     # from the agents' common position, (look, dim)
     offsets: Any
-
-    receives: ClassVar[tuple[str, ...]] = ("total",)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _SumsState:
         dim = position.size
@@ -89,12 +105,6 @@ class _Sums(Sampler):
 
     def update(self, agent: Agent, state: _SumsState, inbox: Inbox, noise: Noise) -> _SumsState:
         return state._replace(sums=inbox.total())
-
-    def position(self, state: _SumsState) -> Float[Array, " dim"]:
-        return state.position
-
-    def langevin_step(self, network: Network) -> None:
-        return None
 
     def randomness(self, dim: int) -> Randomness:
         return Randomness(normal=False)

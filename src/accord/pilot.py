@@ -6,7 +6,7 @@ that no disagreement enters what they find out.
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +15,11 @@ from jaxtyping import Array, Float
 
 from .budget import Budget
 from .coordinates import Coordinates
-from .expansion import machine
+from .expansion import Summing, machine
 from .network import Network
 from .posterior import Posterior
 from .pytree import pytree
-from .sampler import Agent, Inbox, Noise, Randomness, Sampler
+from .sampler import Agent, Inbox, Noise
 
 # Chains of the run, its rounds before the first draw, draws of each chain and rounds from one to the next.
 _CHAINS, _BURN_IN, _DRAWS, _THIN = 64, 50, 12, 8
@@ -114,12 +114,10 @@ class _ExplorerState(NamedTuple):
 
 
 @pytree
-class _Explorer(Sampler):
+class _Explorer(Summing):
     """BAOAB on F (Leimkuhler & Matthews 2013), at every agent alike."""
 
     step_size: float
-
-    receives: ClassVar[tuple[str, ...]] = ("total",)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _ExplorerState:
         return _ExplorerState(position, jnp.zeros_like(position))
@@ -135,15 +133,6 @@ class _Explorer(Sampler):
         v = kept * v + (1.0 - kept**2) ** 0.5 * noise.normal
         return _ExplorerState(middle + h / 2.0 * v, v)
 
-    def position(self, state: _ExplorerState) -> Float[Array, " dim"]:
-        return state.position
-
-    def langevin_step(self, network: Network) -> None:
-        return None
-
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(shared=True)
-
 
 class _PowerState(NamedTuple):
     position: Float[Array, " dim"]
@@ -152,10 +141,8 @@ class _PowerState(NamedTuple):
 
 
 @pytree
-class _PowerIteration(Sampler):
+class _PowerIteration(Summing):
     """One round multiplies a direction by F's Hessian; the first one draws it."""
-
-    receives: ClassVar[tuple[str, ...]] = ("total",)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _PowerState:
         return _PowerState(position, jnp.zeros_like(position), jnp.zeros((), position.dtype))
@@ -168,12 +155,3 @@ class _PowerIteration(Sampler):
         product = jnp.where(agent.round == 0, noise.normal, inbox.total())
         value = jnp.linalg.norm(product)
         return _PowerState(state.position, product / value, value)
-
-    def position(self, state: _PowerState) -> Float[Array, " dim"]:
-        return state.position
-
-    def langevin_step(self, network: Network) -> None:
-        return None
-
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(shared=True)

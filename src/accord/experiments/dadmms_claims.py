@@ -8,8 +8,8 @@ import numpy as np
 
 from ..posterior import Posterior
 from .dadmms import ALONE, BASELINES, NETWORKS, RHO, ROUNDS, TRIALS, recursion
-from .dadmms_curves import Curve, listed, refitted, written_out
-from .frame import Claim
+from .dadmms_curves import Curve, refitted, written_out
+from .frame import Claim, listed
 
 # by number of agents, kind of network and method
 Curves = dict[tuple[int, str, str], Curve]

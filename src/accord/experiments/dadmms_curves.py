@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import jax
@@ -211,8 +210,3 @@ def checks(curves: list[Curve], rng: np.random.Generator) -> list[Claim]:
             kind="check",
         ),
     ]
-
-
-def listed(values: Iterable[float]) -> str:
-    """Numbers with three digits."""
-    return ", ".join(f"{value:.3g}" for value in values)

@@ -14,8 +14,8 @@ from ..figures import COLORS, figure
 from ..metrics import wasserstein2
 from ..samplers import DADMMS
 from .dadmms import NETWORKS, PAPER, ROUNDS, TRIALS, recursion, regression
-from .dadmms_curves import Curve, checks, curve, listed
-from .frame import Claim, Experiment, Progress, Size, write_table
+from .dadmms_curves import Curve, checks, curve
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
 
 AGENTS, ROWS = 20, 50
 RHOS = (1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)

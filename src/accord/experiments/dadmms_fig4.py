@@ -14,8 +14,8 @@ from ..figures import COLORS, figure
 from ..gaussian import Gaussian
 from ..metrics import wasserstein2
 from .dadmms import METHODS, NETWORKS, PAPER, ROUNDS, START, TRIALS, recursion, regression
-from .dadmms_curves import TENTH, checks, curve, listed
-from .frame import Claim, Experiment, Progress, Size, write_table
+from .dadmms_curves import TENTH, checks, curve
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
 
 AGENTS, ROWS, STARTS = 20, 50, 10
 NEAR = 0.1  # within 10% of the limit is called arrived there

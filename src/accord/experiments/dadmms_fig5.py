@@ -15,8 +15,8 @@ from ..gaussian import Gaussian
 from ..law import law
 from .agreement import Tally, bound
 from .dadmms import METHODS, NETWORKS, PAPER, TRIALS, recursion, regression
-from .dadmms_curves import CHANCE, SAME, listed
-from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
+from .dadmms_curves import CHANCE, SAME
+from .frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
 
 AGENTS, ROWS = 5, 50
 SHOWN = (1, 2, 5, 10, 20, 50)

@@ -13,9 +13,9 @@ import numpy as np
 from ..figures import figure
 from .agreement import bound
 from .dadmms import ALONE, BASELINES, NETWORKS, PAPER, STYLE, TRIALS
-from .dadmms_curves import CHANCE, listed
+from .dadmms_curves import CHANCE
 from .dadmms_logistic import DIM, METHODS, ROUNDS, Data
-from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
+from .frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
 
 AGENTS = (5, 20, 50)
 SIMILAR = 0.01  # accuracies less than 1% of all rows apart are called similar

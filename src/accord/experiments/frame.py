@@ -185,6 +185,11 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]
         writer.writerows([_cell(value) for value in row] for row in rows)
 
 
+def listed(values: Iterable[Any], joint: str = ", ") -> str:
+    """Numbers with three digits, and texts, for a sentence of a claim."""
+    return joint.join(value if isinstance(value, str) else f"{value:.3g}" for value in values)
+
+
 def _cell(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float | np.floating) else value
 

@@ -10,7 +10,7 @@ a Gaussian fitted to 100 chains. That has a floor, which the law is given too: i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers import Gibbs
 from .agreement import Tally, bound
-from .frame import Claim, whole_run
+from .frame import Claim, listed, whole_run
 
 PAPER = "Anonymous: Client-only Distributed Markov Chain Monte Carlo Sampling over a Network (under review)"
 NODES = (7, 15, 31, 63)
@@ -445,8 +445,3 @@ def five_seed_score(number: Number, kind: str, at: int, sets: np.ndarray) -> flo
 def between(values: np.ndarray) -> str:
     """Mean and 2-sigma over sets."""
     return f"{values.mean():.3g} +- {2 * values.std(ddof=1):.2g}"
-
-
-def listed(values: Iterable[float]) -> str:
-    """Numbers with three digits."""
-    return ", ".join(f"{value:.3g}" for value in values)

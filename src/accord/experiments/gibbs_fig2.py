@@ -24,8 +24,8 @@ from ..sampler import Sampler
 from ..samplers import DESGLD, Gibbs
 from ..schedules import at, diminishing
 from .agreement import Tally, bound
-from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
-from .gibbs import CHAINS, DIM, PAPER, Sweep, colors, fitted_distance, listed, unit_gaussians, weights
+from .frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
+from .gibbs import CHAINS, DIM, PAPER, Sweep, colors, fitted_distance, unit_gaussians, weights
 
 REPEATS = 3  # "We repeat each experiment three times"
 ETAS = (0.01, 0.1, 1.0)

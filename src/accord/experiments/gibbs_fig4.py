@@ -23,8 +23,8 @@ from ..posterior import Posterior
 from ..response import Response, respond
 from ..samplers import Gibbs
 from .agreement import bound
-from .frame import Claim, Experiment, Progress, Size, whole_run, write_table
-from .gibbs import PAPER, listed
+from .frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
+from .gibbs import PAPER
 
 NETWORK = Network.from_edges(5, [(0, 1), (0, 2), (1, 3), (1, 4)])
 DIM = 5

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..figures import COLORS, figure
-from .frame import Claim, Experiment, Progress, Size, write_table
-from .gibbs import CHAINS, DIM, ETA, GRAPHS, NODES, PAPER, ROUNDS, SIGMA, Reached, checks, listed, reached
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
+from .gibbs import CHAINS, DIM, ETA, GRAPHS, NODES, PAPER, ROUNDS, SIGMA, Reached, checks, reached
 
 NEAR = 0.05  # a distance within 5% of its limit has converged
 

@@ -14,7 +14,7 @@ from ..figures import COLORS, figure
 from ..network import Network
 from ..theory import constants
 from ..theory.gibbs import contraction
-from .frame import Claim, Experiment, Progress, Size, write_table
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
 from .gibbs import (
     COLUMNS,
     DIM,
@@ -29,7 +29,6 @@ from .gibbs import (
     Reached,
     checks,
     draw_table,
-    listed,
     printed_claims,
     reached,
     reading_remarks,

@@ -15,7 +15,7 @@ from ..law import law
 from ..metrics import wasserstein2
 from ..theory import constants
 from ..theory.gibbs import bias
-from .frame import Claim, Experiment, Progress, Size, write_table
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
 from .gibbs import (
     CHAINS,
     COLUMNS,
@@ -29,7 +29,6 @@ from .gibbs import (
     checks,
     draw_table,
     fitted_distance,
-    listed,
     method,
     printed_claims,
     reached,

@@ -6,7 +6,7 @@ Its count "200 in total" contradicts 80 points for each of five sigma_i; figure 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -281,8 +281,3 @@ def asymptotic(
     off = mean[:N].mean(axis=0) - b.sum(axis=0) / precision
     standard = Gaussian(np.zeros(1), 1.0 / precision)
     return gaussian_kl(off, cov[:N, :N].mean(), standard), equations.gradient_error(mean, cov)[0]
-
-
-def listed(values: Iterable[Any], joint: str = ", ") -> str:
-    """Numbers with three digits, and texts."""
-    return joint.join(value if isinstance(value, str) else f"{value:.3g}" for value in values)

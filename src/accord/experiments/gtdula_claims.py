@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..theory import constants
-from .frame import Claim
-from .gtdula import METHODS, NETWORK, POINTS, POINTS_OF_200, SIGMA, SIGMA_THETA, Curve, N, Problem, asymptotic, listed
+from .frame import Claim, listed
+from .gtdula import METHODS, NETWORK, POINTS, POINTS_OF_200, SIGMA, SIGMA_THETA, Curve, N, Problem, asymptotic
 
 Curves = dict[tuple[str, str], Curve]
 

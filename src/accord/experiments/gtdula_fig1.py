@@ -16,8 +16,8 @@ from scipy.optimize import brentq
 
 from ..figures import COLORS, figure
 from ..samplers import GTDULA
-from .frame import Claim, Experiment, Progress, Size, write_table
-from .gtdula import METHODS, NETWORK, PAPER, POINTS_OF_200, Problem, apart, curve, listed, potentials
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
+from .gtdula import METHODS, NETWORK, PAPER, POINTS_OF_200, Problem, apart, curve, potentials
 from .gtdula_claims import SATURATION, Curves, Setting, claims
 
 # "starting with alpha = 1e-2 reduced alpha by 1/10-th every 500 iterations for a total 3000 iterations"

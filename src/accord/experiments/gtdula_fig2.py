@@ -15,8 +15,8 @@ from ..law import law
 from ..metrics import kl
 from ..models import quadratic
 from ..network import Network
-from .frame import Claim, Experiment, Progress, Size, write_table
-from .gtdula import METHODS, PAPER, POINTS, SIGMA, SIGMA_THETA, Equations, listed, method, potentials
+from .frame import Claim, Experiment, Progress, Size, listed, write_table
+from .gtdula import METHODS, PAPER, POINTS, SIGMA, SIGMA_THETA, Equations, method, potentials
 from .gtdula_fig1 import STEPS, largest_stable_beta
 from .gtdula_ring import asymptotic, split
 
