@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-import accord
 from accord.schedules import diminishing
 
 # What is called close: an error of so many posterior sds in every coordinate.
@@ -304,7 +303,7 @@ def _range(pair: list[float] | None) -> str:
 
 
 def _bytes(count: float) -> str:
-    return accord.run.human_bytes(count)
+    return human_bytes(count)
 
 
 def _listed(names: list[str]) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 from arviz_stats.base.array import array_stats
 
 import accord
-from accord import demo
-from accord.reference import nuts
+from accord.cli import demo
+from accord.posterior.pooled_nuts import nuts
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@
     python benchmarks/draws.py after.npz --against draws.npz     after it: prints where they differ, and exits with 1
 
 Draws depend on the processor and on the version of JAX too, so that both runs belong on one machine. With `--silo` one
-process an agent runs as well; Ray listens beyond loopback unless told not to, see `benchmarks/engines.py`. With `--mesh`
-four virtual devices do.
+process an agent runs as well; Ray listens beyond loopback unless told not to, see `benchmarks/engines.py`. With
+`--mesh` four virtual devices do.
 """
 
 import argparse
@@ -37,7 +37,8 @@ def posteriors():
 
 
 def methods():
-    from accord import conditional, samplers, schedules
+    from accord import samplers, schedules
+    from accord.samplers import conditional
 
     falling = schedules.Polynomial(0.02, 1.0, 0.33)
     operators = [np.array([[1.0, 0.1 * agent], [0.0, 1.0], [0.5, 0.0]]) for agent in range(AGENTS)]
@@ -50,10 +51,10 @@ def methods():
         "DESGLD cold": samplers.DESGLD(0.05, temperature=0.0),
         "DESGHMC": samplers.DESGHMC(0.1, 1.5),
         "DESGHMC batch, mixed": samplers.DESGHMC(0.1, 1.5, batch_size=3, mix_rounds=2),
-        "DULA": samplers.DULA(0.02, 0.15),
-        "DULA warm": samplers.DULA(0.02, 0.15, temperature=0.5),
-        "GTDULA": samplers.GTDULA(0.02, 0.15, 0.1),
-        "GTDULA common": samplers.GTDULA(0.02, 0.15, 0.1, noise="common", mix_rounds=4),
+        "DULA": samplers.DULA(0.01, 0.15),
+        "DULA warm": samplers.DULA(0.01, 0.15, temperature=0.5),
+        "GTDULA": samplers.GTDULA(0.01, 0.15, 0.1),
+        "GTDULA common": samplers.GTDULA(0.01, 0.15, 0.1, noise="common", mix_rounds=4),
         "GTBAOAB": samplers.GTBAOAB(0.2, 1.5, mix_rounds=4),
         "GTBAOAB batch": samplers.GTBAOAB(0.2, 1.5, mix_rounds=2, batch_size=2),
         "DADMMS": samplers.DADMMS(0.7),
@@ -130,7 +131,9 @@ def draw(posterior, network, name, engine):
     options = {"draws": 12} if free else {"draws": 12, "burn_in": 45, "thin": 2}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run = accord.sample(post, networks()[network], method, chains=3, seed=7, engine=engine, progress=False, **options)
+        run = accord.sample(
+            post, networks()[network], method, chains=3, seed=7, engine=engine, progress=False, **options
+        )
     sent = {"bytes": run.traffic.bytes_sent, "exchanges": np.asarray(run.traffic.exchanges)}
     return {"draws": run.draws, "average": run.average, **run.statistics, **sent}
 
@@ -184,7 +187,11 @@ def main():
             for name, values in arrays.items():
                 old = before[f"{title}/{name}"]
                 if not np.array_equal(old, values, equal_nan=True):
-                    apart = np.abs(old - values).max() / (np.abs(old).max() + 1e-300) if old.shape == values.shape else np.inf
+                    apart = (
+                        np.abs(old - values).max() / (np.abs(old).max() + 1e-300)
+                        if old.shape == values.shape
+                        else np.inf
+                    )
                     worst = f"DIFFERENT: {name} by {apart:.2g} of its largest value"
                     differ += 1
             line += f"  {worst}"

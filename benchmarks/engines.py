@@ -68,7 +68,7 @@ def measure(builder, dim, repeats):
 
     import accord
     from accord.engines.local import LocalEngine
-    from accord.engines.mesh import MeshEngine
+    from accord.engines.mesh.engine import MeshEngine
 
     post, net, sampler = posterior(dim), accord.Network.ring(AGENTS), accord.samplers.DESGLD(0.05)
     rounds, seconds = ROUNDS[dim], {"engine": [], "local": [], "bare": []}
@@ -99,7 +99,7 @@ def work(kind, dims, repeats, address, process):
     """Measure one engine in this process; process 0 prints a line of JSON for every dimension."""
     import accord
     from accord.engines.local import LocalEngine
-    from accord.engines.mesh import MeshEngine
+    from accord.engines.mesh.engine import MeshEngine
 
     def report(builder):
         for dim in dims:
@@ -115,7 +115,7 @@ def work(kind, dims, repeats, address, process):
     elif kind == "mesh, 4 devices":
         report(MeshEngine)
     else:
-        from accord.processes import join
+        from accord.engines.mesh.processes import join
 
         with join(address, 2, process):
             report(MeshEngine)

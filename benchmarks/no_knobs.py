@@ -24,13 +24,13 @@ from sklearn import datasets
 from sklearn.decomposition import PCA
 
 import accord
-from accord.forecast import gaussian_model
-from accord.plan import choose
-from accord.reference import nuts_chain
-from accord.response import respond
-from accord.run import human_bytes
+from accord.base.text import human_bytes
+from accord.exact.impulse_response import respond
+from accord.posterior.pooled_nuts import nuts_chain
 from accord.samplers import DADMMS, DESGLD, GTBAOAB, GTDULA
-from accord.warmup import warm_up
+from accord.tuning.forecast import gaussian_model
+from accord.tuning.search import choose
+from accord.tuning.warmup import warm_up
 
 CHAINS, SEED = 4, 0
 NETWORKS = {

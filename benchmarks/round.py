@@ -13,8 +13,8 @@ import numpy as np
 
 import accord
 from accord.engines.local import LocalEngine
-from accord.engines.rounds import everywhere
-from accord.noise import Stream, bits, joined, normals
+from accord.engines.noise import Stream, bits, joined, normals
+from accord.engines.round import everywhere
 
 
 def regression(agents, dim, rows, model, seed=0):

@@ -21,12 +21,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 import accord
-from accord.forecast import gaussian_model
-from accord.pytree import pytree, static
-from accord.response import respond
-from accord.sampler import Prepared
+from accord.base.pytree import pytree, static
+from accord.exact.impulse_response import respond
 from accord.samplers import GTBAOAB
+from accord.samplers.agent import Prepared
 from accord.samplers.gt_baoab import GTBAOABState
+from accord.tuning.forecast import gaussian_model
 
 CHAINS, BURN_IN, BATCH = 8, 300, 250
 FRICTIONS, EXCHANGES = (0.1, 0.2, 0.3, 0.4, 0.7, 1.0), (1, 2, 4, 6, 8, 16)

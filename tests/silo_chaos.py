@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import accord
-from accord.progress import ProgressBar
+from accord.base.terminal import ProgressBar
 from accord.samplers import GTDULA
 
 AGENTS, ROUNDS = 8, 2000

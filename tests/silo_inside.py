@@ -22,7 +22,7 @@ from tables import NETWORKS, unequal_shards
 from typer.testing import CliRunner
 
 import accord
-from accord.cli import app
+from accord.cli.commands import app
 from accord.engines.silo.engine import SiloEngine
 from accord.samplers import DESGLD, DGLMC, Gibbs
 
@@ -281,7 +281,7 @@ def failing():
 def test_bad_input_is_named():
     shards = [partial(np.zeros, (3, 2))] * 3
     with pytest.raises(
-        accord.errors.DataError, match="the data of agent 3 could not be read: OSError: the disk is asleep"
+        accord.base.errors.DataError, match="the data of agent 3 could not be read: OSError: the disk is asleep"
     ):
         post = accord.Posterior(silo_chaos.log_likelihood, silo_chaos.log_prior, [*shards, failing], np.zeros(2))
         accord.sample(post, RING, DESGLD(0.1), draws=5, engine="silo")
@@ -297,8 +297,8 @@ def test_bad_input_is_named():
 
 @pytest.mark.slow
 def test_other_versions_are_named(monkeypatch):
-    versions = accord.engines.silo.crew.versions()
-    monkeypatch.setattr("accord.engines.silo.crew.versions", lambda: {**versions, "jax": "0.9.0"})
+    versions = accord.engines.silo.workers.versions()
+    monkeypatch.setattr("accord.engines.silo.workers.versions", lambda: {**versions, "jax": "0.9.0"})
     with pytest.raises(ValueError, match=r"agent 0 does not run what the driver runs: jax 0\.9\.0 and jax 0\.10"):
         short("silo")
 

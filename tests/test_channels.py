@@ -14,9 +14,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-import accord.engines.silo.channels as channels_module
+import accord.engines.silo.connections as channels_module
 from accord import Network
-from accord.engines.silo.channels import (
+from accord.engines.silo.connections import (
     _HEADER,
     Channels,
     ForeignMessageError,
@@ -24,8 +24,8 @@ from accord.engines.silo.channels import (
     LateNeighbourError,
     LostNeighbourError,
 )
-from accord.engines.silo.greeting import Call, Greeting, StrangerError, contexts
-from accord.engines.silo.mail import EVERY_COLOR, Mail
+from accord.engines.silo.handshake import Call, Greeting, StrangerError, contexts
+from accord.engines.silo.messages import EVERY_COLOR, Mail
 from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
 
 KEY, RUN = b"k" * 32, b"r" * 16
@@ -157,7 +157,7 @@ def test_a_neighbour_may_be_some_exchanges_ahead():
 
 def test_processes_exchange_large_messages():
     script = (
-        "from accord.engines.silo.channels import Channels, Label\n"
+        "from accord.engines.silo.connections import Channels, Label\n"
         "own = Channels(0, '127.0.0.1')\n"
         "print(*own.address, flush=True)\n"
         f"own.connect({{1: {NOWHERE!r}}}, {KEY!r}, 1, {PARTS!r}, 60.0)\n"
@@ -333,7 +333,7 @@ def trickle(stranger):
 
 @pytest.mark.parametrize("behave", [garbage, silence, hanging_up, huge, trickle])
 def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
-    monkeypatch.setattr("accord.engines.silo.greeting._GREETING_SECONDS", 1.0)
+    monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 1.0)
     network = Network.path(2)
     with listening(2) as everyone:
         strangers = [socket.create_connection(everyone[0].address) for _ in range(5)]
@@ -351,7 +351,7 @@ def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
 
 
 def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
-    monkeypatch.setattr("accord.engines.silo.greeting._GREETING_SECONDS", 0.2)
+    monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.2)
     with listening(2) as (first, _):
         stranger = socket.create_connection(first.address)
         thread = threading.Thread(target=trickle, args=(stranger,), daemon=True)
@@ -365,8 +365,8 @@ def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
 
 
 def test_a_crowd_of_silent_strangers_is_outlasted(monkeypatch):
-    monkeypatch.setattr("accord.engines.silo.greeting._GREETING_SECONDS", 0.3)
-    monkeypatch.setattr("accord.engines.silo.channels._MOST_STRANGERS", 4)
+    monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.3)
+    monkeypatch.setattr("accord.engines.silo.connections._MOST_STRANGERS", 4)
     with listening(2) as everyone:
         crowd = [socket.create_connection(everyone[0].address) for _ in range(10)]
         without_errors(connected(Network.path(2), everyone, limit=20.0))

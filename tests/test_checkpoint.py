@@ -7,10 +7,10 @@ from tables import NETWORKS, unequal_shards
 from typer.testing import CliRunner
 
 import accord
-from accord import journal
-from accord.checkpoint import Shelf
-from accord.cli import app
-from accord.fingerprint import claim, combined, fingerprint, first_difference
+from accord.cli.commands import app
+from accord.sampling import checkpointing as journal
+from accord.storage.checkpoint import Shelf
+from accord.storage.fingerprint import claim, combined, fingerprint, first_difference
 
 
 class LostError(Exception):

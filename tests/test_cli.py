@@ -9,8 +9,8 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import accord
-from accord import config
-from accord.cli import app
+from accord.cli import config
+from accord.cli.commands import app
 
 # what the command warns of, it prints
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")

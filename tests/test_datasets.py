@@ -9,7 +9,7 @@ import sklearn.datasets
 from typer.testing import CliRunner
 
 from accord import datasets, experiments
-from accord.cli import app
+from accord.cli.commands import app
 from accord.experiments.frame import Claim, Experiment, Size
 
 

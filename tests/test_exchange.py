@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse
 
 import accord
-from accord.engines import exchange
+from accord.engines import operators as exchange
 
 GRAPHS = {
     "ring": (accord.Network.ring(400), exchange.Shifts),

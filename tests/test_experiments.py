@@ -11,8 +11,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 import accord
-from accord import experiments, figures
-from accord.cli import app
+from accord import experiments
+from accord.base import figures
+from accord.cli.commands import app
 from accord.experiments import agreement, frame
 from accord.experiments.frame import Claim, Experiment, Size
 

@@ -8,10 +8,11 @@ from scipy import optimize, stats
 
 import accord
 from accord import Gaussian
-from accord.experiments import EXPERIMENTS, dadmms, frame
+from accord.experiments import EXPERIMENTS, frame
 from accord.experiments.agreement import Tally
-from accord.experiments.dadmms_curves import Curve, both, distances, fitted, outside, refitted, written_out
-from accord.experiments.dadmms_logistic import Data
+from accord.experiments.dadmms import common as dadmms
+from accord.experiments.dadmms.curves import Curve, both, distances, fitted, outside, refitted, written_out
+from accord.experiments.dadmms.logistic import Data
 from accord.experiments.frame import Size
 
 TINY = {

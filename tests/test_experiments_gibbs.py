@@ -7,15 +7,13 @@ import pytest
 import scipy.optimize
 
 import accord
-from accord.experiments import (
-    frame,
-    gibbs,
-    gibbs_fig2,
-    gibbs_fig4,
-    gibbs_fig5,
-    gibbs_table1,
-    gibbs_table2,
-)
+from accord.experiments import frame
+from accord.experiments.gibbs import common as gibbs
+from accord.experiments.gibbs import fig2 as gibbs_fig2
+from accord.experiments.gibbs import fig4 as gibbs_fig4
+from accord.experiments.gibbs import fig5 as gibbs_fig5
+from accord.experiments.gibbs import table1 as gibbs_table1
+from accord.experiments.gibbs import table2 as gibbs_table2
 
 
 def groups(*parts):

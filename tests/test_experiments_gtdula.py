@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 
 from accord import law, metrics
-from accord.experiments import frame, gtdula, gtdula_claims, gtdula_fig1, gtdula_fig2, gtdula_ring
+from accord.experiments import frame
 from accord.experiments.frame import Size
+from accord.experiments.gtdula import claims as gtdula_claims
+from accord.experiments.gtdula import common as gtdula
+from accord.experiments.gtdula import fig1 as gtdula_fig1
+from accord.experiments.gtdula import fig2 as gtdula_fig2
+from accord.experiments.gtdula import ring as gtdula_ring
 from accord.network import Network
 
 

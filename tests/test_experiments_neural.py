@@ -11,8 +11,13 @@ import pytest
 
 import accord
 from accord import datasets
-from accord.experiments import dglmc_fig3, dglmc_fig4, dglmc_laws, frame, gtdula_fig3, longrun, networks
+from accord.experiments import frame, longrun
+from accord.experiments import neural as networks
+from accord.experiments.dglmc import fig3 as dglmc_fig3
+from accord.experiments.dglmc import fig4 as dglmc_fig4
+from accord.experiments.dglmc import laws as dglmc_laws
 from accord.experiments.frame import Size
+from accord.experiments.gtdula import fig3 as gtdula_fig3
 from accord.samplers import DGLMC, DULA, GCMC, HubSGLD
 
 TINY = {

@@ -10,8 +10,8 @@ import scipy.linalg
 from tables import AGENTS, NETWORKS, POSTERIORS, Z_BOUND, pairs, unequal_curvature, unequal_shards, worst_z
 
 import accord
-from accord.conditional import MALA, Rejection
 from accord.samplers import Gibbs
+from accord.samplers.conditional import MALA, Rejection
 
 
 def augmented(post, net, eta, mixing="metropolis"):

@@ -10,12 +10,14 @@ import pytest
 from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
-from accord import honesty
-from accord.coordinates import Coordinates
-from accord.honesty import Expected, Findings, examination, examine, recalled
-from accord.run import Traffic
+from accord.posterior.coordinates import Coordinates
+from accord.results import complaints
+from accord.results.findings import Expected, Findings, recalled
+from accord.results.run import Traffic
 from accord.samplers import DADMMS, DESGLD, GTBAOAB, HubSGLD, Replicated
 from accord.schedules import diminishing
+from accord.tuning import examination as honesty
+from accord.tuning.examination import examination, examine
 
 RING = NETWORKS["ring"]
 NAMES = ("age", "dose")
@@ -152,7 +154,7 @@ def test_few_effective_draws_and_chains_that_disagree():
 
 
 def test_of_many_agents_the_least_mixed_are_looked_at(monkeypatch):
-    monkeypatch.setattr(honesty, "_COUNTED", 4)
+    monkeypatch.setattr(complaints, "_COUNTED", 4)
     kept = np.repeat(normal()[:, :, None], 8, axis=2) + 0.01 * np.random.default_rng(1).standard_normal((4, 1000, 8, 2))
     assert told(made(normal(), kept)) == []
     kept[:, :, 5, 0] += np.array([-0.2, -0.1, 0.1, 0.2])[:, None]

@@ -8,10 +8,9 @@ from tables import AGENTS, NETWORKS, Z_BOUND, unequal_curvature, unequal_shards,
 from test_law import assert_follows_law, start
 
 import accord
-from accord import conditional
 from accord.balance import balanced_steps, gradient_seconds
-from accord.conditional import MALA
-from accord.samplers import DGLMC, GCMC, HubSGLD, Replicated
+from accord.samplers import DGLMC, GCMC, HubSGLD, Replicated, conditional
+from accord.samplers.conditional import MALA
 from accord.samplers.replicated import HMC, NUTS
 
 STAR, PATH = NETWORKS["star"], NETWORKS["path"]

@@ -9,10 +9,9 @@ import pytest
 from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, pairs, unequal_curvature, unequal_shards
 
 import accord
-from accord import proximal
-from accord.mixing import chebyshev
-from accord.pytree import pytree
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTBAOAB, GTDULA
+from accord.base.pytree import pytree
+from accord.network.chebyshev import chebyshev
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTBAOAB, GTDULA, proximal
 
 FREE = {
     "GTDULA": lambda: GTDULA(0.01, 0.15, 0.15, temperature=0.0),
@@ -96,7 +95,7 @@ def test_zero_gradient_is_pure_averaging_at_the_spectral_rate(method, rounds):
 def _advance(post, net, sampler, start, rounds):
     # flat potentials make an improper posterior without a step bound, so the engine is called without sample()
     from accord.engines.local import LocalEngine
-    from accord.engines.rounds import positions
+    from accord.engines.round import positions
 
     engine = LocalEngine(post, net, sampler, chains=1, seed=0, keep=np.arange(AGENTS))
     carry = engine.advance(engine.start(start, None), rounds)

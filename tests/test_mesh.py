@@ -12,7 +12,7 @@ from mesh_worker import ALL, draw
 from several import HERE, alone, environment
 
 import accord
-from accord.engines.mesh import halo
+from accord.engines.mesh.halo import halo
 
 PLACES = ("ring", "star", "irregular")
 

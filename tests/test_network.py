@@ -12,9 +12,9 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.linalg import eigvalsh_tridiagonal
 
-from accord.errors import DivergenceError, unknown_name_error
+from accord.base.errors import DivergenceError, unknown_name_error
 from accord.network import Network
-from accord.spectrum import extreme_eigenvalues, largest_curvature
+from accord.network.spectrum import extreme_eigenvalues, largest_curvature
 
 NAMED = ["metropolis", "max-degree", "laplacian", "lazy"]
 

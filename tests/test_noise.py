@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 from jax.extend.random import threefry_2x32
 
-from accord.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
+from accord.engines.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
 
 SEED = 12345678901234
 

@@ -11,12 +11,13 @@ from tables import AGENTS, METHODS, NETWORKS, among, unequal_curvature, unequal_
 from typer.testing import CliRunner
 
 import accord
-from accord.cli import app
-from accord.forecast import SHARE, forecast, gaussian_model
-from accord.plan import Plan, choose, every_method, label, numbers, try_out, usual_methods
+from accord.cli.commands import app
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, Gibbs, HubSGLD, Replicated
 from accord.schedules import diminishing
-from accord.warmup import warm_up
+from accord.tuning.forecast import SHARE, forecast, gaussian_model
+from accord.tuning.plan import Plan, label, numbers
+from accord.tuning.search import choose, every_method, try_out, usual_methods
+from accord.tuning.warmup import warm_up
 
 
 def skewed(agents=AGENTS):

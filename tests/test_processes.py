@@ -12,8 +12,8 @@ import pytest
 from several import alone, environment
 
 import accord
-from accord import processes
-from accord.fingerprint import versions
+from accord.engines.mesh import processes
+from accord.storage.fingerprint import versions
 
 CONFIG = """
 [data]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import accord
-from accord import proximal
-from accord.engines.rounds import build_problem
-from accord.sampler import Prepared
-from accord.samplers import DADMMS
+from accord.engines.round import build_problem
+from accord.samplers import DADMMS, proximal
+from accord.samplers.agent import Prepared
 
 
 def agent_of(post):

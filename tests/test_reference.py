@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import accord
-from accord import demo
-from accord.reference import nuts
+from accord.cli import demo
+from accord.posterior.pooled_nuts import nuts
 
 
 @pytest.mark.parametrize("dense", [True, False])

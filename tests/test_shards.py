@@ -12,10 +12,10 @@ from tables import AGENTS, METHODS, NETWORKS, unequal_shards
 
 import accord
 from accord import models
-from accord.conditional import curvatures
+from accord.base.errors import DataError
 from accord.engines.local import LocalEngine
-from accord.errors import DataError
 from accord.samplers import DASG, DGLMC, GCMC, Gibbs, HubSGLD, Replicated
+from accord.samplers.conditional import curvatures
 
 NAMES = ["a", "b"]
 CANARY = 7654321.0
@@ -329,7 +329,7 @@ def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
 
 
 def test_many_parameters_send_one_number_an_agent(monkeypatch):
-    monkeypatch.setattr("accord.conditional.NEWTON_DIM", 1)
+    monkeypatch.setattr("accord.samplers.conditional.NEWTON_DIM", 1)
     post = models.logistic_regression(data())
     holders = OneByOne(post)
     np.testing.assert_allclose(curvatures(post.held_by(holders)), curvatures(post), rtol=1e-10)

@@ -8,7 +8,7 @@ import pytest
 from several import HERE, alone
 
 import accord
-from accord.engines.silo import crew
+from accord.engines.silo import workers as crew
 
 pytestmark = pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 

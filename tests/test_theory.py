@@ -15,8 +15,8 @@ from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 import accord
 from accord import theory
 from accord.metrics import kl, wasserstein2
+from accord.network.spectrum import extreme_eigenvalues
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs
-from accord.spectrum import extreme_eigenvalues
 
 START = accord.Gaussian(np.array([3.0, -2.0]), np.eye(2) / 2)
 

@@ -7,11 +7,11 @@ import pytest
 from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards
 
 import accord
-from accord import pilot
-from accord.budget import Budget
-from accord.coordinates import Coordinates
+from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, GTBAOAB
-from accord.warmup import warm_up
+from accord.tuning import pilot_run as pilot
+from accord.tuning.exchange_budget import Budget
+from accord.tuning.warmup import warm_up
 
 
 def logistic(prior_variance=10.0, agents=AGENTS, dim=3, rows=12):

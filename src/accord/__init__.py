@@ -1,17 +1,25 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
+import sys
+
 from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
-from .compiler import guard
+from .base.compiler import guard
+from .base.errors import DivergenceError
+from .base.gaussian import Gaussian
+from .base.text import __version__
+from .engines.mesh import processes
 from .engines.silo.engine import Silo
-from .errors import DivergenceError
-from .gaussian import Gaussian
-from .law import Law, law
+from .exact.law import Law, law
 from .network import Network
-from .plan import Plan, plan
 from .posterior import Posterior
-from .run import Run
-from .sample import sample
-from .sampler import Sampler
+from .posterior import pooled_nuts as reference
+from .results.run import Run
+from .samplers import conditional
+from .samplers.protocol import Sampler
+from .sampling.sample import sample
+from .tuning import warmup
+from .tuning.plan import Plan
+from .tuning.search import plan
 
 __all__ = [
     "DivergenceError",
@@ -23,20 +31,33 @@ __all__ = [
     "Run",
     "Sampler",
     "Silo",
+    "__version__",
     "balance",
     "combine",
+    "conditional",
     "data",
     "datasets",
     "law",
     "metrics",
     "models",
     "plan",
+    "processes",
+    "reference",
     "sample",
     "samplers",
     "schedules",
     "theory",
+    "warmup",
 ]
-__version__ = "0.1.0"
+
+# Paths that users import these modules by, whatever room they lie in: `from accord.warmup import warm_up`.
+for _name, _module in {
+    "conditional": conditional,
+    "processes": processes,
+    "reference": reference,
+    "warmup": warmup,
+}.items():
+    sys.modules[f"{__name__}.{_name}"] = _module
 
 # importing makes no array, so that nothing has been compiled yet
 guard()

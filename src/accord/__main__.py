@@ -1,5 +1,5 @@
 """`python -m accord` is the command line."""
 
-from .cli import app
+from .cli.commands import app
 
 app()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .checks import positive
+from .base.checks import positive
 from .posterior import Posterior
 
 

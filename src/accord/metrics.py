@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .gaussian import Gaussian
+from .base.gaussian import Gaussian
 
 
 def wasserstein2(p: Gaussian | np.ndarray, q: Gaussian | np.ndarray) -> float:

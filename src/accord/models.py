@@ -12,9 +12,9 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from .checks import positive
+from .base.checks import positive
 from .posterior import Posterior
-from .shards import Source, is_unread
+from .posterior.shards import Source, is_unread
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:

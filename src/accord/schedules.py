@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from .checks import positive
-from .pytree import pytree
+from .base.checks import positive
+from .base.pytree import pytree
 
 Step = float | Callable[[Any], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .kernels import moments, pooled
 from .subsets import Combination, one_shot
 

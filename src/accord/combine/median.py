@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.spatial.distance
 
-from ..checks import positive, whole_number
+from ..base.checks import positive, whole_number
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .kernels import pooled
 from .subsets import Combination, one_shot
 

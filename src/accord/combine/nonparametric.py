@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from ..checks import whole_number
+from ..base.checks import whole_number
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .components import Components, Offers, bandwidths, draw_components
 from .kernels import check_bandwidth, default_bandwidth, moments, pooled, shrinkage_factor
 from .subsets import Combination, one_shot

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 
-from ..checks import whole_number
+from ..base.checks import whole_number
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .components import Components, Offers, bandwidths, draw_components
 from .kernels import Moments, check_bandwidth, default_bandwidth, effective_shares, moments, pooled
 from .subsets import Combination, one_shot

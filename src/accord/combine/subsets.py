@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from ..checks import whole_number
-from ..posterior import Posterior, Potential, Shard
-from ..reference import nuts_chain, require_blackjax
-from ..run import Run, Traffic
+from ..base.checks import whole_number
+from ..posterior import Posterior
+from ..posterior.pooled_nuts import nuts_chain, require_blackjax
+from ..posterior.potential import Potential, Shard
+from ..results.run import Run, Traffic
 
 # A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
 # sides of its mode and along every axis of its curvature, has no posterior that draws could describe.

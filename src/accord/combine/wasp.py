@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from ..checks import whole_number
+from ..base.checks import whole_number
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .kernels import pooled
 from .subsets import Combination, one_shot
 

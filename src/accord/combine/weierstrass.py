@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .kernels import Moments, check_bandwidth, default_bandwidth, moments, pooled, shrinkage_factor
 from .subsets import Combination, one_shot
 

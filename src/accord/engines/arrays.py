@@ -14,14 +14,14 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..checkpoint import Shelf
-from ..fingerprint import claim, combined
 from ..network import Network
 from ..posterior import Posterior
-from ..sampler import Sampler
+from ..samplers.protocol import Sampler
+from ..storage.checkpoint import Shelf
+from ..storage.fingerprint import claim, combined
 from .engine import Trouble
 from .loop import Carry, Records
-from .rounds import Problem, everywhere
+from .round import Problem, everywhere
 
 
 class Programs(NamedTuple):

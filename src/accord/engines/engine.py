@@ -11,7 +11,8 @@ import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
-from ..sampler import Prepared, Sampler
+from ..samplers.agent import Prepared
+from ..samplers.protocol import Sampler
 
 
 class Trouble(NamedTuple):

@@ -9,10 +9,10 @@ from jaxtyping import Array
 
 from ..network import Network
 from ..posterior import Posterior
-from ..sampler import Sampler
+from ..samplers.protocol import Sampler
 from .arrays import ArrayEngine, Programs
 from .loop import advance, finite, record, start
-from .rounds import Problem, build_problem
+from .round import Problem, build_problem
 
 _start = jax.jit(start, static_argnames="chains")
 _advance = jax.jit(advance, static_argnames="chains")

@@ -9,18 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
-from .rounds import (
-    Problem,
-    RawNoise,
-    assemble,
-    draw_batch,
-    draw_noise,
-    everywhere,
-    initial_state,
-    network_round,
-    positions,
-)
+from .draws import RawNoise, assemble, draw_batch, draw_noise
+from .noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
+from .round import Problem, everywhere, initial_state, network_round, positions
 
 
 class Records(NamedTuple):

@@ -1,62 +1,29 @@
-"""The papers' figures and tables, one file each; `accord reproduce NAME` runs one.
+"""The papers' figures and tables, a folder for each paper; `accord reproduce NAME` runs one.
 
-They lie in the package, and not beside it, so that an installed wheel has them. Each module has one `EXPERIMENT`.
+They lie in the package, and not beside it, so that an installed wheel has them. A module of a paper's folder with an
+`EXPERIMENT` is one.
 """
 
 from __future__ import annotations
 
-from ..errors import unknown_name_error
-from . import (
-    dadmms_fig1,
-    dadmms_fig2,
-    dadmms_fig3,
-    dadmms_fig4,
-    dadmms_fig5,
-    dadmms_fig6,
-    desghmc_fig_networks,
-    desgld_fig4,
-    desgld_fig_networks,
-    dglmc_fig2,
-    dglmc_fig3,
-    dglmc_fig4,
-    dglmc_table1,
-    gibbs_fig2,
-    gibbs_fig4,
-    gibbs_fig5,
-    gibbs_table1,
-    gibbs_table2,
-    gtdula_fig1,
-    gtdula_fig2,
-    gtdula_fig3,
-)
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ..base.errors import unknown_name_error
+from . import dadmms, desgld, dglmc, gibbs, gtdula
 from .frame import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {
-    module.EXPERIMENT.name: module.EXPERIMENT
-    for module in (
-        dadmms_fig1,
-        dadmms_fig2,
-        dadmms_fig3,
-        dadmms_fig4,
-        dadmms_fig5,
-        dadmms_fig6,
-        desghmc_fig_networks,
-        desgld_fig4,
-        desgld_fig_networks,
-        dglmc_fig2,
-        dglmc_fig3,
-        dglmc_fig4,
-        dglmc_table1,
-        gibbs_fig2,
-        gibbs_fig4,
-        gibbs_fig5,
-        gibbs_table1,
-        gibbs_table2,
-        gtdula_fig1,
-        gtdula_fig2,
-        gtdula_fig3,
-    )
-}
+
+def _found() -> Iterator[Experiment]:
+    for paper in (dadmms, desgld, dglmc, gibbs, gtdula):
+        for module in iter_modules(paper.__path__, f"{paper.__name__}."):
+            found = getattr(import_module(module.name), "EXPERIMENT", None)
+            if found is not None:
+                yield found
+
+
+EXPERIMENTS: dict[str, Experiment] = {found.name: found for found in sorted(_found(), key=lambda found: found.name)}
 
 
 def find(name: str) -> Experiment:

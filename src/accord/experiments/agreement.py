@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from scipy import stats
 
-from ..law import law
+from ..exact.law import law
 from ..network import Network
 from ..posterior import Posterior
-from ..run import Run
-from ..sampler import Sampler
+from ..results.run import Run
+from ..samplers.protocol import Sampler
 from .frame import whole_run
 
 # Chains of one run: what bounds memory, not the result.

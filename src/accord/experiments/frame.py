@@ -16,8 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ..posterior import Posterior
-from ..run import Run
-from ..sample import sample
+from ..results.run import Run
+from ..sampling.sample import sample
 
 # What is being done, and the share of the whole that is done, from 0 to 1.
 Progress = Callable[[str, float], None]
@@ -139,7 +139,7 @@ def reproduce(
     ValueError
         The folder exists and holds something else than a run of an experiment.
     """
-    from .. import figures
+    from ..base import figures
 
     figures.require()
     folder = parent / experiment.name

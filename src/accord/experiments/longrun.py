@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from ..posterior import Posterior
-from ..run import Run
+from ..results.run import Run
 from .frame import Claim, Size, whole_run
 
 # Below so many minutes an experiment is begun again rather than taken up.

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..checks import positive
+from ..base.checks import positive
+from ..base.pytree import pytree, static
 from ..network import Network
-from ..proximal import proximal_point
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, Noise, Sampler
 from ..schedules import Step, at
+from .agent import Agent, Inbox, Noise
+from .protocol import Sampler
+from .proximal import proximal_point
 
 
 class DADMMSState(NamedTuple):

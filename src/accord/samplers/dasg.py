@@ -8,11 +8,12 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
+from ..base.pytree import pytree, static
 from ..network import Network
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, MixingSampler, Noise, Randomness, static_mixing
+from ..network.spectrum import extreme_eigenvalues, largest_curvature, reciprocal
 from ..schedules import Step, at, rescaled
-from ..spectrum import extreme_eigenvalues, largest_curvature, reciprocal
+from .agent import Agent, Inbox, Noise, Randomness
+from .mixing import MixingSampler, static_mixing
 
 
 class DASGState(NamedTuple):

@@ -10,13 +10,14 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..checks import positive
-from ..mixing import identity_plus
+from ..base.checks import positive
+from ..base.pytree import pytree, static
 from ..network import Network
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, MixingSampler, Noise, static_mixing
+from ..network.chebyshev import identity_plus
+from ..network.spectrum import largest_curvature
 from ..schedules import Step, at, rescaled
-from ..spectrum import largest_curvature
+from .agent import Agent, Inbox, Noise
+from .mixing import MixingSampler, static_mixing
 
 
 class DESGHMCState(NamedTuple):

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..checks import one_an_agent, positive, whole_numbers
-from ..conditional import curvatures, largest_curvature
+from ..base.checks import one_an_agent, positive, whole_numbers
+from ..base.pytree import pytree, static
 from ..network import Network
-from ..posterior import Posterior, Potential, Shard
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
+from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
+from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .conditional import curvatures, largest_curvature
+from .protocol import Sampler
 
 # Guideline 3.2.1: the step is 0.1 to 0.5 of rho_i / (1 + rho_i M_i).
 _STEP_FRACTION = 0.25

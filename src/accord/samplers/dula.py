@@ -9,12 +9,14 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..mixing import consensus_weights, even_step, identity_plus
+from ..base.pytree import pytree
 from ..network import Network
-from ..pytree import pytree
-from ..sampler import Agent, Inbox, MixingSampler, Noise
+from ..network.chebyshev import identity_plus
+from ..network.spectrum import largest_curvature, reciprocal
 from ..schedules import Step, at
-from ..spectrum import largest_curvature, reciprocal
+from .agent import Agent, Inbox, Noise
+from .consensus import consensus_weights, even_step
+from .mixing import MixingSampler
 
 
 class DULAState(NamedTuple):

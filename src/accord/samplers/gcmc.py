@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..checks import positive, whole_number
-from ..conditional import Count, as_conditional
+from ..base.checks import positive, whole_number
+from ..base.pytree import pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
+from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .conditional import Count, as_conditional
+from .protocol import Sampler
 
 
 class GCMCState(NamedTuple):

@@ -10,14 +10,16 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..conditional import Count, as_conditional
+from ..base.pytree import pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..proximal import proximal_point
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler, static_mixing
 from ..schedules import Step, at, rescaled
-from ..warmup import agree_on_mode
+from ..tuning.mode import agree_on_mode
+from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .conditional import Count, as_conditional
+from .mixing import static_mixing
+from .protocol import Sampler
+from .proximal import proximal_point
 
 
 class GibbsState(NamedTuple):

@@ -11,11 +11,12 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..checks import positive
+from ..base.checks import positive
+from ..base.pytree import pytree, static
 from ..network import Network
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, MixingSampler, Noise, static_mixing
 from ..schedules import Step, at, rescaled
+from .agent import Agent, Inbox, Noise
+from .mixing import MixingSampler, static_mixing
 
 # Exchanges a step that are tried.
 _MOST_EXCHANGES = 256

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..checks import one_an_agent, positive, whole_number, whole_numbers
+from ..base.checks import one_an_agent, positive, whole_number, whole_numbers
+from ..base.pytree import pytree, static
 from ..network import Network
+from ..network.spectrum import reciprocal
 from ..posterior import Posterior
-from ..pytree import pytree, static
-from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
-from ..spectrum import reciprocal
+from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .protocol import Sampler
 
 
 class HubSGLDState(NamedTuple):

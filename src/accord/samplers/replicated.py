@@ -12,13 +12,14 @@ import jax.scipy.linalg
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..checks import positive, whole_number
-from ..errors import unknown_name_error
+from ..base.checks import positive, whole_number
+from ..base.errors import unknown_name_error
+from ..base.pytree import pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..pytree import pytree, static
-from ..reference import require_blackjax
-from ..sampler import Agent, Inbox, Noise, Prepared, Randomness, Sampler
+from ..posterior.pooled_nuts import require_blackjax
+from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .protocol import Sampler
 
 Vector = Float[Array, " dim"]
 

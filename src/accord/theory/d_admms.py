@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import positive, whole_number
-from ..gaussian import Gaussian
+from ..base.checks import positive, whole_number
+from ..base.gaussian import Gaussian
 from ..network import Network
 from .problem import Constants, Start, check_problem
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.optimize
 
 from ..network import Network
-from ..spectrum import extreme_eigenvalues
+from ..network.spectrum import extreme_eigenvalues
 from .problem import Constants, below, check_problem
 
 

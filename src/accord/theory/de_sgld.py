@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import whole_number
+from ..base.checks import whole_number
 from ..network import Network
-from ..spectrum import extreme_eigenvalues
+from ..network.spectrum import extreme_eigenvalues
 from .problem import Constants, Start, below, check_problem
 
 

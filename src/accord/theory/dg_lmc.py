@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..checks import one_an_agent, whole_number
+from ..base.checks import one_an_agent, whole_number
 from .problem import Constants, check_curvature
 
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.integrate
 
-from ..checks import positive
+from ..base.checks import positive
 from ..network import Network
-from ..spectrum import extreme_eigenvalues
+from ..network.spectrum import extreme_eigenvalues
 from .problem import Constants, check_curvature, check_problem
 
 

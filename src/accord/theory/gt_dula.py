@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import whole_number
+from ..base.checks import whole_number
 from ..network import Network
 from .problem import Constants, below, check_problem
 

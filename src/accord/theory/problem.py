@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..initial import starting_law
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.starts import starting_law
 
 
 class Constants(NamedTuple):

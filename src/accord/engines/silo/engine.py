@@ -15,16 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...checks import positive
-from ...errors import unknown_name_error
-from ...fingerprint import claim
+from ...base.checks import positive
+from ...base.errors import unknown_name_error
 from ...network import Network
 from ...posterior import Posterior
-from ...sampler import Sampler
+from ...samplers.protocol import Sampler
+from ...storage.fingerprint import claim
 from ..engine import Trouble
 from ..loop import Records
-from .agent import Assignment, Goal, Report
-from .crew import Crew, SetbackError
+from .worker import Assignment, Goal, Report
+from .workers import Crew, SetbackError
 
 # Draws of all agents that the driver takes at once, in bytes.
 _BUFFER_BYTES = 64 * 2**20

@@ -1,0 +1,1 @@
+"""What every room stands on; it imports nothing of accord but itself."""

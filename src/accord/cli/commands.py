@@ -1,0 +1,358 @@
+"""The command line: `accord run`, `plan`, `demo`, `reproduce` and `report`. It only calls the library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from ..base.errors import DivergenceError, unknown_name_error
+from ..base.text import human_bytes
+from ..results.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..experiments.frame import Claim, Experiment
+    from .config import Job
+
+# The column of Run.summary() that names the agent furthest from the average.
+_WORST = ("worst agent", "agent")
+_NAME_WIDTH = 11
+_HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
+_FORMATS = {"ess": ".0f", "rhat": ".3f"}
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Draw samples of one Bayesian posterior from data that stays with its owners.",
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        from ..base.text import __version__
+
+        typer.echo(f"accord {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Draw samples of one Bayesian posterior from data that stays with its owners."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network], [method], [run].")],
+    output: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the file's.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="local (one device), mesh (all devices that JAX sees) or silo (a process an agent)."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Folder to keep the run in while it runs: the same command takes it up again.")
+    ] = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="HOST:PORT where process 0 of several meets the others; engine mesh.")
+    ] = None,
+    num_processes: Annotated[int | None, typer.Option(help="How many processes run this command.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Which of them this one is, from 0.")] = None,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="Take these three from the cluster (SLURM, Open MPI, ...).")
+    ] = False,
+    timeout: Annotated[float, typer.Option(help="Seconds that processes wait for one another at the start.")] = 60.0,
+    heartbeat: Annotated[float, typer.Option(help="Seconds of silence after which a process counts as lost.")] = 20.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
+) -> None:
+    """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
+    with _users_errors():
+        from . import config as configs
+
+        several = distributed or (coordinator, num_processes, process_id) != (None, None, None)
+        place = (coordinator, num_processes, process_id, timeout, heartbeat)
+        try:
+            with _among(*place) if several else nullcontext(0) as number:
+                job = configs.load(config, output, engine, checkpoint)
+                if several and job.engine != "mesh":
+                    raise ValueError(f"several processes need the engine 'mesh', found {job.engine!r}")
+                # one process speaks and writes for all
+                first, quiet = number == 0, quiet or number != 0
+                if first:
+                    _claim(job, config)
+                if not quiet:
+                    Console().print(job.title, highlight=False)
+                drawn = job.draw(progress=False if quiet else None)
+        except DivergenceError as error:
+            if error.run is not None and first:
+                _write(error.run, job, config)
+                print(f"the draws before it are in {job.output / 'run.nc'}", file=sys.stderr)
+            raise
+        if first:
+            table = _write(drawn, job, config)
+        if not quiet:
+            _report(drawn, table)
+            print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
+
+
+@app.command()
+def plan(
+    config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network]; a [method] joins the rest.")],
+    tolerance: Annotated[
+        float, typer.Option(help="Largest error of any agent's mean and sd, in posterior standard deviations.")
+    ] = 0.05,
+    cost: Annotated[
+        str, typer.Option(help="What draws are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
+    ] = "exchanges",
+    only: Annotated[
+        list[str] | None, typer.Option(help="Look at this method only; may be given several times.")
+    ] = None,
+    table: Annotated[Path | None, typer.Option(help="Write every setting that was tried to this CSV file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write bias against bytes to this file (.png, .svg, .pdf).")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No spinner and no table.")] = False,
+) -> None:
+    """Say what each method would be worth on your posterior and network, and what it would cost, before any runs."""
+    with _users_errors():
+        from ..tuning.search import every_method
+        from ..tuning.search import plan as planned
+        from . import config as configs
+
+        for path in (table, plot):
+            if path is not None and not path.parent.is_dir():
+                raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
+        post, network, sampler = configs.load_problem(config)
+        methods = every_method(post, network)
+        known = {type(method).__name__ for method in methods}
+        for name in only or ():
+            if name not in known:
+                raise unknown_name_error("method", name, known)
+        methods = [method for method in methods if not only or type(method).__name__ in only]
+        if sampler is not None and sampler.is_complete():
+            methods.append(sampler)
+        found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
+        if not quiet:
+            Console().print(f"{post!r} on {network!r}", highlight=False)
+            Console().print(found)
+        if table is not None:
+            found.table().to_csv(table, index=False)
+        if plot is not None:
+            axes: Any = found.plot()
+            axes.figure.savefig(plot)
+
+
+@app.command()
+def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> None:
+    """Compare four methods on real data split over ten agents with a pooled reference."""
+    with _users_errors():
+        from . import demo as demonstration
+
+        demonstration.main(seed)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="An experiment, or all; --list names them.")] = None,
+    paper: Annotated[bool, typer.Option("--paper/--small", help="The paper's size, or one of a minute or so.")] = False,
+    output: Annotated[Path, typer.Option(help="Folder to make the experiment's folder in.")] = Path("reproduced"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of data and draws.")] = 0,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of mnist.npz and covtype.npz; else $ACCORD_DATA, else they are fetched.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="List all experiments and what they take.")] = False,
+) -> None:
+    """Make a figure or table of the papers again: its data, the figure, and each claim beside our numbers."""
+    from ..datasets import DatasetError, found_in
+
+    with _users_errors(), found_in(data):
+        from ..experiments import EXPERIMENTS, find
+        from ..experiments.frame import reproduce as reproduced
+
+        if show:
+            _list(EXPERIMENTS.values())
+            return
+        if name is None:
+            raise ValueError(f"name an experiment: {', '.join(EXPERIMENTS)}, or all")
+        broken, lacking = [], []
+        for experiment in EXPERIMENTS.values() if name == "all" else [find(name)]:
+            try:
+                with _share_done(experiment.name) as progress:
+                    size = "paper" if paper else "small"
+                    claims = reproduced(experiment, output, size=size, seed=seed, progress=progress)
+            except KeyboardInterrupt:
+                print(f"interrupted: {experiment.name} is left as it was", file=sys.stderr)
+                raise typer.Exit(130) from None
+            except (DatasetError, ImportError) as error:
+                if name != "all":
+                    raise
+                # what the others need may be there
+                print(f"error: {experiment.name} is left as it was: {error}", file=sys.stderr)
+                lacking.append(experiment.name)
+                continue
+            _verdicts(claims)
+            print(f"wrote {output / experiment.name}; accord report {output} shows it")
+            checks = [claim for claim in claims if claim.kind == "check"]
+            broken += [f"{experiment.name}: {claim.text}" for claim in checks if not claim.holds]
+        complaints = ["checks of accord itself fail: " + "; ".join(broken)] if broken else []
+        complaints += [f"not made, for lack of what they need: {', '.join(lacking)}"] if lacking else []
+        if complaints:
+            raise ValueError("; ".join(complaints))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="What accord reproduce wrote its folders to.")] = Path("reproduced"),
+    markdown: Annotated[bool, typer.Option("--markdown", help="Pages of Markdown in the folders instead.")] = False,
+) -> None:
+    """Gather reproduced figures and claims in one HTML page that needs no other file."""
+    with _users_errors():
+        from ..experiments.gallery import write, write_markdown
+
+        print(f"wrote {write_markdown(folder) if markdown else write(folder)}")
+
+
+def _list(experiments: Iterable[Experiment]) -> None:
+    """Print name, figure, minutes and memory of all experiments."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("name", "paper", "figure", "--small", "--paper"):
+        table.add_column(heading, overflow="fold")
+    for experiment in experiments:
+        sizes = [experiment.sizes[size] for size in ("small", "paper")]
+        takes = [f"{size.minutes:g} min, {size.memory:g} GB" for size in sizes]
+        table.add_row(experiment.name, experiment.paper, experiment.figure, *takes)
+    Console().print(table)
+
+
+def _verdicts(claims: list[Claim]) -> None:
+    """Print each claim with its verdict."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("verdict", "where", "claim"):
+        table.add_column(heading, no_wrap=heading == "verdict")
+    for claim in claims:
+        table.add_row(claim.verdict, claim.source, claim.text, style=None if claim.holds else "yellow")
+    Console().print(table, highlight=False)
+
+
+@contextmanager
+def _share_done(name: str) -> Iterator[Callable[[str, float], None]]:
+    """A bar on standard error over the share that is done, where that is a terminal."""
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(name, total=1.0)
+        yield lambda what, share: bar.update(task, completed=share, description=f"{name}: {what}")
+
+
+@contextmanager
+def _users_errors() -> Iterator[None]:
+    """Show warnings and the user's errors as one line each, without a traceback."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
+            Console(stderr=True, soft_wrap=True).print(
+                f"error: {error}", style="bold red", highlight=False, markup=False
+            )
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt:
+            print("interrupted before the first draw", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+@contextmanager
+def _among(
+    coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: float, heartbeat: float
+) -> Iterator[int]:
+    """Run as one of several processes; which one is it."""
+    from ..engines.mesh import processes
+
+    _keep_stdout()
+    with processes.join(coordinator, num_processes, process_id, timeout=timeout, heartbeat=heartbeat) as joined:
+        yield joined.process_id
+
+
+def _keep_stdout() -> None:
+    """Leave standard output to what is printed here: JAX's libraries report their connections there."""
+    sys.stdout.flush()
+    own = os.dup(sys.stdout.fileno())
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding)
+
+
+def _claim(job: Job, config: Path) -> None:
+    """Make the output folder; refuse one that holds another run."""
+    folder = job.output
+    for name in ("run.nc", "summary.csv"):
+        if (folder / name).exists() and not _is_part(job, config):
+            raise ValueError(f"the output folder {folder} holds another run ({name}); name a new one")
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _is_part(job: Job, config: Path) -> bool:
+    """Whether the output folder holds the beginning of this very run, which was interrupted and has a checkpoint."""
+    copy, drawn = job.output / "config.toml", job.output / "run.nc"
+    if not job.has_checkpoint or not copy.exists() or copy.read_bytes() != config.read_bytes():
+        return False
+    return Run.load(drawn).average.shape[1] < job.draws
+
+
+def _write(drawn: Run, job: Job, config: Path) -> pd.DataFrame:
+    """Write the run's files; its summary, whose warnings are shown here."""
+    drawn.save(job.output / "run.nc")
+    summary = drawn.summary(job.sites)
+    columns = ["worst agent" if column == _WORST else " ".join(column) for column in summary.columns]
+    summary.set_axis(columns, axis=1).to_csv(job.output / "summary.csv", index_label="parameter")
+    shutil.copyfile(config, job.output / "config.toml")
+    return summary
+
+
+def _report(drawn: Run, summary: pd.DataFrame) -> None:
+    """Print the posterior, the average beside the worst agent, and what the run cost."""
+    table = Table(box=None, padding=(0, 1, 0, 0), caption=_cost(drawn), caption_justify="left")
+    table.add_column("average", overflow="fold", min_width=_NAME_WIDTH)
+    for block, name in summary.columns:
+        named = (block, name) == _WORST
+        table.add_column(
+            "worst agent" if named else _HEADINGS.get(name, name),
+            justify="left" if named else "right",
+            style="cyan" if named else None,
+            overflow="fold",
+            no_wrap=not named,
+            min_width=_NAME_WIDTH if named else None,
+        )
+    for parameter, row in summary.iterrows():
+        # as many decimals as show two digits of the sd
+        sd = row["average", "sd"]
+        decimals = int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if sd > 0 else 3
+        cells = [v if c == _WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
+        table.add_row(str(parameter), *cells)
+    Console().print(table)
+
+
+def _cost(drawn: Run) -> str:
+    traffic = drawn.traffic
+    chains = drawn.average.shape[0]
+    most = chains * int(traffic.bytes_sent.max())
+    return (
+        f"{traffic.rounds:,} rounds in {drawn.seconds:.1f} s; an agent sent at most {human_bytes(most)} "
+        f"over {chains} chains; consensus error {drawn.statistics['consensus_error'].mean():.3g}"
+    )

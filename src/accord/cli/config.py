@@ -1,0 +1,298 @@
+"""A TOML file into a job: data, model, network, method, run."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from .. import combine, data, models, samplers
+from ..base.checks import whole_number
+from ..base.errors import unknown_name_error
+from ..base.terminal import waiting
+from ..engines.silo.engine import Silo
+from ..network import Network
+from ..posterior import Posterior
+from ..results.run import Run
+from ..samplers.protocol import Sampler
+from ..sampling.sample import sample
+from ..schedules import Polynomial, diminishing
+
+MODELS: dict[str, Callable[..., Posterior]] = {
+    "linear_regression": models.linear_regression,
+    "logistic_regression": models.logistic_regression,
+    "poisson_regression": models.poisson_regression,
+}
+METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
+ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
+SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
+SECTIONS = ("data", "model", "network", "run")
+OPTIONAL_SECTIONS = ("method", "silo")
+RUN_OPTIONS = (
+    "draws",
+    "burn_in",
+    "thin",
+    "chains",
+    "seed",
+    "keep",
+    "whiten",
+    "engine",
+    "checkpoint",
+    "checkpoint_every",
+)
+ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """All that `accord run` needs.
+
+    Parameters
+    ----------
+    title
+        What will be done, in a line.
+    draw
+        Does it: `draw(progress=...)`.
+    sites
+        Names of the agents.
+    output
+        The folder for results.
+    engine
+        The engine's name.
+    draws
+        How many draws a chain will have.
+    has_checkpoint
+        Whether the run is kept in a folder while it runs.
+    """
+
+    title: str
+    draw: Callable[..., Run]
+    sites: tuple[str, ...]
+    output: Path
+    engine: str
+    draws: int
+    has_checkpoint: bool
+
+
+def load(
+    path: str | Path,
+    output: str | Path | None = None,
+    engine: str | None = None,
+    checkpoint: str | Path | None = None,
+) -> Job:
+    """Read a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file; the paths in it are relative to its folder.
+    output
+        A folder for results instead of the file's `run.output`.
+    engine
+        An engine instead of the file's `run.engine`.
+    checkpoint
+        A folder for checkpoints instead of the file's `run.checkpoint`.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file, or none that it names.
+    ValueError
+        The file is no TOML, lacks a section or key, or holds an unknown name (the nearest right one is said).
+    """
+    path = Path(path)
+    document, one_shot = _read_document(path, SECTIONS)
+    run = dict(document["run"])
+    if engine is not None:
+        run["engine"] = engine
+    if checkpoint is not None:
+        run["checkpoint"] = Path(checkpoint)
+    elif "checkpoint" in run:
+        run["checkpoint"] = path.parent / run["checkpoint"]
+    _require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
+    if output is None and "output" not in run:
+        raise ValueError('[run] must name an output folder: output = "results"')
+    folder = Path(output) if output is not None else path.parent / run["output"]
+    run.pop("output", None)
+    _check_options(run)
+    table = _read_table(dict(document["data"]), path.parent)
+    posterior = _build_model(dict(document["model"]), table, path.parent)
+    title, draw = (_one_shot if one_shot else _over_network)(posterior, document, run)
+    defaults = inspect.signature(sample).parameters
+    chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
+    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run)
+
+
+def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
+    """Read what `accord plan` needs of a TOML file: the posterior, the network and the method if one is named.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `load` does; or the method combines draws of shards, so that nothing runs on a network.
+    """
+    path = Path(path)
+    document, one_shot = _read_document(path, SECTIONS[:3])
+    if one_shot:
+        raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
+    table = _read_table(dict(document["data"]), path.parent)
+    posterior = _build_model(dict(document["model"]), table, path.parent)
+    return posterior, _build_network(dict(document["network"]), posterior.num_agents), _named_method(document)
+
+
+def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], bool]:
+    """The file's sections, and whether its method combines draws of shards."""
+    if not path.is_file():
+        raise FileNotFoundError(f"no such config file: {path}")
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+    _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
+    method = document.get("method", {})
+    if not isinstance(method, dict):
+        raise ValueError(f"[method] must be a section, found {method!r}")
+    one_shot = method.get("name") in list(ONE_SHOT)
+    for section in needed:
+        # draws of shards that are combined once need no network
+        if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
+            raise ValueError(f"{path} must have a [{section}] section")
+    return document, one_shot
+
+
+def _named_method(document: dict[str, Any]) -> Sampler | None:
+    """The method of [method]; None where there is no such section, so that a plan chooses one."""
+    return _build_method(dict(document["method"])) if "method" in document else None
+
+
+def _over_network(
+    posterior: Posterior, document: dict[str, Any], run: dict[str, Any]
+) -> tuple[str, Callable[..., Run]]:
+    network = _build_network(dict(document["network"]), posterior.num_agents)
+    sampler = _named_method(document)
+    if run.get("engine") == "silo" and "silo" in document:
+        run = {**run, "engine": _build_silo(document["silo"])}
+    name = "the method that a plan chooses" if sampler is None else type(sampler).__name__
+    title = f"{posterior!r} on {network!r} by {name}"
+    return title, partial(sample, posterior, network, sampler, **run)
+
+
+def _build_silo(section: Any) -> Silo:
+    if not isinstance(section, dict):
+        raise ValueError(f"[silo] must be a section, found {section!r}")
+    _require_known("key of [silo]", section, [f.name for f in fields(Silo)])
+    return Silo(**section)
+
+
+def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:
+    options = dict(document["method"])
+    name = _pop_name("method", options)
+    known = [option for option in inspect.signature(ONE_SHOT[name]).parameters if option not in ONE_SHOT_OPTIONS]
+    _require_known(f"number of {name}", options, known[1:])
+
+    def draw(progress: bool | None = None) -> Run:
+        with waiting(f"{name}: sampling every shard alone", progress):
+            return ONE_SHOT[name](posterior, **run, **options)
+
+    return f"{posterior!r}, each shard alone, by {name}", draw
+
+
+def _check_options(run: dict[str, Any]) -> None:
+    """Refuse bad options before any data is read; `sample` checks them again for callers from Python."""
+    for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
+        if name in run:
+            whole_number(f"{name} in [run]", run[name], least)
+    if not isinstance(run.get("whiten", False), bool):
+        raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
+
+
+def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
+    if section.pop("at_sites", False):
+        # each file is read where it lies, by a path of that machine
+        _require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
+        return _call("[data] at sites", data.at_sites, **section)
+    _require_known("key of [data]", section, inspect.signature(data.read).parameters)
+    _require_given("[data]", section, ("target",))
+    for key in ("files", "file"):
+        if isinstance(section.get(key), str):
+            section[key] = str(folder / section[key])
+        elif isinstance(section.get(key), list):
+            section[key] = [str(folder / name) for name in section[key]]
+    return data.read(**section)
+
+
+def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
+    name = _pop_name("model", section)
+    if ":" not in name:
+        if name not in MODELS:
+            raise unknown_name_error("model", name, [*MODELS, "module:function"])
+        section.setdefault("names", table.columns)
+        return _call(f"model {name}", MODELS[name], table.shards, **section)
+    module, _, function = name.partition(":")
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        build = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"[model] name {name!r} cannot be loaded: {error}") from error
+    finally:
+        sys.path.remove(str(folder.resolve()))
+    posterior = _call(f"model {name}", build, table.shards, **section)
+    if not isinstance(posterior, Posterior):
+        raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
+    return posterior
+
+
+def _build_network(section: dict[str, Any], num_agents: int) -> Network:
+    name = _pop_name("network", section)
+    return Network.build(name, num_agents, **section)
+
+
+def _build_method(section: dict[str, Any]) -> Sampler:
+    name = _pop_name("method", section)
+    if name not in METHODS:
+        raise unknown_name_error("method", name, [*METHODS, *ONE_SHOT])
+    method = METHODS[name]
+    _require_known(f"number of {name}", section, [f.name for f in fields(method)])
+    for key, value in section.items():
+        if isinstance(value, dict):
+            schedule = value.pop("schedule", "polynomial")
+            if schedule not in SCHEDULES:
+                raise unknown_name_error("schedule", schedule, SCHEDULES)
+            section[key] = _call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
+    return _call(f"method {name}", method, **section)
+
+
+def _pop_name(section: str, content: dict[str, Any]) -> str:
+    _require_given(f"[{section}]", content, ("name",))
+    name = content.pop("name")
+    if not isinstance(name, str):
+        raise ValueError(f"name in [{section}] must be a string, found {name!r}")
+    return name
+
+
+def _call(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call with the file's keys as keyword arguments; keys that do not fit are the file's error, not a traceback."""
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from error
+    return function(*arguments, **options)
+
+
+def _require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:
+    choices = list(choices)
+    for name in found:
+        if name not in choices:
+            raise unknown_name_error(kind, name, choices)
+
+
+def _require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{where} must have the key {name!r}")

@@ -1,0 +1,69 @@
+"""What the devices that share the agents tell one another; on one device nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Shaped
+
+from ..base.pytree import pytree
+from .operators import Operator, over_agents
+
+
+@pytree
+class Team:
+    """One device that holds all agents."""
+
+    def at(self, round: Any) -> Team:
+        """The team in a round; those that send messages write it on them."""
+        return self
+
+    def in_turn(self, color: Any) -> Team:
+        """The team while the agents of one colour take their turn; only their messages need to arrive."""
+        return self
+
+    def apply(self, operator: Operator, messages: Any) -> Any:
+        """A matrix over the agents times their messages, a pytree of arrays (agent, ...)."""
+        return over_agents(operator, messages)
+
+    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+        """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
+        return jax.tree.map(lambda x: reordered(x, order), messages)
+
+    def asked(self, state: Any, answers: Any, num_agents: int) -> Any:
+        """The sum of all agents' answers to a state of the hub, of which those of the agents here are given.
+
+        The sum is in the same order on any number of devices: a chain that accepts and rejects would leave another one
+        for good over a last digit.
+        """
+        return jax.tree.map(lambda leaf: self.everyones(leaf)[:num_agents].sum(axis=0), answers)
+
+    def total(self, values: Any) -> Any:
+        """The sum over all agents of every array (agent, ...) of a pytree."""
+        return jax.tree.map(lambda x: x.sum(axis=0), values)
+
+    def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
+        """The maximum over all agents."""
+        return x.max(axis=0)
+
+    def everyones(self, x: Shaped[Array, "agent ..."]) -> Shaped[Array, "everyone ..."]:
+        """The rows of all agents."""
+        return x
+
+    def own(self, x: Shaped[Array, "everyone ..."]) -> Shaped[Array, "agent ..."]:
+        """Of the rows of all agents those that this device holds."""
+        return x
+
+    def chosen(self, x: Shaped[Array, "agent ..."], which: Int[Array, " kept"]) -> Shaped[Array, "kept ..."]:
+        """The rows of some agents, by their numbers."""
+        return x[which]
+
+
+def reordered(messages: Array, order: Array) -> Array:
+    """Messages (agent, ..., chain) in another order of the agents in each chain."""
+    flat = messages.reshape(messages.shape[0], -1, messages.shape[-1])
+    agents = order.shape[0]
+    # rows after the last agent's stand for none and stay
+    return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)

@@ -1,0 +1,82 @@
+"""The noise of a round, drawn for all agents and chains."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..samplers.agent import Noise
+from .noise import EVERY_AGENT, Stream, bits, joined, normals
+from .round import Problem
+
+Halves = tuple[Array, Array]
+
+
+class RawNoise(NamedTuple):
+    """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`."""
+
+    normal: Halves | None
+    batch: Halves | None
+    local: Halves | None
+    key: Halves | None
+    order: Halves | None
+
+
+def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
+    """The noise of a round, for all agents and chains."""
+    sampler, dtype = problem.sampler, problem.degree.dtype
+    needs, index = sampler.randomness(problem.dim), problem.acting(round).index
+
+    def words(stream: Stream, count: int, agents: Array = index) -> Halves:
+        return bits(problem.seed, chains, round, stream, agents, count)
+
+    normal = local = key = order = None
+    if needs.normal and sampler.temperature > 0:
+        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.shared else index
+        normal = normals(words(Stream.NORMAL, problem.dim, agents), dtype)
+    if needs.local is not None and sampler.temperature > 0:
+        local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
+    if needs.key:
+        key = words(Stream.KEY, 2)
+    if "visitor" in sampler.receives:
+        order = words(Stream.ORDER, 1, jnp.arange(problem.num_agents, dtype=jnp.uint32))
+    return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)
+
+
+def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Halves | None:
+    """Random words that choose the rows of all agents' minibatches, or None for full gradients."""
+    count = _batch_words(problem)
+    return None if count is None else bits(problem.seed, chains, round, stream, problem.index, count)
+
+
+def _batch_words(problem: Problem) -> int | None:
+    rows = problem.sampler.rows_per_gradient()
+    return None if rows is None else rows * int(np.max(problem.sampler.gradients_per_round()))
+
+
+def silence(problem: Problem, chains: int) -> Noise:
+    """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
+    dim, num_agents, dtype = problem.dim, problem.index.size, problem.degree.dtype
+    needs = problem.sampler.randomness(dim)
+    normal = jnp.zeros((1 if needs.shared else num_agents, dim, chains), dtype) if needs.normal else None
+    local = None if needs.local is None else jnp.zeros((num_agents, *needs.local, chains), dtype)
+    return Noise(normal, None, local, None)
+
+
+def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
+    """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
+    noise, needs, words = silence(problem, chains), problem.sampler.randomness(problem.dim), _batch_words(problem)
+    if raw.normal is not None:
+        noise = noise._replace(normal=joined(raw.normal, problem.dim))
+    if raw.local is not None and needs.local is not None:
+        flat = joined(raw.local, math.prod(needs.local))
+        noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))
+    if raw.batch is not None and words is not None:
+        noise = noise._replace(batch=joined(raw.batch, words))
+    if raw.key is not None:
+        noise = noise._replace(key=joined(raw.key, 2))
+    return noise

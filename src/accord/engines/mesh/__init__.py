@@ -1,0 +1,1 @@
+"""The mesh engine: agents spread over devices, of one process or of several."""

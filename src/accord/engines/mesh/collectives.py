@@ -1,0 +1,57 @@
+"""Collective operations between the devices of a mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, Shaped
+
+from ...base.pytree import pytree
+from ..collectives import Team, reordered
+
+# The axis of a mesh of devices over which agents are spread.
+AGENTS = "agents"
+
+
+@pytree
+class MeshTeam(Team):
+    """Several devices, equally many rows each; some rows at the end stand for no agent."""
+
+    active: Bool[Array, " agent"]
+
+    def total(self, values: Any) -> Any:
+        """The sum over all agents of every array (agent, ...) of a pytree."""
+        return jax.tree.map(lambda x: jax.lax.psum(jnp.where(self._along(x), x, 0).sum(axis=0), AGENTS), values)
+
+    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+        """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
+        return jax.tree.map(lambda x: self.own(reordered(self.everyones(x), order)), messages)
+
+    def largest(self, x: Shaped[Array, "agent ..."]) -> Array:
+        """The maximum over all agents."""
+        if x.shape[0] != self.active.size:
+            # of the hub, which is the same on all devices
+            return x.max(axis=0)
+        lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
+        return jax.lax.pmax(jnp.where(self._along(x), x, lowest).max(axis=0), AGENTS)
+
+    def everyones(self, x: Shaped[Array, "agent ..."]) -> Shaped[Array, "everyone ..."]:
+        """The rows of all agents."""
+        return jax.lax.all_gather(x, AGENTS, tiled=True)
+
+    def own(self, x: Shaped[Array, "everyone ..."]) -> Shaped[Array, "agent ..."]:
+        """Of the rows of all agents those that this device holds."""
+        rows = self.active.size
+        return jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(AGENTS) * rows, rows)
+
+    def chosen(self, x: Shaped[Array, "agent ..."], which: Int[Array, " kept"]) -> Shaped[Array, "kept ..."]:
+        """The rows of some agents, by their numbers."""
+        place = which - jax.lax.axis_index(AGENTS) * self.active.size
+        here = (place >= 0) & (place < self.active.size)
+        rows = x[jnp.clip(place, 0, self.active.size - 1)]
+        return jax.lax.psum(jnp.where(here.reshape(-1, *[1] * (x.ndim - 1)), rows, 0), AGENTS)
+
+    def _along(self, x: Any) -> Array:
+        return self.active.reshape(-1, *[1] * (x.ndim - 1))

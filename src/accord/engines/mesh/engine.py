@@ -1,0 +1,203 @@
+"""The mesh engine: agents spread over many devices, which exchange the rows at their borders.
+
+JAX's own SPMD: every device runs the same round on its own rows of agents. Sums over neighbours first fetch the rows of
+other devices that a device's agents are tied to, one shift around the devices after another; sums over all agents
+are sums over the devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from ...base.pytree import unchecked
+from ...network import Network
+from ...posterior import Posterior
+from ...samplers.protocol import Sampler
+from ..arrays import ArrayEngine, Programs
+from ..draws import RawNoise
+from ..loop import Carry, Records, advance, finite, record, start
+from ..round import Exchange, Problem, build_problem, by_color
+from .collectives import AGENTS, MeshTeam
+from .halo import fetched
+from .processes import everyones, require_alike
+from .shares import Shares
+
+
+def _specs(problem: Problem) -> Problem:
+    """How a problem lies on the devices: rows of agents apart, the rest everywhere."""
+    apart, everywhere = P(AGENTS), P()
+    exchange = problem.exchange
+    operators = {
+        "mix": None if exchange.mix is None else apart,
+        "neighbours": None if exchange.neighbours is None else apart,
+    }
+    return unchecked(
+        Problem,
+        sampler=everywhere,
+        potential=everywhere,
+        shards=apart,
+        index=apart,
+        degree=apart,
+        members=None if problem.members is None else apart,
+        own=apart,
+        facts=everywhere,
+        shared=everywhere,
+        exchange=unchecked(Exchange, **operators, coefficients=exchange.coefficients, total=exchange.total),
+        seed=everywhere,
+        team=apart,
+        num_agents=problem.num_agents,
+    )
+
+
+def _carry_specs(problem: Problem) -> Any:
+    needs = problem.sampler.randomness(problem.dim)
+    everywhere: Any = P()
+    rows: Any = P() if problem.sampler.at_hub else P(AGENTS)
+    noise = RawNoise(everywhere if needs.shared else rows, rows, rows, rows, everywhere)
+    return Carry(rows, noise, everywhere, everywhere)
+
+
+@partial(jax.jit, static_argnames=("mesh", "chains"))
+def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chains: int) -> Carry:
+    rows = (P(AGENTS), None if factor is None else P(AGENTS))
+    return _on(mesh, partial(start, chains=chains), (_specs(problem), *rows), _carry_specs(problem))(
+        problem, mean, factor
+    )
+
+
+@partial(jax.jit, static_argnames=("mesh", "chains"))
+def _advance(problem: Problem, carry: Carry, rounds: Array, mesh: Mesh, chains: int) -> Carry:
+    specs = (_specs(problem), _carry_specs(problem), P())
+    return _on(mesh, partial(advance, chains=chains), specs, _carry_specs(problem))(problem, carry, rounds)
+
+
+@partial(jax.jit, static_argnames=("mesh", "chains", "capacity"))
+def _record(
+    problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, mesh: Mesh, chains: int, capacity: int
+) -> tuple[Carry, Records]:
+    specs = (_specs(problem), _carry_specs(problem), P(), P(), P())
+    program = partial(record, chains=chains, capacity=capacity)
+    return _on(mesh, program, specs, (_carry_specs(problem), P()))(problem, carry, draws, thin, keep)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def _finite(problem: Problem, carry: Carry, mesh: Mesh) -> Array:
+    def everyones(problem: Problem, carry: Carry) -> Array:
+        return problem.team.everyones(finite(problem, carry))
+
+    return _on(mesh, everyones, (_specs(problem), _carry_specs(problem)), P())(problem, carry)
+
+
+def _on(mesh: Mesh, function: Any, in_specs: Any, out_specs: Any) -> Any:
+    # what is said to lie everywhere does so by construction, which the checker cannot follow through loops
+    return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+class MeshEngine(ArrayEngine):
+    """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
+
+    @classmethod
+    @contextmanager
+    def placed(cls, post: Posterior) -> Iterator[Posterior]:
+        """The posterior: where there are several processes, each reads what is still to be read for its own agents."""
+        several = jax.process_count() > 1 and not post.is_read
+        yield post.held_by(Shares(post)) if several else post
+
+    @classmethod
+    def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
+        """The engine; all processes must be given the same."""
+        require_alike(options["fingerprint"])
+        return super().build(post, network, sampler, **options)
+
+    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
+        devices = jax.devices()
+        self.mesh = Mesh(np.array(devices), (AGENTS,))
+        self.rows = -(-network.num_agents // len(devices))
+        total = self.rows * len(devices)
+        place = partial(fetched, devices=len(devices), rows=self.rows)
+        shares = post.holders if isinstance(post.holders, Shares) else None
+        shards = None if shares is None else shares.stacked(sampler.proximal, self._longest(post), post.coordinates)
+        whole = build_problem(post, network, sampler, seed, self.prepared, place, shards=shards)
+        spread = dataclasses.replace(
+            whole,
+            shards=self._padded(whole.shards) if shares is None else self._joined(whole.shards, shares.mine.start),
+            index=jnp.arange(total, dtype=jnp.uint32),
+            degree=self._padded(whole.degree),
+            members=self._members(network) if sampler.by_color else None,
+            own=self._padded(whole.own),
+            team=MeshTeam(jnp.arange(total) < network.num_agents),
+        )
+        specs = jax.tree.broadcast(_specs(spread), spread, is_leaf=lambda x: isinstance(x, P))
+        return jax.tree.map(self._put, spread, specs)
+
+    def _programs(self) -> Programs:
+        programs = (_start, _advance, _record, _finite)
+        return Programs(*(partial(program, mesh=self.mesh) for program in programs))
+
+    def _rows(self, rows: np.ndarray) -> Array:
+        return self._put(self._padded(rows), P(AGENTS))
+
+    def agreed(self, number: float) -> float:
+        if jax.process_count() == 1:
+            return number
+        return float(multihost_utils.process_allgather(np.float32(number)).min())
+
+    def _everyones(self, text: str) -> list[str]:
+        return everyones(text)
+
+    def _layout(self) -> str:
+        return f"{jax.process_count()} with {jax.device_count()} devices"
+
+    @staticmethod
+    def _longest(post: Posterior) -> int | None:
+        return int(post.sizes.max()) if post.splits else None
+
+    def _joined(self, own: Any, first: int) -> Any:
+        """Arrays over all agents, of which every process holds the rows of its own from the `first` on."""
+        width = self.rows * jax.local_device_count()
+
+        def join(part: Array) -> Array:
+            held = np.asarray(part)
+            held = np.concatenate([held, np.repeat(held[:1], width - len(held), axis=0)])
+            shape = (self.rows * self.mesh.size, *held.shape[1:])
+
+            def rows(index: Any) -> np.ndarray:
+                return held[index[0].start - first : index[0].stop - first]
+
+            return jax.make_array_from_callback(shape, NamedSharding(self.mesh, P(AGENTS)), rows)
+
+        return jax.tree.map(join, own)
+
+    def _put(self, whole: Any, spec: P) -> Array:
+        """An array on the devices, of which every process holds the whole, if it is not there already."""
+        if isinstance(whole, Array) and not whole.is_fully_addressable:
+            return whole
+        host = np.asarray(whole)
+        return jax.make_array_from_callback(host.shape, NamedSharding(self.mesh, spec), lambda index: host[index])
+
+    def _padded(self, tree: Any) -> Any:
+        """Rows of agents, filled up by repeating the first so that every device holds as many."""
+        extra = self.rows * self.mesh.size - self.num_agents
+        if extra == 0:
+            return tree
+        return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, axis=0)]), tree)
+
+    def _members(self, network: Network) -> Array:
+        """The rows of each colour on each device, (device * color, slot)."""
+        colors = network.coloring()
+        parts = [colors[first : first + self.rows] for first in range(0, self.rows * self.mesh.size, self.rows)]
+        slots = max(int(np.bincount(part, minlength=1).max()) if part.size else 1 for part in parts)
+        tables = [by_color(part, self.rows, slots, int(colors.max()) + 1) for part in parts]
+        return jnp.asarray(np.concatenate(tables))

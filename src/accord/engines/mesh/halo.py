@@ -1,0 +1,89 @@
+"""A matrix over agents that are spread over devices: rows of neighbouring devices are fetched first."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+from ...base.pytree import pytree, static
+from ..operators import Dense, Operator, gather
+from .collectives import AGENTS
+
+# Up to this many entries in a device's part of a matrix a dense product is the fastest.
+_DENSE_ENTRIES = 2**20
+
+
+@pytree
+class Halo:
+    """A matrix over agents on a ring of devices: each fetches the rows that it needs, then applies its own part."""
+
+    # the rows of the matrix that this device holds; columns are its own rows, then those fetched, shift by shift
+    part: Operator
+    # for each shift, the rows that this device sends to the device so many places on
+    sent: tuple[Int[Array, " _"], ...]
+    shifts: tuple[int, ...] = static()
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        devices = jax.lax.axis_size(AGENTS)
+        rows = [x]
+        for shift, sent in zip(self.shifts, self.sent, strict=True):
+            route = [(place, (place + shift) % devices) for place in range(devices)]
+            rows.append(jax.lax.ppermute(x[sent], AGENTS, route))
+        return self.part(jnp.concatenate(rows))
+
+
+@pytree
+class Everyone:
+    """A matrix over agents on a ring of devices: each fetches all rows in one exchange, then applies its own part."""
+
+    # the rows of the matrix that this device holds
+    part: Operator
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        return self.part(jax.lax.all_gather(x, AGENTS, tiled=True))
+
+
+def fetched(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo | Everyone:
+    """A sparse matrix over `agents <= devices * rows` agents: one exchange of all rows where most are needed."""
+    borders = halo(matrix, devices, rows)
+    width = sum(sent.size // devices for sent in borders.sent)
+    if len(borders.shifts) < 2 or 2 * width < rows * (devices - 1):
+        return borders
+    whole = scipy.sparse.csr_array(matrix)
+    whole.resize(devices * rows, devices * rows)
+    return Everyone(_part(whole, rows))
+
+
+def _part(local: scipy.sparse.csr_array, rows: int) -> Operator:
+    """The parts of all devices, of so many rows each, one below the other."""
+    return Dense(jnp.asarray(local.toarray())) if rows * local.shape[1] <= _DENSE_ENTRIES else gather(local)
+
+
+def halo(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo:
+    """A sparse matrix over `agents <= devices * rows` agents, its parts one below the other for all devices."""
+    entries = scipy.sparse.coo_array(matrix)
+    extra = np.arange(matrix.shape[0], devices * rows)
+    # rows that stand for no agent keep to themselves
+    row, column = np.concatenate([entries.row, extra]), np.concatenate([entries.col, extra])
+    data = np.concatenate([entries.data, np.ones(extra.size)])
+    home, away = row // rows, column // rows
+    place, width, shifts, sent = column % rows, rows, [], []
+    for shift in range(1, devices):
+        crossing = (home - away) % devices == shift
+        if not crossing.any():
+            continue
+        wanted = [np.unique(column[crossing & (away == device)]) for device in range(devices)]
+        most = max(map(len, wanted))
+        table = np.zeros((devices, most), np.int32)
+        for device, columns in enumerate(wanted):
+            table[device, : len(columns)] = columns - device * rows
+            own = crossing & (away == device)
+            place[own] = width + np.searchsorted(columns, column[own])
+        shifts.append(shift)
+        sent.append(jnp.asarray(table.ravel()))
+        width += most
+    local = scipy.sparse.csr_array((data, (row, place)), shape=(devices * rows, width))
+    return Halo(_part(local, rows), tuple(sent), tuple(shifts))

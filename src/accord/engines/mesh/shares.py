@@ -1,0 +1,99 @@
+"""The processes of a mesh as holders of data: each reads the shards of the agents on its own devices, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
+
+from ...network import Network
+from ...posterior import Posterior
+from ...posterior.coordinates import Coordinates
+from ...posterior.potential import Shard
+from ...samplers.protocol import Sampler
+
+
+class Shares:
+    """Which agents each process has, and what they say of their data; the `Holders` of a posterior.
+
+    Parameters
+    ----------
+    post
+        The posterior whose shards are functions or files.
+
+    Raises
+    ------
+    ValueError
+        A process would have no agent.
+    """
+
+    def __init__(self, post: Posterior) -> None:
+        owners = [device.process_index for device in jax.devices()]
+        rows = -(-post.num_agents // len(owners))
+        self.spans = []
+        for process in range(jax.process_count()):
+            first = rows * owners.index(process)
+            self.spans.append(range(first, min(first + rows * owners.count(process), post.num_agents)))
+            if not self.spans[-1]:
+                raise ValueError(
+                    f"process {process} would have no agent: {post.num_agents} agents fill "
+                    f"{-(-post.num_agents // rows)} of {len(owners)} devices; begin fewer processes"
+                )
+        self.mine = self.spans[jax.process_index()]
+        self._held = post.alone(*self.mine)
+
+    def stacked(self, spectral: bool, rows: int | None, coordinates: Coordinates | None) -> Shard:
+        """The shards of this process' agents, their quadratic forms in coordinates."""
+        held = self._held if coordinates is None else self._held.transformed(coordinates)
+        return held.stacked(spectral=spectral, agents=self.mine, rows=rows)
+
+    def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
+        """Each agent's answer, known to all processes."""
+        found = self._held.each(
+            function, *arguments, own=jax.tree.map(lambda leaf: leaf[self.mine.start : self.mine.stop], own)
+        )
+        return jax.tree.map(self._gathered, found)
+
+    def _gathered(self, part: np.ndarray) -> np.ndarray:
+        # as bytes: JAX would round what is in double precision
+        part = np.ascontiguousarray(part)
+        sent = np.zeros((max(map(len, self.spans)), part[0].nbytes), np.uint8)
+        sent[: len(part)] = part.reshape(len(part), -1).view(np.uint8)
+        parts = np.asarray(multihost_utils.process_allgather(sent))
+        rows = np.concatenate([part[: len(span)] for part, span in zip(parts, self.spans, strict=True)])
+        return rows.view(part.dtype).reshape(-1, *part.shape[1:])
+
+    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> Any:
+        """A mesh engine for what agents find out together before round 0; the state of its carry is all agents'."""
+        from .engine import MeshEngine
+
+        return _Gathering(MeshEngine(post, network, sampler, chains=chains, seed=seed, keep=np.arange(1)))
+
+
+class _Gathering:
+    """An engine whose carries show the states of all agents in every process."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.start = self._shown(engine.start)
+        self.message_bytes = lambda carry: engine.message_bytes(carry.carry)
+
+    def advance(self, carry: _Shown, rounds: int) -> _Shown:
+        return self._shown(self._engine.advance)(carry.carry, rounds)
+
+    def _shown(self, work: Callable[..., Any]) -> Callable[..., _Shown]:
+        def call(*arguments: Any) -> _Shown:
+            carry = work(*arguments)
+            state = multihost_utils.process_allgather(carry.state, tiled=True)
+            return _Shown(carry, jax.tree.map(lambda leaf: leaf[: self._engine.num_agents], state))
+
+        return call
+
+
+class _Shown(NamedTuple):
+    carry: Any
+    state: Any

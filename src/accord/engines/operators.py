@@ -1,0 +1,114 @@
+"""Sums over neighbours on one device: y_i = sum_j A_ij x_j, in the form that the pattern of A makes fastest."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int
+
+from ..base.pytree import pytree, static
+
+# Up to this many agents a dense product beats any gather.
+DENSE_AGENTS = 256
+# Up to this many distinct distances j - i (mod N), as on rings and grids, neighbours are slices of the agent axis.
+MAX_SHIFTS = 8
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """A matrix over the agents."""
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]: ...
+
+
+@pytree
+class Shifts:
+    """A matrix with few diagonals, wrapped around."""
+
+    coefficients: Float[Array, "shift agent"]
+    offsets: tuple[int, ...] = static()
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        n = x.shape[0]
+        low, high = max(0, -min(self.offsets)), max(0, *self.offsets)
+        padded = jnp.concatenate([x[n - low :], x, x[:high]])
+        terms = [
+            self.coefficients[k][:, None] * padded[low + offset : low + offset + n]
+            for k, offset in enumerate(self.offsets)
+        ]
+        return sum(terms[1:], start=terms[0])
+
+
+@pytree
+class Dense:
+    """A matrix in full, or the rows of one."""
+
+    matrix: Float[Array, "agent held"]
+
+    def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        return self.matrix @ x
+
+
+@pytree
+class Gather:
+    """Rows of about equal length, padded with zeros."""
+
+    columns: Int[Array, "agent slot"]
+    values: Float[Array, "agent slot"]
+
+    def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        terms = [self.values[:, k, None] * x[self.columns[:, k]] for k in range(self.columns.shape[1])]
+        return sum(terms[1:], start=terms[0])
+
+
+@pytree
+class Segments:
+    """Rows of very unequal length (large stars, hubs)."""
+
+    rows: Int[Array, " entry"]
+    columns: Int[Array, " entry"]
+    values: Float[Array, " entry"]
+
+    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        terms = self.values[:, None] * x[self.columns]
+        return jax.ops.segment_sum(terms, self.rows, num_segments=x.shape[0], indices_are_sorted=True)
+
+
+def operator(matrix: scipy.sparse.csr_array) -> Operator:
+    """The fastest form of a sparse matrix over the agents, on the default device in the present float width."""
+    matrix = scipy.sparse.csr_array(matrix)
+    n = matrix.shape[0]
+    entries = scipy.sparse.coo_array(matrix)
+    offsets = (entries.col.astype(np.int64) - entries.row + n // 2) % n - n // 2
+    distinct = np.unique(offsets)
+    if 0 < distinct.size <= MAX_SHIFTS and n > 1:
+        coefficients = np.zeros((distinct.size, n))
+        coefficients[np.searchsorted(distinct, offsets), entries.row] = entries.data
+        return Shifts(jnp.asarray(coefficients), tuple(map(int, distinct)))
+    if n <= DENSE_AGENTS or matrix.nnz > 0.1 * n * n:
+        return Dense(jnp.asarray(matrix.toarray()))
+    lengths = np.diff(matrix.indptr)
+    if lengths.max() <= 4 * lengths.mean() + 8:
+        return gather(matrix)
+    row = np.repeat(np.arange(n, dtype=np.int32), lengths)
+    return Segments(jnp.asarray(row), jnp.asarray(matrix.indices), jnp.asarray(matrix.data))
+
+
+def gather(matrix: scipy.sparse.csr_array) -> Gather:
+    """A sparse matrix, of any number of columns, as padded rows."""
+    n, lengths = matrix.shape[0], np.diff(matrix.indptr)
+    slot = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], lengths)
+    longest = max(1, int(lengths.max()))
+    columns, values = np.zeros((n, longest), np.int32), np.zeros((n, longest))
+    row = np.repeat(np.arange(n), lengths)
+    columns[row, slot], values[row, slot] = matrix.indices, matrix.data
+    return Gather(jnp.asarray(columns), jnp.asarray(values))
+
+
+def over_agents(apply: Operator, messages: Any) -> Any:
+    """Apply a matrix to every array of messages, whose first axis is the agent."""
+    return jax.tree.map(lambda leaf: apply(leaf.reshape(leaf.shape[0], -1)).reshape(leaf.shape), messages)

@@ -1,0 +1,259 @@
+"""A round of all agents and chains, as the engines that hold them in arrays run it.
+
+Arrays have the agent first and the chain last, (agent, ..., chain): neighbours are then slices or rows of contiguous
+numbers, and every product with an agent's data is one matrix product for all chains. One device may hold all agents or
+a part of them; its `Team` says what the others hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jaxtyping import Array, Float, Int, UInt32
+
+from ..base.pytree import pytree, static, unchecked
+from ..network import Network
+from ..network.chebyshev import chebyshev_coefficients
+from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
+from ..samplers.agent import Agent, Facts, Inbox, Noise, Prepared
+from ..samplers.protocol import Sampler
+from .collectives import Team
+from .noise import seed_words
+from .operators import Operator, operator
+
+
+@pytree
+class Exchange:
+    """What the network does to the messages of one round."""
+
+    mix: Operator | None
+    neighbours: Operator | None
+    # (a_k, b_k) of the Chebyshev recursion over the exchanges of one step
+    coefficients: tuple[tuple[float, float], ...] = static()
+    total: bool = static()
+
+    def __call__(self, messages: Any, team: Team, order: Array | None = None) -> Inbox:
+        """What every agent's inbox holds after all agents sent their messages."""
+        mixed = summed = totalled = visiting = None
+        if self.mix is not None:
+            previous, mixed = None, messages
+            for a, b in self.coefficients:
+                following = team.apply(self.mix, mixed)
+                if previous is not None:
+                    following = jax.tree.map(lambda w, y, a=a, b=b: a * w - b * y, following, previous)
+                previous, mixed = mixed, following
+        if self.neighbours is not None:
+            summed = team.apply(self.neighbours, messages)
+        if self.total:
+            sums = team.total(messages)
+            totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
+        if order is not None:
+            visiting = team.handed_out(messages, order)
+        return Inbox(mixed, summed, totalled, visiting)
+
+
+@pytree
+class Problem:
+    """Everything that the compiled round reads, on the device."""
+
+    sampler: Sampler
+    potential: Potential
+    shards: Shard
+    index: UInt32[Array, " agent"]
+    degree: Float[Array, " agent"]
+    # the agents of each colour, where colours take turns in a round; rows are filled up with a number beyond all agents
+    members: Int[Array, "color slot"] | None
+    own: Any
+    facts: Facts
+    shared: Any
+    exchange: Exchange
+    seed: UInt32[Array, 2]
+    team: Team
+    num_agents: int = static()
+
+    @property
+    def dim(self) -> int:
+        """Number of flat parameters."""
+        return sum(math.prod(shape) for shape in self.potential.shapes)
+
+    def agents(self, round: Any) -> Agent:
+        """All agents, stacked, at a round."""
+        return Agent(
+            self.index,
+            self.degree,
+            self.shards,
+            self.own,
+            jnp.asarray(round, jnp.int32),
+            self.facts,
+            self.shared,
+            self.potential,
+        )
+
+    def acting(self, round: Any) -> Agent:
+        """The agents that have a state, stacked: all of them, or the one at the hub."""
+        agents = self.agents(round)
+        if not self.sampler.at_hub:
+            return agents
+        # the hub draws as agent 0; of its data it knows what it asks for
+        return dataclasses.replace(_some(agents, slice(1)), index=jnp.zeros(1, jnp.uint32))
+
+
+# Which parts of stacked agents carry the agent axis.
+AGENT_PARTS = ("index", "degree", "shard", "own")
+AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
+
+
+def _some(agents: Agent, chosen: Any) -> Agent:
+    """Some of stacked agents, by a slice or indices."""
+    parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
+    own = {name: jax.tree.map(lambda leaf: leaf[chosen], parts[name]) for name in AGENT_PARTS}
+    return unchecked(Agent, **{**parts, **own})
+
+
+def build_problem(
+    post: Posterior,
+    network: Network,
+    sampler: Sampler,
+    seed: int,
+    prepared: Prepared,
+    place: Callable[[scipy.sparse.csr_array], Operator] = operator,
+    team: Team | None = None,
+    agents: Sequence[int] | None = None,
+    shards: Shard | None = None,
+) -> Problem:
+    """Put a posterior, a network and a method on the device.
+
+    Parameters
+    ----------
+    post, network, sampler, seed
+        As in `accord.sample`.
+    prepared
+        What the method worked out, its `own` with a row for each of `agents`.
+    place
+        Makes operators of matrices over the agents.
+    team
+        What the device hears of agents that it does not hold; it holds all where left out.
+    agents
+        The agents it holds, where not all.
+    shards
+        Their shards, where they are not to be read from `post`.
+    """
+    held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
+    degrees = network.degrees.astype(np.float64)
+    weights = sampler.weights(network) if "mix" in sampler.receives else None
+    exchange = Exchange(
+        place(weights) if weights is not None else None,
+        place(network.adjacency) if "neighbour_sum" in sampler.receives else None,
+        () if weights is None else tuple(chebyshev_coefficients(weights, sampler.exchanges_per_round())),
+        "total" in sampler.receives,
+    )
+    facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))
+    return Problem(
+        sampler=sampler,
+        potential=post.potential,
+        shards=post.stacked(spectral=sampler.proximal, agents=agents) if shards is None else shards,
+        index=jnp.asarray(held, dtype=jnp.uint32),
+        degree=jnp.asarray(degrees[held]),
+        members=jnp.asarray(_turns(network.coloring(), held)) if sampler.by_color else None,
+        own=jax.tree.map(jnp.asarray, prepared.own),
+        facts=facts,
+        shared=jax.tree.map(jnp.asarray, prepared.shared),
+        exchange=exchange,
+        seed=seed_words(seed),
+        team=Team() if team is None else team,
+        num_agents=network.num_agents,
+    )
+
+
+def _turns(colors: np.ndarray, held: np.ndarray) -> np.ndarray:
+    return by_color(colors[held], held.size, count=int(colors.max()) + 1)
+
+
+def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None = None) -> np.ndarray:
+    """The places of each colour, (color, slot), filled up with a number beyond all places to at least so many slots."""
+    count = int(colors.max()) + 1 if count is None else count
+    classes = [np.flatnonzero(colors == color) for color in range(count)]
+    most = max([slots, *map(len, classes)])
+    rows = [np.concatenate([places, np.full(most - len(places), beyond)]) for places in classes]
+    return np.stack(rows).astype(np.int32)
+
+
+def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], noise: Noise) -> Any:
+    """The state of all agents and chains before round 0."""
+    acting = problem.acting(0)
+
+    def one(agent: Agent, x: Array, own: Noise) -> Any:
+        return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
+
+    first = problem.team.everyones(position)[:1] if problem.sampler.at_hub else position
+    return everywhere(one, acting, (first, _for_each(acting, noise)))
+
+
+def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None) -> Any:
+    """One round of all agents and chains: messages, exchange, updates. On quadratic potentials an affine map.
+
+    `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are handed out in it.
+    """
+    sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
+    spread, team = _for_each(acting, noise), problem.team.at(round)
+
+    def ask(state: Any) -> Any:
+        answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
+        return team.asked(state, answers, problem.num_agents)
+
+    def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> Any:
+        if sampler.at_hub:
+            own_inbox = own_inbox._replace(asked=ask)
+        return sampler.update(agent, own_state, own_inbox, _scaled(sampler, agent, own_noise))
+
+    if sampler.at_hub:
+        return everywhere(update, acting, (state, Inbox(), spread))
+
+    def deliver(state: Any, team: Team) -> Inbox:
+        return problem.exchange(everywhere(sampler.message, agents, (state,)), team, order)
+
+    if problem.members is None:
+        return everywhere(update, agents, (state, deliver(state, team), spread))
+
+    def turn(color: Array, members: Array, state: Any) -> Any:
+        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state, team.in_turn(color)), spread))
+        new = everywhere(update, _some(agents, members), own)
+        return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), state, new)
+
+    members = problem.members
+    return jax.lax.fori_loop(0, len(members), lambda c, state: turn(c, members[c], state), state)
+
+
+def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
+    """The draws that a state stands for, in the user's coordinates."""
+    x = everywhere(lambda agent, own: problem.sampler.position(own), problem.acting(0), (state,))
+    return jnp.broadcast_to(problem.potential.reported(x), (problem.index.size, *x.shape[1:]))
+
+
+def everywhere(function: Any, agents: Agent, arguments: tuple[Any, ...]) -> Any:
+    """Call a function of one agent for all agents (first axis) and chains (last axis)."""
+    count = len(arguments)
+    over_chains = jax.vmap(function, in_axes=(None, *[-1] * count), out_axes=-1)
+    return jax.vmap(over_chains, in_axes=(AGENT_AXES, *[0] * count), out_axes=0)(agents, *arguments)
+
+
+def _for_each(agents: Agent, noise: Noise) -> Noise:
+    size = agents.index.size
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape[1:])), noise)
+
+
+def _scaled(sampler: Sampler, agent: Agent, noise: Noise) -> Noise:
+    root = sampler.temperature**0.5
+    scale = root * sampler.common_scale(agent) if sampler.noise == "common" else root
+    normal, local = noise.normal, noise.local
+    return noise._replace(
+        normal=None if normal is None else scale * normal, local=None if local is None else root * local
+    )

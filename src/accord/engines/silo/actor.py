@@ -1,0 +1,21 @@
+"""An agent as a Ray actor; imported where Ray is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+
+from .worker import Agent, Status
+
+
+class AgentProcess(Agent):
+    """An agent that listens at its machine's address in the cluster; parameters as in `Agent`."""
+
+    def __init__(self, index: int, settings: dict[str, Any]) -> None:
+        super().__init__(index, ray.util.get_node_ip_address(), settings)
+
+    @ray.method(concurrency_group="look")
+    def status(self) -> Status:
+        """What the agent is doing; asked while it works, it answers in a thread of its own."""
+        return super().status()

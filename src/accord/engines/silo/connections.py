@@ -1,0 +1,333 @@
+"""Connections between the agents that an edge joins: whole messages over TCP, each under a label that is checked.
+
+An agent sends to all neighbours of an exchange and hears from all of them in one loop that never blocks on one of them,
+so that messages larger than the buffers of the system cannot lock two agents that send to each other.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from ...storage.fingerprint import first_difference
+from .handshake import Address, Call, Greeting, StrangerError, contexts, family
+
+# run hash, attempt, round, exchange of the round, sender, bytes that follow
+_HEADER = struct.Struct("<16sIqIIQ")
+# Callers that have not said who they are; more than these are not heard at a time.
+_MOST_STRANGERS = 64
+
+
+class LateNeighbourError(TimeoutError):
+    """A neighbour's message, or its connection, did not come in time.
+
+    Parameters
+    ----------
+    agent, neighbour
+        Who waited, and for whom.
+    round
+        The round of the message; -1 where it was to connect.
+    seconds
+        How long.
+    address
+        Where the neighbour was called, or None.
+    """
+
+    def __init__(self, agent: int, neighbour: int, round: int, seconds: float, address: Address | None = None) -> None:
+        super().__init__(agent, neighbour, round, seconds, address)
+        self.agent, self.neighbour, self.round, self.seconds = agent, neighbour, round, seconds
+        self.address = address
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Carry all arguments to another process: an OSError keeps two of them."""
+        return type(self), (self.agent, self.neighbour, self.round, self.seconds, self.address)
+
+    def __str__(self) -> str:
+        where = "" if self.address is None else " at {}:{}".format(*self.address)
+        what = "to connect" if self.round < 0 else f"in round {self.round}"
+        return f"agent {self.agent} waited {self.seconds:g} s for agent {self.neighbour}{where} {what}"
+
+
+class LostNeighbourError(ConnectionError):
+    """The connection to a neighbour ended."""
+
+
+class ForeignMessageError(RuntimeError):
+    """A message came that is not of this run, or not the one that had to come."""
+
+
+class Label(NamedTuple):
+    """What is written on every message beside its sender."""
+
+    run: bytes
+    attempt: int
+    round: int
+    exchange: int
+
+
+class Channels:
+    """An agent's connections.
+
+    Parameters
+    ----------
+    agent
+        Its index.
+    host
+        The address to listen at; no other one is listened at.
+    """
+
+    def __init__(self, agent: int, host: str) -> None:
+        self.agent = agent
+        self._links: dict[int, _Link] = {}
+        self._listener = socket.create_server((host, 0), family=family(host), backlog=1024)
+        self._listener.setblocking(False)
+        self.address: Address = self._listener.getsockname()[:2]
+        # seconds that this agent has waited for each neighbour so far, and whom it waits for now
+        self.waited: dict[int, float] = {}
+        self.waiting_for: tuple[int, ...] = ()
+
+    def connect(
+        self, peers: Mapping[int, Address], key: bytes, attempt: int, parts: dict[str, str], limit: float
+    ) -> None:
+        """Join with all peers, in place of the connections there were.
+
+        Both sides prove that they know the run's key before they tell anything, and refuse another run by the name of
+        what differs. Agents call those of a lower number and are called by those of a higher one, all at the same time.
+
+        Parameters
+        ----------
+        peers
+            Addresses by agent.
+        key
+            The run's secret.
+        attempt
+            Number of this set of connections; what is left of earlier ones is refused.
+        parts
+            The agent's `fingerprint`.
+        limit
+            Seconds to wait.
+
+        Raises
+        ------
+        LostNeighbourError
+            A peer cannot be reached, or hung up.
+        LateNeighbourError
+            A peer did not connect in time.
+        ValueError
+            A peer is in another run (what differs is named), or two claim one index.
+        """
+        self.disconnect()
+        own, ends = Greeting(self.agent, attempt, parts), time.monotonic() + limit
+        security = contexts()
+        calls = [Call(peer, address, security, own, key, ends) for peer, address in peers.items() if peer < self.agent]
+        try:
+            while True:
+                calls = [call for call in calls if not self._has_ended(call, own, peers)]
+                missing = peers.keys() - self._links.keys()
+                if not missing:
+                    return
+                if time.monotonic() >= ends:
+                    late = min(missing)
+                    where = peers[late] if late < self.agent else None
+                    raise LateNeighbourError(self.agent, late, -1, limit, where)
+                if self._wait_for_calls(calls, ends):
+                    with suppress(BlockingIOError, ConnectionAbortedError):
+                        plain, _ = self._listener.accept()
+                        calls.append(Call.heard(plain, security, own, key, ends))
+        except BaseException:
+            self.disconnect()
+            raise
+        finally:
+            for call in calls:
+                call.close()
+
+    def _wait_for_calls(self, calls: list[Call], ends: float) -> bool:
+        """Sleep until a greeting can go on or is out of time; whether somebody calls."""
+        poll = select.poll()
+        for call in calls:
+            poll.register(call.number, call.waits_for)
+        listener = self._listener.fileno()
+        if sum(call.peer is None for call in calls) < _MOST_STRANGERS:
+            poll.register(listener, select.POLLIN)
+        first = min([ends, *(call.ends for call in calls)])
+        ready = dict(poll.poll(max(0.0, first - time.monotonic()) * 1e3))
+        for call in calls:
+            call.is_ready = call.number in ready
+        return listener in ready
+
+    def _has_ended(self, call: Call, own: Greeting, peers: Mapping[int, Address]) -> bool:
+        """Go on with a greeting where that is possible; whether it is over, with a new link or without."""
+        try:
+            found = call.go_on()
+        except (OSError, StrangerError) as error:
+            # whoever knocks without the key is no reason to end a run
+            if call.peer is None:
+                return True
+            host, port = peers[call.peer]
+            raise LostNeighbourError(
+                f"agent {self.agent} cannot reach agent {call.peer} at {host}:{port}: {error}"
+            ) from error
+        if found is None:
+            return False
+        self._admit(*found, own, {j for j in peers if j > self.agent} if call.peer is None else {call.peer})
+        return True
+
+    def _admit(self, wire: socket.socket, other: Greeting, own: Greeting, expected: Iterable[int]) -> None:
+        """Make a link of a connection, if who is there is expected and in the same run."""
+        link = _Link(wire, other.agent)
+        if other.agent in self._links or other.agent not in expected:
+            wire.close()
+            raise ValueError(
+                f"two agents claim one index: agent {self.agent} has met another agent {other.agent} than it expects"
+            )
+        difference = first_difference(own.parts, other.parts)
+        if difference is not None:
+            wire.close()
+            raise ValueError(
+                f"agent {other.agent} is not in the run of agent {own.agent} (here and there: {difference})"
+            )
+        self._links[other.agent] = link
+        self.waited.setdefault(other.agent, 0.0)
+
+    def exchange(
+        self, label: Label, outgoing: Mapping[int, Any], incoming: Iterable[int], limit: float
+    ) -> dict[int, bytearray]:
+        """Send to some neighbours and hear from some.
+
+        Parameters
+        ----------
+        label
+            Written on what is sent, and demanded of what comes.
+        outgoing
+            Bytes to send, by neighbour.
+        incoming
+            The neighbours to hear from.
+        limit
+            Seconds to wait, > 0.
+
+        Returns
+        -------
+        dict
+            What came, by neighbour.
+        """
+        for peer, content in outgoing.items():
+            content = memoryview(content).cast("B")
+            self._links[peer].send(_HEADER.pack(*label, self.agent, content.nbytes), content)
+        unsent, missing, found = set(outgoing), set(incoming), {}
+        began = time.monotonic()
+        while True:
+            for peer in tuple(unsent):
+                if self._links[peer].flushed():
+                    unsent.discard(peer)
+            for peer in tuple(missing):
+                content = self._links[peer].received(label)
+                if content is not None:
+                    found[peer] = content
+                    missing.discard(peer)
+            if not (unsent or missing):
+                return found
+            self._wait(unsent, missing, began, limit, label.round)
+
+    def _wait(self, unsent: set[int], missing: set[int], began: float, limit: float, round: int) -> None:
+        """Sleep until a socket is ready; count whom that was for."""
+        poll = select.poll()
+        for peer in unsent | missing:
+            reads, writes = peer in missing, peer in unsent
+            poll.register(self._links[peer].wire, (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0))
+        since = time.monotonic()
+        self.waiting_for = tuple(missing or unsent)
+        left = began + limit - since
+        ready = poll.poll(max(0.0, left) * 1e3)
+        for peer in self.waiting_for:
+            self.waited[peer] += time.monotonic() - since
+        if not ready:
+            raise LateNeighbourError(self.agent, min(self.waiting_for), round, limit)
+        self.waiting_for = ()
+
+    def disconnect(self) -> None:
+        """End all connections; the agent can be called again."""
+        for link in self._links.values():
+            link.wire.close()
+        self._links = {}
+        self.waiting_for = ()
+
+    def close(self) -> None:
+        """End all connections and stop listening."""
+        self.disconnect()
+        self._listener.close()
+
+
+class _Link:
+    """A connection: messages in and out without blocking."""
+
+    def __init__(self, wire: socket.socket, peer: int) -> None:
+        self.wire, self.peer = wire, peer
+        self._outgoing: deque[memoryview] = deque()
+        self._header = bytearray(_HEADER.size)
+        self._content: bytearray | None = None
+        self._filled = 0
+
+    def send(self, *parts: Any) -> None:
+        """Put bytes behind those that wait to be sent."""
+        self._outgoing.extend(memoryview(part) for part in parts if len(part))
+
+    def flushed(self) -> bool:
+        """Send what can be sent now; whether that was all."""
+        while self._outgoing:
+            try:
+                sent = self.wire.send(self._outgoing[0])
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return False
+            except OSError as error:
+                raise self._lost(error) from error
+            if sent == len(self._outgoing[0]):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = self._outgoing[0][sent:]
+        return True
+
+    def received(self, label: Label) -> bytearray | None:
+        """The next message if it has come whole; it must bear the label."""
+        if self._content is None:
+            if not self._fill(self._header):
+                return None
+            *found, sender, length = _HEADER.unpack(self._header)
+            if Label(*found) != label or sender != self.peer:
+                raise ForeignMessageError(
+                    f"agent {self.peer} sent a message of agent {sender}, round {found[2]}, exchange {found[3]}, "
+                    f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
+                    f"{label.attempt} was due" + ("" if found[0] == label.run else ", and of another run")
+                )
+            try:
+                self._content, self._filled = bytearray(length), 0
+            except (MemoryError, OverflowError) as error:
+                raise ForeignMessageError(f"agent {self.peer} announced a message of {length} bytes") from error
+        if not self._fill(self._content):
+            return None
+        content, self._content, self._filled = self._content, None, 0
+        return content
+
+    def _fill(self, buffer: bytearray) -> bool:
+        """Read into a buffer what has come; whether it is full."""
+        view = memoryview(buffer)
+        while self._filled < len(buffer):
+            try:
+                count = self.wire.recv_into(view[self._filled :])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            except OSError as error:
+                raise self._lost(error) from error
+            if count == 0:
+                raise self._lost(None)
+            self._filled += count
+        return True
+
+    def _lost(self, error: OSError | None) -> LostNeighbourError:
+        return LostNeighbourError(f"the connection to agent {self.peer} ended" + (f": {error}" if error else ""))

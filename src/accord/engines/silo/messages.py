@@ -1,0 +1,202 @@
+"""What an agent's compiled round calls to talk with its neighbours, and the tree that carries sums and letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ...network import Network
+from .connections import Channels, ForeignMessageError, Label
+
+_ASKED, _DONE = b"\x01", b"\x00"
+# Ways of a message within one talk of all agents, for its label: between neighbours, up the tree, down the tree.
+_WAYS = 3
+_FLAT, _UP, _DOWN = range(_WAYS)
+# A turn of no colour: everybody sends to everybody.
+EVERY_COLOR = -1
+
+
+class Mail:
+    """An agent's side of every way in which the agents of a run talk; all of them must take it in the same order.
+
+    Parameters
+    ----------
+    network
+        Who talks to whom.
+    agent
+        Whose side this is.
+    channels
+        Its connections.
+    run
+        The hash of the run, 16 bytes.
+    limit
+        Seconds to wait for a neighbour.
+    """
+
+    def __init__(self, network: Network, agent: int, channels: Channels, run: bytes, limit: float) -> None:
+        self.num_agents, self.agent, self.channels = network.num_agents, agent, channels
+        self.run, self.limit = run, limit
+        self.neighbours = [int(j) for j in network.neighbors(agent)]
+        self.attempt, self.round, self._talk = 0, 0, 0
+        # all chains' messages since the start, without labels
+        self.bytes_sent = 0
+        # makes a hub's question of its bytes; known once the hub's round has been traced
+        self.question: Callable[[Any], Any] | None = None
+        self.failure: Exception | None = None
+        self._colors = network.coloring()
+        self.parent: int | None = None
+        self.below: dict[int, list[int]] = {}
+        if network.is_connected:
+            self._grow(network)
+
+    def _grow(self, network: Network) -> None:
+        """Find the agent's place in the tree: whom it sends sums to, and who is below each child."""
+        parents = network.spanning_tree(network.aggregation.root)
+        if parents[self.agent] >= 0:
+            self.parent = int(parents[self.agent])
+        subtrees: dict[int, list[int]] = {i: [i] for i in range(network.num_agents)}
+        for i in _leaves_first(parents):
+            if parents[i] >= 0:
+                subtrees[int(parents[i])] += subtrees[i]
+        self.below = {j: sorted(subtrees[j]) for j in self.neighbours if parents[j] == self.agent}
+
+    def begin(self, attempt: int, round: int) -> None:
+        """Go on from a round with new connections."""
+        self.attempt, self.round, self._talk = attempt, round, 0
+        self.failure = None
+
+    def swap(self, round: Any, color: Any, *own: Any) -> list[np.ndarray]:
+        """The neighbours' messages, each array stacked in the order of the neighbours; zeros where it is not our turn.
+
+        In the turn of a colour its agents hear from all their neighbours.
+        """
+        self._next(round)
+        arrays, turn = [np.asarray(leaf) for leaf in own], int(color)
+        hears = turn in (EVERY_COLOR, self._colors[self.agent])
+        hearers = [j for j in self.neighbours if turn in (EVERY_COLOR, self._colors[j])]
+        found = self._exchange(_FLAT, dict.fromkeys(hearers, _packed(arrays)), self.neighbours if hears else ())
+        if not (hears and self.neighbours):
+            return [np.zeros((len(self.neighbours), *leaf.shape[1:]), leaf.dtype) for leaf in arrays]
+        rows = [_unpacked(found[j], arrays) for j in self.neighbours]
+        return [np.concatenate(column) for column in zip(*rows, strict=True)]
+
+    def total(self, round: Any, *own: Any) -> list[np.ndarray]:
+        """The sums of all agents' arrays, the same bytes at every agent: up the tree and down again."""
+        self._next(round)
+        arrays = [np.asarray(leaf) for leaf in own]
+        found = self._exchange(_UP, {}, self.below)
+        parts = [arrays, *(_unpacked(found[child], arrays) for child in self.below)]
+        sums = [
+            np.asarray(np.sum(column, axis=0, dtype=leaf.dtype)) for leaf, *column in zip(arrays, *parts, strict=True)
+        ]
+        if self.parent is not None:
+            self._exchange(_UP, {self.parent: _packed(sums)}, ())
+            sums = _unpacked(self._exchange(_DOWN, {}, [self.parent])[self.parent], arrays)
+        self._exchange(_DOWN, dict.fromkeys(self.below, _packed(sums)), ())
+        return sums
+
+    def handed_out(self, round: Any, order: Any, *own: Any) -> list[np.ndarray]:
+        """The message that a random order of the agents gives this one in each chain.
+
+        All letters go up to the root, and each agent's new one comes down.
+        """
+        self._next(round)
+        arrays, order = [np.asarray(leaf) for leaf in own], np.asarray(order)
+        letters = self._gathered(_packed(arrays))
+        if self.parent is None:
+            opened = [_unpacked(letters[i], arrays) for i in range(self.num_agents)]
+            mixed = [_reordered(np.concatenate(column), order) for column in zip(*opened, strict=True)]
+            new = {i: _packed([leaf[i : i + 1] for leaf in mixed]) for i in range(self.num_agents)}
+        else:
+            content = self._exchange(_DOWN, {}, [self.parent])[self.parent]
+            new = _letters(content, sorted(letters))
+        self._exchange(_DOWN, {child: b"".join(new[i] for i in under) for child, under in self.below.items()}, ())
+        return _unpacked(new[self.agent], arrays)
+
+    def ask(self, question: Any, own: Any) -> np.ndarray:
+        """As the hub, the answers of all agents to a question, (..., agent, answer), from (..., question)."""
+        self._next(self.round)
+        own = np.asarray(own)
+        self._exchange(_DOWN, dict.fromkeys(self.below, _ASKED + _packed([np.asarray(question)])), ())
+        letters = self._gathered(_packed([own]))
+        return np.stack([_unpacked(letters[i], [own])[0] for i in range(self.num_agents)], axis=-2)
+
+    def answer(self, reply: Callable[[bytes], bytes]) -> None:
+        """Answer the hub's questions, and pass on questions and answers, until it says that it is done."""
+        assert self.parent is not None
+        while True:
+            self._next(self.round)
+            content = bytes(self._exchange(_DOWN, {}, [self.parent])[self.parent])
+            self._exchange(_DOWN, dict.fromkeys(self.below, content), ())
+            if content == _DONE:
+                return
+            self._gathered(reply(content[len(_ASKED) :]))
+
+    def dismiss(self) -> None:
+        """As the hub, say that no more questions come."""
+        self._next(self.round)
+        self._exchange(_DOWN, dict.fromkeys(self.below, _DONE), ())
+
+    def _gathered(self, own: bytes) -> dict[int, bytes]:
+        """The letters of this agent and all below it, once they have been passed on to the parent."""
+        found, letters = self._exchange(_UP, {}, self.below), {self.agent: own}
+        for child, under in self.below.items():
+            letters |= _letters(found[child], under)
+        if self.parent is not None:
+            self._exchange(_UP, {self.parent: b"".join(letters[i] for i in sorted(letters))}, ())
+        return letters
+
+    def _next(self, round: Any) -> None:
+        """The next talk of all agents, in the same order at each."""
+        round = int(round)
+        self._talk = self._talk + 1 if round == self.round else 0
+        self.round = round
+
+    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: Iterable[int]) -> dict[int, bytearray]:
+        self.bytes_sent += sum(map(len, outgoing.values()))
+        label = Label(self.run, self.attempt, self.round, _WAYS * self._talk + way)
+        try:
+            return self.channels.exchange(label, outgoing, incoming, self.limit)
+        except Exception as error:
+            # what leaves a compiled program is a text
+            self.failure = error
+            raise
+
+
+def _packed(arrays: list[np.ndarray]) -> bytes:
+    return b"".join(leaf.tobytes() for leaf in arrays)
+
+
+def _unpacked(content: bytes | bytearray, like: list[np.ndarray]) -> list[np.ndarray]:
+    """Arrays of known shapes from their bytes."""
+    expected = sum(leaf.nbytes for leaf in like)
+    if len(content) != expected:
+        raise ForeignMessageError(f"a message of {len(content)} bytes came where {expected} were due")
+    arrays, start = [], 0
+    for leaf in like:
+        arrays.append(np.frombuffer(content, leaf.dtype, leaf.size, start).reshape(leaf.shape))
+        start += leaf.nbytes
+    return arrays
+
+
+def _letters(content: bytes | bytearray, agents: list[int]) -> dict[int, bytes]:
+    """Letters of one length, by agent."""
+    length = len(content) // len(agents)
+    return {i: bytes(content[place * length : (place + 1) * length]) for place, i in enumerate(agents)}
+
+
+def _reordered(everyone: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Messages (agent, ..., chain) in another order of the agents in each chain, (agent, 1, chain)."""
+    return np.take_along_axis(everyone, order.reshape(len(order), *[1] * (everyone.ndim - 2), order.shape[-1]), axis=0)
+
+
+def _leaves_first(parents: np.ndarray) -> list[int]:
+    """The agents of a tree, each before its parent."""
+    depth = np.zeros(len(parents), int)
+    for i in range(len(parents)):
+        j = i
+        while parents[j] >= 0:
+            j, depth[i] = parents[j], depth[i] + 1
+    return [int(i) for i in np.argsort(-depth, kind="stable")]

@@ -1,0 +1,338 @@
+"""The process of one agent: it reads its own shard, runs its own rounds, and keeps its own checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+
+from ...network import Network
+from ...posterior import Posterior
+from ...posterior.coordinates import Coordinates
+from ...samplers.agent import Prepared
+from ...samplers.protocol import Sampler
+from ...storage.checkpoint import Shelf
+from ...storage.fingerprint import combined, fingerprint, versions
+from ..loop import Carry, advance, finite, observed, start
+from ..round import AGENT_AXES, Problem, build_problem, everywhere, positions
+from .collectives import SiloTeam, row
+from .connections import Channels
+from .handshake import Address
+from .messages import Mail
+
+# Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
+_KEPT = 3
+
+
+class NewcomerError(RuntimeError):
+    """A call was meant for the process before this one."""
+
+
+class Assignment(NamedTuple):
+    """What an agent is to run.
+
+    Parameters
+    ----------
+    network, sampler, seed, chains
+        As in `accord.sample`.
+    coordinates
+        What the method moves in, or None.
+    own, shared
+        What the method worked out: the agent's own numbers, on a leading axis of one agent, and those of all.
+    parts
+        The driver's fingerprint of the run.
+    key
+        The run's secret, by which agents know each other.
+    limit
+        Seconds to wait for a neighbour.
+    """
+
+    network: Network
+    sampler: Sampler
+    seed: int
+    chains: int
+    coordinates: Coordinates | None
+    own: Any
+    shared: Any
+    parts: dict[str, str]
+    key: bytes
+    limit: float
+
+
+class Goal(NamedTuple):
+    """Rounds to run: from `start` on, and of the last ones `draws`, one after every `thin`."""
+
+    start: int
+    rounds: int
+    draws: int
+    thin: int
+    capacity: int
+
+
+class Report(NamedTuple):
+    """What an agent says of the rounds that it ran.
+
+    Parameters
+    ----------
+    finite
+        Whether its position is, in all chains.
+    draws
+        Its positions, (draw, dim, chain), or None where it has none of its own, or none was asked for.
+    watched
+        What the method watches, by name, (draw, chain).
+    """
+
+    finite: bool
+    draws: np.ndarray | None
+    watched: dict[str, np.ndarray]
+
+
+class Status(NamedTuple):
+    """What an agent is doing now: its round, whom it waits for, and the seconds it has waited for each neighbour."""
+
+    round: int
+    waiting_for: tuple[int, ...]
+    waited: dict[int, float]
+
+
+class Agent:
+    """One agent, as the driver of a run calls it.
+
+    Parameters
+    ----------
+    index
+        Its number.
+    host
+        The address that it listens at.
+    settings
+        Values of JAX's configuration by name.
+    """
+
+    def __init__(self, index: int, host: str, settings: dict[str, Any]) -> None:
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        # what fails in a round is told once, by the one who asked for it
+        logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
+        self.index = index
+        self.channels = Channels(index, host)
+        # another one after every restart
+        self.incarnation = os.urandom(8).hex()
+        self.post: Posterior | None = None
+        self.carry: Carry | None = None
+
+    def obey(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
+        """Call a method, if this is the incarnation that the caller knows; None is any.
+
+        Ray gives a call that follows a crash to the process that follows, which knows nothing of the run.
+        """
+        if incarnation not in (None, self.incarnation):
+            raise NewcomerError(f"the process of agent {self.index} has begun anew")
+        return getattr(self, method)(*arguments)
+
+    def greet(self) -> tuple[str, dict[str, str]]:
+        """Which incarnation of the agent this is, and the versions that it runs with, by name."""
+        return self.incarnation, versions()
+
+    def load(self, post: Posterior) -> None:
+        """Read the agent's shard and check it."""
+        self.post, self.carry = post, None
+        _ = post.potential
+
+    def each(self, function: Callable[..., Any], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
+        """The agent's answer to `Posterior.each`, on a leading axis of one agent."""
+        assert self.post is not None
+        return self.post.each(function, *arguments, own=own)
+
+    def begin(self, task: Assignment) -> None:
+        """Take an assignment in place of the one before."""
+        assert self.post is not None
+        self.task, network = task, task.network
+        post = self.post if task.coordinates is None else self.post.transformed(task.coordinates)
+        self.parts = {**task.parts, **fingerprint(post, network, task.sampler)}
+        self.mail = Mail(network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit)
+        root = not network.is_connected or self.mail.parent is None
+        self.acting = root or not task.sampler.at_hub
+        self.problem = build_problem(
+            post,
+            network,
+            task.sampler,
+            task.seed,
+            Prepared(task.own, task.shared),
+            place=partial(row, agent=self.index, neighbours=self.mail.neighbours),
+            team=SiloTeam(mail=self.mail),
+            agents=[self.index],
+        )
+        if task.sampler.at_hub:
+            # the hub starts where agent 0 would, wherever it is
+            self.problem = replace(self.problem, index=jnp.zeros(1, jnp.uint32))
+
+    def start(self, mean: np.ndarray, factor: np.ndarray | None) -> Report:
+        """Be before round 0."""
+        dtype = self.problem.degree.dtype
+        with np.errstate(over="ignore"):
+            own = jnp.asarray(np.asarray(mean, dtype)[None])
+        spread = None if factor is None else jnp.asarray(np.asarray(factor, dtype)[None])
+        self.carry = _start(self.problem, own, spread, chains=self.task.chains)
+        return self._report(None)
+
+    def message_bytes(self) -> int:
+        """Bytes of a message of one chain."""
+        assert self.carry is not None
+        messages = jax.eval_shape(
+            lambda p, s: everywhere(p.sampler.message, p.acting(0), (s,)), self.problem, self.carry.state
+        )
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(messages)) // self.task.chains
+
+    def state(self) -> Any:
+        """The method's state of this agent, on a leading axis of one agent."""
+        assert self.carry is not None
+        return jax.tree.map(np.asarray, self.carry.state)
+
+    def address(self) -> Address:
+        """Where the neighbours find this agent."""
+        return self.channels.address
+
+    def connect(self, addresses: dict[int, Address], attempt: int, limit: float) -> None:
+        """Join with the neighbours, in place of the connections there were."""
+        assert self.carry is not None
+        peers = {j: addresses[j] for j in self.mail.neighbours}
+        self.channels.connect(peers, self.task.key, attempt, self.parts, limit)
+        self.mail.begin(attempt, int(self.carry.round))
+
+    def work(self, goal: Goal, folder: Path | None) -> Report:
+        """Run rounds, and save where they end below a folder, if one is given."""
+        try:
+            report = self._lead(goal) if self.acting else self._follow(goal)
+        except jax.errors.JaxRuntimeError as error:
+            # the neighbours must not wait for what will not come
+            self.channels.disconnect()
+            raise (self.mail.failure or error) from None
+        except BaseException:
+            self.channels.disconnect()
+            raise
+        if folder is not None:
+            # positions tell of the data: nobody else on the machine is to read them
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.save(folder)
+        return report
+
+    def _lead(self, goal: Goal) -> Report:
+        assert self.carry is not None
+        chains, seen = self.task.chains, None
+        before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
+        carry = _advance(self.problem, self.carry, np.int32(before), chains=chains)
+        if goal.draws:
+            numbers = np.int32(goal.draws), np.int32(goal.thin)
+            carry, seen = _record(self.problem, carry, *numbers, chains=chains, capacity=goal.capacity)
+            seen = jax.tree.map(lambda leaf: np.asarray(leaf)[: goal.draws], seen)
+        self.carry = jax.block_until_ready(carry)
+        if self.task.sampler.at_hub:
+            self.mail.dismiss()
+        return self._report(seen)
+
+    def _follow(self, goal: Goal) -> Report:
+        """Answer what the hub asks, until it has run its rounds."""
+        assert self.carry is not None
+        if self.mail.question is None:
+            # the hub's round says what its questions look like
+            jax.eval_shape(partial(advance, chains=self.task.chains), self.problem, self.carry, np.int32(1))
+        self.mail.answer(self._reply)
+        self.carry = self.carry._replace(round=jnp.int32(goal.start + goal.rounds))
+        return Report(True, None, {})
+
+    def _reply(self, content: bytes) -> bytes:
+        dtype = self.problem.degree.dtype
+        questions = np.frombuffer(content, dtype).reshape(self.task.chains, -1)
+        return np.asarray(_answers(self.problem, jnp.asarray(questions))).tobytes()
+
+    def _report(self, seen: Any) -> Report:
+        whole = bool(np.all(_finite(self.problem, self.carry)))
+        return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
+
+    def save(self, folder: Path) -> None:
+        """Write the agent's checkpoint below a folder."""
+        assert self.carry is not None
+        leaves = jax.tree.leaves(self.carry)
+        arrays = {str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)}
+        self._shelf(folder).write(int(self.carry.round), arrays)
+
+    def saved(self, folder: Path) -> tuple[list[int], list[str]]:
+        """The rounds of whole checkpoints below a folder, and what is to be said of others."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            rounds = self._shelf(folder).rounds()
+        return rounds, [str(one.message) for one in caught]
+
+    def restore(self, folder: Path, round: int) -> None:
+        """Be as a checkpoint says."""
+        assert self.carry is not None
+        arrays = self._shelf(folder).read(round)
+        treedef: Any = jax.tree.structure(self.carry)
+        self.carry = treedef.unflatten([jnp.asarray(arrays[str(place)]) for place in range(treedef.num_leaves)])
+
+    def _shelf(self, folder: Path) -> Shelf:
+        return Shelf(Path(folder) / f"agent-{self.index}", combined(self.parts), keep=_KEPT)
+
+    def status(self) -> Status:
+        """What the agent is doing; may be asked while it works."""
+        round = self.mail.round if hasattr(self, "mail") else 0
+        return Status(round, self.channels.waiting_for, dict(self.channels.waited))
+
+    def bytes_sent(self) -> int:
+        """Bytes of all chains' messages since the assignment, without their labels."""
+        return self.mail.bytes_sent
+
+    def forget(self, folder: Path) -> None:
+        """Remove the agent's checkpoints below a folder, and the folder where it is empty."""
+        shutil.rmtree(Path(folder) / f"agent-{self.index}", ignore_errors=True)
+        # the last agent on this machine finds it empty
+        with suppress(OSError):
+            Path(folder).rmdir()
+
+
+@partial(jax.jit, static_argnames="chains")
+def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> Carry:
+    return start(problem, mean, factor, chains)
+
+
+@partial(jax.jit, static_argnames="chains")
+def _advance(problem: Problem, carry: Carry, rounds: Array, chains: int) -> Carry:
+    return advance(problem, carry, rounds, chains)
+
+
+@partial(jax.jit, static_argnames=("chains", "capacity"))
+def _record(
+    problem: Problem, carry: Carry, draws: Array, thin: Array, chains: int, capacity: int
+) -> tuple[Carry, tuple[Array, dict[str, Array]]]:
+    def observe(carry: Carry) -> tuple[Array, dict[str, Array]]:
+        return positions(problem, carry.state), carry.watched
+
+    return observed(problem, carry, draws, thin, observe, chains, capacity)
+
+
+_finite = jax.jit(finite)
+
+
+@jax.jit
+def _answers(problem: Problem, questions: Array) -> Array:
+    """The agent's answers to the hub's questions, (chain, question) to (chain, answer)."""
+    agents, mail = problem.agents(0), problem.team.mail  # type: ignore[attr-defined]
+
+    def one(question: Array) -> Array:
+        answers = jax.vmap(problem.sampler.message, in_axes=(AGENT_AXES, None))(agents, mail.question(question))
+        return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answers))[0]
+
+    return jax.vmap(one)(questions)

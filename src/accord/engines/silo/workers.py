@@ -1,0 +1,302 @@
+"""The agents' processes as their driver sees them: Ray actors, which come back after a crash."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...network import Network
+from ...posterior import Posterior
+from ...samplers.protocol import Sampler
+from ...storage.fingerprint import first_difference, versions
+from .connections import LateNeighbourError, LostNeighbourError
+from .worker import NewcomerError
+
+if TYPE_CHECKING:
+    from .engine import Silo, SiloEngine
+
+# Values of JAX's configuration that agents share with the driver.
+_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_compilation_cache_dir")
+# Seconds between two looks at what agents are doing.
+_LOOK_SECONDS = 1.0
+# Seconds that agents have to notice that a neighbour is gone, before they are started anew themselves.
+_SETTLE_SECONDS = 30.0
+# Seconds between two tries to reach a process that begins anew.
+_PAUSE_SECONDS = 0.2
+
+
+class SetbackError(RuntimeError):
+    """Some agents' processes ended, or lost their neighbours: the run has to go back to its last checkpoint."""
+
+
+def require_ray() -> Any:
+    """The module `ray`.
+
+    Raises
+    ------
+    ImportError
+        It is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError("engine=\"silo\" needs Ray: pip install 'accord[silo]'") from error
+    return ray
+
+
+class Crew:
+    """One process an agent, each with the agent's own shard; the `Holders` of a posterior.
+
+    Parameters
+    ----------
+    size
+        Number of agents.
+    options
+        Where the processes run, and how long they are waited for.
+    """
+
+    def __init__(self, size: int, options: Silo) -> None:
+        self.options, self.size = options, size
+        self._ray = require_ray()
+        self._began_ray = not self._ray.is_initialized()
+        if self._began_ray:
+            _begin_ray(self._ray, options.address)
+        self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
+        self.key = secrets.token_bytes(32)
+        self.attempt = 0
+        self.listener: Callable[[list[str]], None] | None = None
+        self._parts: list[Posterior] = []
+        # which incarnation of each agent's process has read its shard
+        self._loaded: list[str | None] = [None] * size
+        settings = {name: getattr(jax.config, name) for name in _SETTINGS}
+        # the width at this place, which a context may have changed
+        settings["jax_enable_x64"] = jnp.result_type(float) == jnp.float64
+        from .actor import AgentProcess
+
+        process = self._ray.remote(concurrency_groups={"look": 1})(AgentProcess)
+        self._actors: list[Any] = []
+        try:
+            for i in range(size):
+                self._actors.append(process.options(resources=options.resources_of(i), **_LIFE).remote(i, settings))
+        except BaseException:
+            self.close()
+            raise
+
+    def hold(self, post: Posterior) -> Posterior:
+        """Let every agent read its shard; the posterior as it is known where none of its data lies."""
+        self._parts = [post.alone(i) for i in range(self.size)]
+        self._loaded = [None] * self.size
+        self.revive()
+        self.restarts[:], self.waited[:] = 0, 0.0
+        return post.held_by(self)
+
+    # --- what a posterior asks of those who hold its data ---
+
+    def each(self, function: Callable[..., Any], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
+        """Each agent's answer, stacked."""
+        rows = [(function, arguments, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own)) for i in range(self.size)]
+        answers = self.insist("each", rows)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *answers)
+
+    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> SiloEngine:
+        """An engine on these processes, for what they find out together before round 0."""
+        from .engine import SiloEngine
+
+        return SiloEngine(self, post, network, sampler, chains=chains, seed=seed, keep=np.arange(self.size), parts={})
+
+    # --- calls ---
+
+    def insist(self, method: str, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call a method that depends on nothing but the agent's data at every agent, again where one crashed."""
+        while True:
+            try:
+                return self.call(method, rows, limit=np.inf)
+            except SetbackError:
+                self.revive()
+
+    def call(
+        self,
+        method: str,
+        rows: Sequence[tuple[Any, ...]] | None = None,
+        *,
+        agents: Sequence[int] | None = None,
+        limit: float | None = None,
+    ) -> list[Any]:
+        """Call a method at some agents, or all, each with its own arguments; the answers in their order.
+
+        Where one fails, the others are waited for until they have failed too. With no limit given they have the
+        seconds that agents wait for one another.
+
+        Raises
+        ------
+        SetbackError
+            A process ended or lost a neighbour.
+        TimeoutError
+            An agent is late; it is named.
+        """
+        agents = range(self.size) if agents is None else agents
+        return self._call(method, agents, rows, limit, [self._loaded[i] for i in agents])
+
+    def _call(
+        self,
+        method: str,
+        agents: Sequence[int],
+        rows: Sequence[tuple[Any, ...]] | None,
+        limit: float | None,
+        names: Sequence[str | None],
+    ) -> list[Any]:
+        rows = [()] * len(agents) if rows is None else rows
+        # an agent that waits for another says so itself, and first
+        limit = self.options.timeout + _SETTLE_SECONDS if limit is None else limit
+        calls = {
+            self._actors[i].obey.remote(name, method, *row): i for i, name, row in zip(agents, names, rows, strict=True)
+        }
+        left, answers, errors = list(calls), {}, {}
+        began = looked = time.monotonic()
+        while left:
+            done, left = self._ray.wait(left, timeout=_LOOK_SECONDS)
+            now = time.monotonic()
+            for one in done:
+                try:
+                    answers[one] = self._ray.get(one)
+                except self._ray.exceptions.RayError as error:
+                    limit = min(limit, now - began + _SETTLE_SECONDS)
+                    errors[calls[one]] = getattr(error, "cause", None) or error
+            if left and now - began > limit:
+                break
+            if left and now - looked > _LOOK_SECONDS:
+                self._look()
+                looked = time.monotonic()
+        if errors:
+            for one in left:
+                self._ray.kill(self._actors[calls[one]], no_restart=False)
+        self._judge(errors)
+        if left:
+            raise TimeoutError(f"agent {calls[left[0]]} did not finish {method!r} in {limit:g} s")
+        return [answers[one] for one in calls]
+
+    def _judge(self, errors: dict[int, Exception]) -> None:
+        """Raise what the errors of some agents come to."""
+        if not errors:
+            return
+        known = self._ray.exceptions
+        crash = (known.RayActorError, known.ObjectLostError, known.NodeDiedError, NewcomerError, LostNeighbourError)
+        for i, error in errors.items():
+            if getattr(error, "actor_init_failed", False):
+                reason = str(error).strip().rpartition("\n")[2]
+                raise RuntimeError(f"the process of agent {i} cannot begin: {reason}")
+            if not isinstance(error, (*crash, LateNeighbourError)):
+                raise error
+        gone = [i for i, error in errors.items() if isinstance(error, self._ray.exceptions.RayActorError)]
+        late = [error for error in errors.values() if isinstance(error, LateNeighbourError)]
+        if late and not gone:
+            # who is waited for, but waits for nobody, is who is late
+            waiting = {error.agent for error in late}
+            worst = min(late, key=lambda error: (error.neighbour in waiting, error.round))
+            if self.options.late == "raise":
+                raise TimeoutError(str(worst))
+            self._ray.kill(self._actors[worst.neighbour], no_restart=False)
+        first = gone[0] if gone else min(errors)
+        raise SetbackError(f"agent {first}: {errors[first]}")
+
+    # --- life ---
+
+    def revive(self) -> None:
+        """Wait until every agent's process runs and has read its shard."""
+        ends = time.monotonic() + self.options.start_timeout
+        while True:
+            try:
+                return self._revive(max(1.0, ends - time.monotonic()))
+            except SetbackError as error:
+                if time.monotonic() > ends:
+                    raise TimeoutError(
+                        f"the agents' processes do not run after {self.options.start_timeout:g} s: {error}"
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+
+    def _revive(self, limit: float) -> None:
+        try:
+            greetings = self._call("greet", range(self.size), None, limit, [None] * self.size)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"not all of the {self.size} agents' processes run after {self.options.start_timeout:g} s; has the "
+                "cluster the nodes that `resources` names?"
+            ) from error
+        for i, (_, own) in enumerate(greetings):
+            difference = first_difference(versions(), own)
+            if difference is not None:
+                raise ValueError(f"agent {i} does not run what the driver runs: {difference}")
+        names = [name for name, _ in greetings]
+        fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
+        self._call("load", fresh, [(self._parts[i],) for i in fresh], np.inf, [names[i] for i in fresh])
+        for i in fresh:
+            self.restarts[i] += self._loaded[i] is not None
+            self._loaded[i] = names[i]
+
+    @property
+    def incarnations(self) -> tuple[str | None, ...]:
+        """Names of the agents' processes, another one after every restart."""
+        return tuple(self._loaded)
+
+    def _look(self) -> None:
+        """Ask what agents are doing, and tell whoever listens."""
+        if self.listener is None:
+            return
+        references = [actor.status.remote() for actor in self._actors]
+        self._ray.wait(references, num_returns=self.size, timeout=_LOOK_SECONDS)
+        lines = []
+        for i, reference in enumerate(references):
+            try:
+                status = self._ray.get(reference, timeout=0)
+            except self._ray.exceptions.GetTimeoutError:
+                lines.append(f"agent {i}: no answer")
+                continue
+            except self._ray.exceptions.RayError:
+                lines.append(f"agent {i}: restarting")
+                continue
+            self.waited[i] = sum(status.waited.values())
+            whom = f", waits for {', '.join(map(str, status.waiting_for))}" if status.waiting_for else ""
+            lines.append(
+                f"agent {i}: round {status.round}, {self.restarts[i]} restarts, waited {self.waited[i]:.1f} s{whom}"
+            )
+        self.listener(lines)
+
+    def close(self) -> None:
+        """End the processes, and Ray if it was begun for them."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+        self._actors = []
+        if self._began_ray:
+            self._ray.shutdown()
+
+
+# An agent waits most of the time; it comes back as often as it must, and lost calls are the driver's affair.
+_LIFE = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+
+
+def _begin_ray(ray: Any, address: str | None) -> None:
+    address = address or os.environ.get("RAY_ADDRESS")
+    # what runs on private data does not call home unless told to
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if address is not None:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        return
+    with warnings.catch_warnings():
+        # Ray starts programs by fork and exec, which JAX's threads do not disturb
+        warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
+        # without an address it would join what another program on this machine has begun
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            log_to_driver=False,
+            logging_level="ERROR",
+        )

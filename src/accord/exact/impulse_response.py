@@ -1,0 +1,295 @@
+"""What a method's draws will be worth: its stationary law and the memory of its draws, from its answer to one shock.
+
+On a Gaussian posterior the stationary state is a sum of answers to the noise of all rounds before, so that the answers
+r_k to a unit of noise k rounds ago tell all: the covariance is sum_k r_k r_k', and the variance of a long mean is that
+of one draw times (sum_k r_k)^2 / sum_k r_k^2. They are found by running the method's own rounds, one chain a unit of
+noise: no matrix over all agents' states is built, as `accord.law` does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..base.checks import whole_number
+from ..base.gaussian import Gaussian
+from ..engines.draws import silence
+from ..engines.operators import Dense
+from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, positions
+from ..network import Network
+from ..posterior import Posterior
+from ..samplers.mixing import MixingSampler
+from ..samplers.protocol import Sampler
+from .law import affine_sampler
+
+# Rounds between two looks at whether the answers have died away.
+_BLOCK = 64
+# What is left of an answer, of its largest value, when it counts as nothing; what it has grown to when it will not.
+_NOTHING, _TOO_MUCH = 1e-7, 1e8
+# Rounds that are run before matrices are taken instead, and numbers in all agents' states up to which they are.
+_FEW_ROUNDS, _MOST_STATES = 1024, 1300
+# Products of numbers that are spent on following shocks, some seconds on two cores.
+_MOST_WORK = 1e10
+
+
+class SlowError(ArithmeticError):
+    """A method forgets too slowly to be followed."""
+
+
+class Response(NamedTuple):
+    """The stationary law of the agents and of their average, and how long draws remember.
+
+    Parameters
+    ----------
+    mean, sd
+        Of each agent's draws, shape (agent, dim).
+    memory
+        Rounds per effective draw of each agent's mean, shape (agent, dim); below 1 where draws alternate.
+    average_mean, average_sd, average_memory
+        The same of the plain average of the agents, shape (dim,).
+    decay
+        Rounds until a shock has fallen to a hundredth of its largest effect: what a start takes to be forgotten.
+    exact
+        The posterior, in the coordinates that draws are reported in.
+    message_size
+        Numbers in one message.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    memory: np.ndarray
+    average_mean: np.ndarray
+    average_sd: np.ndarray
+    average_memory: np.ndarray
+    decay: int
+    exact: Gaussian
+    message_size: int
+
+
+class _Sums(NamedTuple):
+    """What is summed over the rounds, for the agents and, as one more of them, for their average."""
+
+    state: Any
+    # the largest answer so far, the one of the last round, and the last round in which it was above a hundredth
+    peak: Any
+    last: Any
+    decay: Any
+    answers: Any  # (one_more, dim, unit)
+    squares: Any  # (one_more, dim)
+
+
+def respond(post: Posterior, net: Network, sampler: Sampler, *, most_rounds: int = 20_000) -> Response:
+    """The stationary law of a method with constant steps whose noise is normal, and the memory of its draws.
+
+    Parameters
+    ----------
+    post
+        A posterior with quadratic potentials.
+    net, sampler
+        As in `accord.sample`.
+    most_rounds
+        Rounds after which a method that still remembers a shock is given up, >= 1; fewer where the agents and their
+        parameters are too many to follow for so long.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `accord.law` does; the method's step follows a schedule.
+    ArithmeticError
+        The method is unstable on this posterior and network, or (`SlowError`) remembers for longer than that.
+    """
+    sampler = stationary_sampler(post, net, sampler)
+    most_rounds = whole_number("most_rounds", most_rounds, 1)
+    with jax.enable_x64(True):
+        problem = _problem(post, net, sampler)
+        units = sum(leaf.size for leaf in jax.tree.leaves(silence(problem, chains=1)))
+        exact = _reported(post)
+        scale = jnp.asarray(exact.sd)
+        begun = _begin(problem, jnp.asarray(_center(post)), scale, units)
+        size = sum(leaf[..., 0].size for leaf in jax.tree.leaves(begun.state))
+        followed = int(_MOST_WORK / (post.num_agents * post.dim**2 * (units + 1)))
+        if size <= _MOST_STATES:
+            few = min(_FEW_ROUNDS, max(_BLOCK, followed // 10))
+        else:
+            few = most_rounds = min(most_rounds, max(_BLOCK, followed))
+        try:
+            sums = _follow(problem, begun, scale, units, min(few, most_rounds))
+        except SlowError:
+            if most_rounds <= few:
+                raise
+            sums = _double(problem, begun, scale, size, most_rounds)
+        settled = np.asarray(positions(problem, sums.state)[..., 0])
+    mean = np.concatenate([settled, settled.mean(axis=0, keepdims=True)])
+    variance, total = np.asarray(sums.squares), np.asarray(sums.answers)
+    memory = np.square(total).sum(axis=2) / np.maximum(variance, np.finfo(float).tiny)
+    sd, decay, sent = np.sqrt(variance) * exact.sd, int(sums.decay), _message_size(problem, sums)
+    return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], memory[-1], decay, exact, sent)
+
+
+def stationary_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
+    """The method as its stationary law knows it; raises `TypeError` or `ValueError` where there is none."""
+    sampler = affine_sampler(post, net, sampler)
+    if not sampler.is_constant():
+        raise ValueError("a method with a step schedule has no stationary law")
+    return sampler
+
+
+def _follow(problem: Problem, sums: _Sums, scale: Array, units: int, most_rounds: int) -> _Sums:
+    """Run on until the shocks have died away."""
+    for first in range(2, most_rounds + 2, _BLOCK):
+        sums = _go_on(problem, sums, np.int32(first), scale, units)
+        if _has_died(problem, float(sums.peak), float(sums.last)):
+            return sums
+    raise _slow(problem, most_rounds, float(sums.last / sums.peak))
+
+
+def _double(problem: Problem, begun: _Sums, scale: Array, size: int, most_rounds: int) -> _Sums:
+    """The same from the matrices of a round, which are squared until nothing is left: for methods that forget slowly.
+
+    With R = sum_{k<m} A^k B and P = sum_{k<m} A^k B B' A'^k, twice as many rounds add A^m R and A^m P A'^m.
+    """
+    power, drift, seen = (np.asarray(part) for part in _matrices(problem, begun.state, scale, size))
+    state = _flat(begun.state)
+    shocks = state[:, 1:] - state[:, :1]
+    settled, total, spread = state[:, :1], shocks, shocks @ shocks.T
+    largest = peak = np.abs(seen @ shocks).max()
+    rounds, decay = 1, 0.0
+    while True:
+        settled, drift = power @ settled + drift, power @ drift + drift
+        total = total + power @ total
+        spread = spread + power @ spread @ power.T
+        before, last = largest, float(np.abs(seen @ (power @ shocks)).max())
+        largest, peak = last, max(peak, last)
+        if last > 0.01 * peak:
+            decay = float(rounds)
+        elif before > 0.01 * peak:
+            # the answers fall by the same factor in each of these rounds, about
+            decay = rounds / 2.0 * (1.0 + np.log(before / (0.01 * peak)) / np.log(before / max(last, 1e-300)))
+        if _has_died(problem, peak, last):
+            break
+        if rounds >= most_rounds:
+            raise _slow(problem, rounds, last / peak)
+        rounds, power = 2 * rounds, power @ power
+    answers = (seen @ total).reshape(*begun.answers.shape)
+    squares = np.einsum("is,st,it->i", seen, spread, seen, optimize=True).reshape(begun.squares.shape)
+    return _Sums(_unflat(settled, begun.state), peak, last, round(decay), answers, squares)
+
+
+def _has_died(problem: Problem, peak: float, last: float) -> bool:
+    """Whether shocks have; raises where they will not."""
+    if not last < _TOO_MUCH * max(peak, 1.0) or not np.isfinite(peak) or peak > _TOO_MUCH:
+        raise ArithmeticError(f"{type(problem.sampler).__name__} is unstable on this posterior and network")
+    return last <= _NOTHING * peak
+
+
+def _slow(problem: Problem, rounds: int, left: float) -> SlowError:
+    return SlowError(
+        f"{type(problem.sampler).__name__} still remembers after {rounds} rounds: what is left of a shock is "
+        f"{left:.2g} of its largest effect"
+    )
+
+
+@partial(jax.jit, static_argnames="size")
+def _matrices(problem: Problem, like: Any, scale: Array, size: int) -> tuple[Array, Array, Array]:
+    """A round as z -> A z + c, and the matrix that reads all positions and their average off z, as answers are."""
+    still = silence(problem, size + 1)
+    unit = jnp.concatenate([jnp.zeros((size, 1)), jnp.eye(size)], axis=1)
+    states = _unflat(unit, like)
+    moved = _flat(network_round(problem, states, still, 1))
+    seen = _answers(problem, states, scale)
+    return moved[:, 1:] - moved[:, :1], moved[:, :1], seen.reshape(-1, size)
+
+
+def _flat(state: Any) -> Float[Array, "state chain"]:
+    return jnp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(state)])
+
+
+def _unflat(flat: Any, like: Any) -> Any:
+    leaves: list[Array]
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(like)
+    ends = np.cumsum([leaf[..., 0].size for leaf in leaves])
+    parts = jnp.split(jnp.asarray(flat), ends[:-1])
+    shaped = [jnp.reshape(part, (*leaf.shape[:-1], -1)) for part, leaf in zip(parts, leaves, strict=True)]
+    return treedef.unflatten(shaped)
+
+
+def _reported(post: Posterior) -> Gaussian:
+    """The posterior in the coordinates that draws are reported in."""
+    exact, place = post.exact(), post.coordinates
+    if place is None:
+        return exact
+    root = np.diag(place.factor) if place.factor.ndim == 1 else place.factor
+    return Gaussian(place.origin + root @ exact.mean, root @ exact.cov @ root.T)
+
+
+def _message_size(problem: Problem, sums: _Sums) -> int:
+    messages = jax.eval_shape(lambda s: everywhere(problem.sampler.message, problem.acting(0), (s,)), sums.state)
+    return sum(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(messages))
+
+
+def _problem(post: Posterior, net: Network, sampler: Sampler) -> Problem:
+    """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
+    prepared = sampler.prepare(post, net)
+    if not isinstance(sampler, MixingSampler):
+        return build_problem(post, net, sampler, 0, prepared)
+    weights = jnp.asarray(sampler.effective_weights(net).toarray())
+    problem = build_problem(post, net, replace(sampler, mix_rounds=1), 0, prepared)
+    return replace(problem, exchange=replace(problem.exchange, mix=Dense(weights)))
+
+
+def _center(post: Posterior) -> np.ndarray:
+    """Where to start: the closer to the means, the fewer rounds until they are reached."""
+    x = post.exact().mean
+    return np.broadcast_to(x[:, None], (post.num_agents, post.dim, 1))
+
+
+@partial(jax.jit, static_argnames="units")
+def _begin(problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[Array, " dim"], units: int) -> _Sums:
+    """Chain 0 hears no noise; in round 1 every other chain hears one unit of it. Round 0 may be unlike the others."""
+    chains = units + 1
+    still = silence(problem, chains)
+    start = jnp.broadcast_to(center, (*center.shape[:2], chains))
+    state = network_round(problem, initial_state(problem, start, still), still, 0)
+    leaves: list[Array]
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(still)
+    shocks, first = [], 1
+    for leaf in leaves:
+        count = leaf[..., 0].size
+        unit = jnp.arange(count)[:, None] + first == jnp.arange(chains)[None]
+        shocks.append(unit.astype(leaf.dtype).reshape(leaf.shape))
+        first += count
+    state = network_round(problem, state, treedef.unflatten(shocks), 1)
+    answers = _answers(problem, state, scale)
+    largest = jnp.abs(answers).max()
+    return _Sums(state, largest, largest, jnp.zeros((), int), answers, jnp.square(answers).sum(axis=2))
+
+
+@partial(jax.jit, static_argnames="units")
+def _go_on(problem: Problem, sums: _Sums, first: Array, scale: Float[Array, " dim"], units: int) -> _Sums:
+    still = silence(problem, units + 1)
+
+    def one(k: Array, sums: _Sums) -> _Sums:
+        state = network_round(problem, sums.state, still, first + k)
+        answers = _answers(problem, state, scale)
+        last = jnp.abs(answers).max()
+        peak = jnp.maximum(sums.peak, last)
+        decay = jnp.where(last > 0.01 * peak, first + k - 1, sums.decay)
+        return _Sums(state, peak, last, decay, sums.answers + answers, sums.squares + jnp.square(answers).sum(axis=2))
+
+    return jax.lax.fori_loop(0, _BLOCK, one, sums)
+
+
+def _answers(problem: Problem, state: Any, scale: Float[Array, " dim"]) -> Float[Array, "one_more dim unit"]:
+    """How far each unit of noise has moved the agents' positions, and their average, in posterior deviations."""
+    x = positions(problem, state)
+    moved = (x[..., 1:] - x[..., :1]) / scale[None, :, None]
+    return jnp.concatenate([moved, moved.mean(axis=0, keepdims=True)])

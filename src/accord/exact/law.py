@@ -1,0 +1,349 @@
+"""The exact law of a method on a Gaussian posterior: mean and covariance of all agents at every round.
+
+On quadratic potentials one round of a network is affine in (state, noise). Its matrices are the derivatives of the
+very functions that the engines run, so a method has one implementation, and its law follows it through every option
+that keeps it affine: mixing, noise, temperature, calibration, schedules, several exchanges a round. With a batch_size
+the law is that of the full gradient: the mean is still exact (a minibatch gradient is unbiased), the covariance
+leaves out what minibatches add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from ..base.checks import whole_number
+from ..base.gaussian import Gaussian
+from ..engines.draws import silence
+from ..engines.round import build_problem, everywhere, initial_state, network_round, positions
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.starts import starting_law
+from ..samplers.protocol import Sampler
+from ..samplers.validation import check_complete, check_fit, check_rows
+
+# Columns of a Jacobian computed at once: bounds memory, not the result.
+_COLUMNS = 256
+# Below this share of non-zeros a sparse matrix times a dense one beats the dense product.
+_SPARSE = 0.1
+# 2^60 rounds: whatever contracts at all in double precision has done so by then.
+_DOUBLINGS = 60
+
+Matrix = Float[np.ndarray, "state state"]
+
+
+class Affine(NamedTuple):
+    """z -> A z + B w + c, w standard normals."""
+
+    A: Any
+    Q: Matrix
+    c: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The joint law of all agents' positions at one round.
+
+    Parameters
+    ----------
+    joint
+        Gaussian on R^(agent * dim), agents in order.
+    num_agents
+        N.
+    """
+
+    joint: Gaussian
+    num_agents: int
+
+    def agent(self, i: int) -> Gaussian:
+        """The law of one agent's position."""
+        i = whole_number("agent", i, 0, self.num_agents - 1)
+        dim = self.joint.dim // self.num_agents
+        span = slice(i * dim, (i + 1) * dim)
+        return Gaussian(self.joint.mean[span], self.joint.cov[span, span])
+
+    @property
+    def average(self) -> Gaussian:
+        """The law of the plain average of all agents' positions."""
+        n, dim = self.num_agents, self.joint.dim // self.num_agents
+        cov = self.joint.cov.reshape(n, dim, n, dim).mean(axis=(0, 2))
+        return Gaussian(self.joint.mean.reshape(n, dim).mean(axis=0), cov)
+
+
+class Law:
+    """Mean and covariance of a method, exactly; made by `accord.law`."""
+
+    def __init__(self, post: Posterior, net: Network, sampler: Sampler, init: Any) -> None:
+        self.num_agents, self.dim = post.num_agents, post.dim
+        self._name, self._constant = type(sampler).__name__, sampler.is_constant()
+        self._maps: dict[int, Affine] = {}
+        means, factors = starting_law(init, post)
+        with jax.enable_x64(True):
+            self._problem = problem = build_problem(post, net, sampler, 0, sampler.prepare(post, net))
+            quiet = silence(problem, chains=1)
+            self._silence, self._noise = ravel_pytree(quiet)
+            shape = (self.num_agents, self.dim, 1)
+
+            def start(flat: jax.Array) -> jax.Array:
+                return ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))[0]
+
+            flat = jnp.asarray(means.ravel())
+            z, self._unravel = ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))
+
+            def reported(state: jax.Array) -> jax.Array:
+                return positions(problem, self._unravel(state)).ravel()
+
+            self._select, self._origin = _jacobian(reported, z), np.asarray(reported(jnp.zeros_like(z)))
+            conserved = jax.eval_shape(self._conserved_sum, z) is not None
+            self._conserved = _jacobian(self._conserved_sum, z) if conserved else None
+            P = np.zeros((z.size, z.size))
+            if factors is not None:
+                root = _jacobian(start, flat) @ scipy.sparse.block_diag(list(factors), format="csr")
+                P = (root @ root.T).toarray()
+        self._known = {0: (np.asarray(z), P)}
+
+    def _conserved_sum(self, z: jax.Array) -> jax.Array | None:
+        problem = self._problem
+        found = everywhere(problem.sampler.conserved, problem.agents(0), (self._unravel(z),))
+        return None if found is None else found.sum(axis=0).ravel()
+
+    @cached_property
+    def _round(self) -> Callable[[Any, Any, Any], jax.Array]:
+        """One round on flat states: (state, noise, k) -> state."""
+
+        def advance(z: jax.Array, w: jax.Array, k: jax.Array) -> jax.Array:
+            return ravel_pytree(network_round(self._problem, self._unravel(z), self._noise(w), k))[0]
+
+        return jax.jit(advance)
+
+    # compiled once, for schedules differentiate every round
+    @cached_property
+    def _state_columns(self) -> Callable[..., jax.Array]:
+        silence = self._silence
+        return _columns(lambda z, k: self._round(z, silence, k), np.zeros(self._known[0][0].size))
+
+    @cached_property
+    def _noise_columns(self) -> Callable[..., jax.Array]:
+        zero = np.zeros(self._known[0][0].size)
+        return _columns(lambda w, k: self._round(zero, w, k), self._silence)
+
+    def _affine(self, k: int) -> Affine:
+        """The map of round k. With constant steps rounds from 1 on are one; a method may begin differently."""
+        key = min(k, 1) if self._constant else k
+        if key not in self._maps:
+            if not self._constant:
+                self._maps.clear()
+            self._maps[key] = self._differentiate(key)
+        return self._maps[key]
+
+    def _differentiate(self, k: int) -> Affine:
+        size, silence = self._known[0][0].size, self._silence
+        zero = np.zeros(size)
+        with jax.enable_x64(True):
+            A = _assemble(self._state_columns, size, np.int32(k))
+            B = scipy.sparse.csr_array((size, 0))
+            if silence.size:
+                B = _assemble(self._noise_columns, silence.size, np.int32(k))
+            c = np.asarray(self._round(zero, silence, np.int32(k)))
+            generator = np.random.default_rng(0)
+            z, w = generator.standard_normal(size), generator.standard_normal(silence.size)
+            reached = np.asarray(self._round(z, w, np.int32(k)))
+        expected = A @ z + B @ w + c
+        if not np.allclose(reached, expected, rtol=1e-8, atol=1e-8 * (1.0 + np.abs(expected).max())):
+            raise TypeError(f"a round of {self._name} is not affine: it has no exact law")
+        return Affine(A if A.nnz < _SPARSE * size**2 else A.toarray(), (B @ B.T).toarray(), c)
+
+    def at(self, k: int) -> Moments:
+        """The law after k rounds, k >= 0 (the state that `burn_in + (t + 1) * thin = k` draws)."""
+        k = whole_number("k", k, 0)
+        nearest = max(r for r in self._known if r <= k)
+        z, P = self._known[nearest]
+        for r in range(nearest, k):
+            A, Q, c = self._affine(r)
+            with np.errstate(over="ignore", invalid="ignore"):
+                z, P = self._conserving(A @ z + c, _sandwich(A, P) + Q)
+            if not np.isfinite(P).all():
+                raise ArithmeticError(f"the covariance overflows at round {r + 1}: the recursion is unstable")
+        # the start and the latest round: walking forwards costs each round once
+        self._known = {0: self._known[0], k: (z, P)}
+        return self._moments(z, P)
+
+    def _conserving(self, z: np.ndarray, P: Matrix) -> tuple[np.ndarray, Matrix]:
+        """Mean and covariance without what rounding adds to conserved sums: nothing else there would ever decay."""
+        if self._conservation is None:
+            return z, P
+        C, inverse, value = self._conservation
+        P = P - inverse @ (C @ P)
+        return z - inverse @ (C @ z - value), P - (P @ C.T) @ inverse.T
+
+    @cached_property
+    def _conservation(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """C, its pseudo-inverse and the value of C z, where there are conserved sums that every start shares."""
+        z, P = self._known[0]
+        if self._conserved is None:
+            return None
+        C = self._conserved.toarray()
+        if np.linalg.norm(C @ P) > 1e-12 * np.linalg.norm(C) * np.linalg.norm(P):
+            return None
+        return C, C.T @ np.linalg.inv(C @ C.T), C @ z
+
+    def _moments(self, z: np.ndarray, P: Matrix) -> Moments:
+        S = self._select
+        cov = S @ (S @ P).T
+        return Moments(Gaussian(S @ z + self._origin, (cov + cov.T) / 2.0), self.num_agents)
+
+    @cached_property
+    def _contraction(self) -> tuple[Matrix, Matrix, np.ndarray]:
+        """The stationary round with conserved sums taken out: A - C^+ C, Q, c + C^+ C z_0."""
+        if not self._constant:
+            raise ValueError("a method with a step schedule has no stationary law; use at(k)")
+        A, Q, c = self._affine(1)
+        A = A.toarray() if scipy.sparse.issparse(A) else A.copy()
+        if self._conserved is not None:
+            C = self._conserved.toarray()
+            # Rows of C are left eigenvectors with eigenvalue 1. All reachable states share the value of C z, and on
+            # them A z = (A - C^+ C) z + C^+ (C z_0): the same round without its eigenvalues 1.
+            inverse = C.T @ np.linalg.inv(C @ C.T)
+            A -= inverse @ C
+            c = c + inverse @ (C @ self._known[0][0])
+        return A, Q, c
+
+    @cached_property
+    def spectral_radius(self) -> float:
+        """Modulus of the largest eigenvalue of a round, conserved quantities left out; a law is stationary below 1."""
+        # Gelfand: |A^m|^(1/m) for m = 2, 4, 8, ..., each power scaled to norm one. Squaring large matrices is several
+        # times cheaper than their eigenvalues.
+        power, logarithm, radius = self._contraction[0], 0.0, 0.0
+        for doubling in range(48):
+            norm = np.linalg.norm(power)
+            if norm == 0:
+                return 0.0
+            logarithm += np.log(norm) / 2.0**doubling
+            if abs(np.exp(logarithm) - radius) <= 1e-13 * radius:
+                break
+            radius = float(np.exp(logarithm))
+            power = power / norm
+            power = power @ power
+        return float(np.exp(logarithm))
+
+    def stationary(self) -> Moments:
+        """The law after infinitely many rounds.
+
+        Raises
+        ------
+        ValueError
+            The recursion is unstable (the spectral radius is printed), or a step follows a schedule.
+        """
+        return self._stationary
+
+    @cached_property
+    def _stationary(self) -> Moments:
+        A, Q, c = self._contraction
+        # Doubling: after j steps P is the covariance of 2^j rounds started from a point.
+        P, power = Q, A
+        with np.errstate(over="ignore", invalid="ignore"):
+            for _ in range(_DOUBLINGS):
+                added = _sandwich(power, P)
+                P = P + added
+                if not np.isfinite(P).all():
+                    break
+                # without noise there is no covariance to converge: the contraction itself decides too
+                if np.linalg.norm(power) < 1e-3 and np.abs(added).max() <= 1e-15 * np.abs(P).max():
+                    return self._moments(np.linalg.solve(np.eye(len(c)) - A, c), (P + P.T) / 2.0)
+                power = power @ power
+        raise ValueError(
+            f"{self._name} is unstable here: its spectral radius is {self.spectral_radius:.6g}, not below 1"
+        )
+
+
+def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> Law:
+    """The exact law of a method on a Gaussian posterior.
+
+    Parameters
+    ----------
+    post
+        A posterior with quadratic potentials; `post.laplace()` approximates others.
+    net, sampler
+        As in `accord.sample`. With a batch_size the law is that of the full gradient.
+    init
+        Where agents start: None (the posterior's init), an array of shape (dim,) or (agent, dim), an
+        `accord.Gaussian` that every agent draws from on its own, or one an agent.
+
+    Returns
+    -------
+    Law
+        `law.at(k)` and `law.stationary()`, each with `.agent(i)` and `.average`, are Gaussians; `law.spectral_radius`.
+        Dense matrices over all agents' states: agent * dim up to about 2,000.
+
+    Raises
+    ------
+    TypeError
+        The posterior is not quadratic, or the method accepts, rejects or travels at random.
+    ValueError
+        Posterior, network and method do not fit.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> law = accord.law(post, accord.Network.ring(3), accord.samplers.DADMMS(rho=2.0))
+    >>> law.stationary().average.dim
+    1
+    """
+    return Law(post, net, affine_sampler(post, net, sampler), init)
+
+
+def affine_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
+    """The method as its law knows it, numbers chosen and gradients full; raises what `law` does."""
+    if not post.quadratic:
+        raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
+    check_fit(post, net, sampler)
+    check_rows(post, sampler)
+    sampler = sampler.resolved(post, net)
+    check_complete(sampler)
+    if sampler.randomness(post.dim).key or "visitor" in sampler.receives:
+        raise TypeError(
+            f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "
+            "at every round and cannot be had exactly"
+        )
+    return sampler.modelled()
+
+
+def _jacobian(function: Callable[[Any], Any], x: Any) -> scipy.sparse.csr_array:
+    """The derivative of `function` at x, as a sparse matrix."""
+    return _assemble(_columns(function, x), np.size(x))
+
+
+def _columns(function: Callable[..., Any], x: Any) -> Callable[..., jax.Array]:
+    """A compiled function (first, *arguments) -> the columns from `first` on of the derivative at x by x."""
+    x = jnp.asarray(x)
+
+    @jax.jit
+    def columns(first: jax.Array, *arguments: Any) -> jax.Array:
+        basis = jnp.arange(min(_COLUMNS, x.size))[:, None] + first == jnp.arange(x.size)[None]
+        push = jax.vmap(lambda t: jax.jvp(lambda y: function(y, *arguments), (x,), (t,))[1], out_axes=-1)
+        return push(basis.astype(x.dtype))
+
+    return columns
+
+
+def _assemble(columns: Callable[..., jax.Array], size: int, *arguments: Any) -> scipy.sparse.csr_array:
+    """All columns, some at a time, as a sparse matrix."""
+    blocks = [np.asarray(columns(first, *arguments)) for first in range(0, size, min(_COLUMNS, size))]
+    matrix = scipy.sparse.hstack([scipy.sparse.csr_array(block) for block in blocks], format="csr")
+    return scipy.sparse.csr_array(matrix[:, :size])
+
+
+def _sandwich(A: Any, P: Matrix) -> Matrix:
+    """A P A'."""
+    half = A @ P
+    return (A @ half.T).T

@@ -1,0 +1,1 @@
+"""The D-ADMMS paper."""

@@ -1,0 +1,1 @@
+"""The DE-SGLD and DE-SGHMC slides."""

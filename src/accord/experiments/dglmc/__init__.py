@@ -1,0 +1,1 @@
+"""The DG-LMC paper."""

@@ -1,0 +1,1 @@
+"""The client-only distributed Gibbs paper."""

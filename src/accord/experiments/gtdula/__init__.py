@@ -1,0 +1,1 @@
+"""The GT-DULA paper."""

@@ -1,0 +1,56 @@
+"""Mixing weights: the named rules, a user's own matrix, several exchanges in a step, consensus steps along edges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse
+
+from .spectrum import extreme_eigenvalues
+
+if TYPE_CHECKING:
+    pass
+
+
+def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list[tuple[float, float]]:
+    """Coefficients (a_k, b_k) of `y_{k+1} = a_k W y_k - b_k y_{k-1}`, y_0 = x, y_{-1} = 0, that ends in P(W) x.
+
+    P = T_K(W/s) / T_K(1/s), s the second largest absolute eigenvalue of W: the polynomial of degree K = `rounds` with
+    P(1) = 1 that is smallest on [-s, s]. The recursion runs on ratios of Chebyshev numbers, which stay near one where
+    the numbers themselves overflow.
+    """
+    coefficients = [(1.0, 0.0)]
+    if rounds == 1:
+        return coefficients
+    smallest, second = extreme_eigenvalues(weights)
+    s = max(abs(smallest), abs(second))
+    # ratio_k = T_k(1/s) / T_{k+1}(1/s); T_{k+1}(t) = 2 t T_k(t) - T_{k-1}(t), so ratio_k = s / (2 - s ratio_{k-1})
+    ratio = s
+    for _ in range(rounds - 1):
+        following = s / (2.0 - s * ratio)
+        # for s = 0 (one exchange averages exactly) the limits are 1 and 0: mixing again changes nothing
+        coefficients.append((2.0 * following / s if s > 0 else 1.0, following * ratio))
+        ratio = following
+    return coefficients
+
+
+def contraction(weights: scipy.sparse.csr_array, rounds: int) -> float:
+    """1 / T_K(1/s): what is left of disagreement, and the bound on every other eigenvalue of P than 1."""
+    smallest, second = extreme_eigenvalues(weights)
+    s = max(abs(smallest), abs(second))
+    return float(1.0 / np.cosh(rounds * np.arccosh(1.0 / s))) if s > 0 else 0.0
+
+
+def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:
+    """The matrix P(W) that `rounds` exchanges apply; W itself for one."""
+    previous = scipy.sparse.csr_array(weights.shape)
+    present = scipy.sparse.eye_array(weights.shape[0], format="csr")
+    for a, b in chebyshev_coefficients(weights, rounds):
+        previous, present = present, a * (weights @ present) - b * previous
+    return scipy.sparse.csr_array(present)
+
+
+def identity_plus(weights: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """I + W."""
+    return scipy.sparse.csr_array(scipy.sparse.eye_array(weights.shape[0], format="csr") + weights)

@@ -1,0 +1,444 @@
+"""Who talks to whom: the network, its mixing weights, spectral facts, colouring and spanning tree."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse import csgraph
+
+from ..base.checks import whole_number
+from ..base.errors import unknown_name_error
+from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
+from .tree import Aggregation
+from .weights import RULES, checked_weights
+
+_DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network:
+    """An undirected network of agents; two of them exchange messages if an edge joins them.
+
+    Immutable and sparse: nothing of size (agent, agent) is made unless it is asked for by name
+    (`mixing`, `laplacian`). Two networks are equal if they have the same number of agents and the same edges.
+
+    Parameters
+    ----------
+    num_agents : int
+        How many agents, at least 1; they are numbered from 0.
+    edges : array_like of int, shape (edge, 2)
+        The pairs that talk. An edge given twice, or in both directions, is one edge.
+    name : str, optional
+        How the network was made, for messages.
+    labels : sequence of hashable, optional
+        One distinct name an agent; the numbers themselves by default.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of range, an edge joins an agent to itself, or the labels do not fit.
+
+    Examples
+    --------
+    >>> Network.ring(10)
+    <Network.ring(10): 10 agents, 10 edges>
+    >>> Network.star(4).neighbors(0)
+    array([1, 2, 3])
+    """
+
+    num_agents: int
+    edges: np.ndarray
+    name: str = "unnamed"
+    labels: tuple[Hashable, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the fields and bring the edges to i < j, sorted, each once."""
+        n = whole_number("num_agents", self.num_agents, 1)
+        edges = _canonical_edges(n, self.edges)
+        labels = tuple(self.labels) or tuple(range(n))
+        if len(labels) != n or len(set(labels)) != n:
+            raise ValueError(f"labels must be {n} distinct names, found {len(set(labels))} in {len(labels)}")
+        for field, value in [("num_agents", n), ("edges", edges), ("labels", labels)]:
+            object.__setattr__(self, field, value)
+
+    @classmethod
+    def ring(cls, n: int) -> Network:
+        """Return n >= 1 agents in a circle; two agents share one edge, one agent has none."""
+        n = whole_number("n", n, 1)
+        i = np.arange(n if n > 2 else n - 1)
+        return cls(n, np.column_stack([i, (i + 1) % n]), f"ring({n})")
+
+    @classmethod
+    def complete(cls, n: int) -> Network:
+        """Return n >= 1 agents of which each talks to all others."""
+        n = whole_number("n", n, 1)
+        return cls(n, np.column_stack(np.triu_indices(n, 1)), f"complete({n})")
+
+    @classmethod
+    def star(cls, n: int) -> Network:
+        """Return n >= 1 agents of which agent 0, the hub, talks to all others."""
+        n = whole_number("n", n, 1)
+        return cls(n, np.column_stack([np.zeros(n - 1, int), np.arange(1, n)]), f"star({n})")
+
+    @classmethod
+    def path(cls, n: int) -> Network:
+        """Return n >= 1 agents in a line."""
+        n = whole_number("n", n, 1)
+        return cls(n, np.column_stack([np.arange(n - 1), np.arange(1, n)]), f"path({n})")
+
+    @classmethod
+    def grid(cls, rows: int, columns: int) -> Network:
+        """Return rows * columns agents on a grid, numbered row by row."""
+        rows, columns = whole_number("rows", rows, 1), whole_number("columns", columns, 1)
+        graph = nx.grid_2d_graph(rows, columns)
+        return cls(rows * columns, _graph_edges(graph, sorted(graph)), f"grid({rows}, {columns})")
+
+    @classmethod
+    def tree(cls, layers: int) -> Network:
+        """Return the perfect binary tree of 2**layers - 1 agents, numbered layer by layer from the root."""
+        layers = whole_number("layers", layers, 1)
+        n = 2**layers - 1
+        return cls(n, _graph_edges(nx.balanced_tree(2, layers - 1), range(n)), f"tree({layers})")
+
+    @classmethod
+    def empty(cls, n: int) -> Network:
+        """Return n >= 1 agents who do not talk at all."""
+        n = whole_number("n", n, 1)
+        return cls(n, np.zeros((0, 2), np.int64), f"empty({n})")
+
+    @classmethod
+    def erdos_renyi(cls, n: int, p: float, seed: int) -> Network:
+        """Return n >= 1 agents, each pair talking with probability p in [0, 1]; it may be disconnected."""
+        n, seed = whole_number("n", n, 1), whole_number("seed", seed, 0)
+        if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
+            raise ValueError(f"p must be a number in [0, 1], found {p!r}")
+        graph = nx.fast_gnp_random_graph(n, float(p), seed=seed)
+        return cls(n, _graph_edges(graph, range(n)), f"erdos_renyi({n}, {float(p)}, seed={seed})")
+
+    @classmethod
+    def regular(cls, n: int, degree: int, seed: int) -> Network:
+        """Return n agents with `degree` neighbours each, at random; 0 <= degree < n, n * degree even."""
+        n, degree, seed = whole_number("n", n, 1), whole_number("degree", degree, 0), whole_number("seed", seed, 0)
+        if degree >= n:
+            raise ValueError(f"degree must be below n, found degree = {degree} and n = {n}")
+        if n * degree % 2:
+            raise ValueError(f"n * degree must be even, found {n} * {degree} = {n * degree}")
+        graph = nx.random_regular_graph(degree, n, seed=seed)
+        return cls(n, _graph_edges(graph, range(n)), f"regular({n}, {degree}, seed={seed})")
+
+    @classmethod
+    def from_networkx(cls, G: nx.Graph) -> Network:
+        """Return the network of an undirected networkx graph.
+
+        Agents are numbered in the order of `G.nodes`, whose names become `labels`. Edge weights are not read.
+        """
+        if not isinstance(G, nx.Graph):
+            raise TypeError(f"from_networkx needs a networkx Graph, found {type(G).__name__}")
+        if G.is_directed():
+            raise ValueError("the graph is directed, but agents talk both ways: pass G.to_undirected()")
+        for node in nx.nodes_with_selfloops(G):
+            raise ValueError(f"the graph has a self loop at node {node!r}")
+        return cls(G.number_of_nodes(), _graph_edges(G, G), f"from_networkx({G.name})", tuple(G))
+
+    @classmethod
+    def from_edges(cls, n: int, edges: Any) -> Network:
+        """Return n >= 1 agents joined by `edges`, pairs of agents (edge, 2); repeated edges count once."""
+        n = whole_number("n", n, 1)
+        return cls(n, edges, f"from_edges({n})")
+
+    @classmethod
+    def build(cls, name: str, num_agents: int, **options: Any) -> Network:
+        """Return a network by name, as configuration files give it.
+
+        Parameters
+        ----------
+        name : str
+            One of ring, complete, star, path, empty (no options), grid (rows, columns), tree (layers),
+            erdos_renyi (p, seed), regular (degree, seed) and edges (edges).
+        num_agents : int
+            How many agents it must have.
+        **options
+            The arguments of that constructor, other than the number of agents.
+
+        Raises
+        ------
+        ValueError
+            If the name or an option is unknown, an option is missing, or the number of agents is another.
+        """
+        num_agents = whole_number("num_agents", num_agents, 1)
+        if name not in _BUILDERS:
+            raise unknown_name_error("network", name, _BUILDERS)
+        builder = _BUILDERS[name]
+        parameters = list(inspect.signature(builder).parameters)
+        wanted = [parameter for parameter in parameters if parameter != "n"]
+        for option in options:
+            if option not in wanted:
+                raise ValueError(f"network {name!r} has no option {option!r}; it takes {wanted}")
+        if missing := [option for option in wanted if option not in options]:
+            raise ValueError(f"network {name!r} needs the options {missing}")
+        network = builder(num_agents, **options) if "n" in parameters else builder(**options)
+        if network.num_agents != num_agents:
+            raise ValueError(f"{network.name} has {network.num_agents} agents, but {num_agents} are wanted")
+        return network
+
+    @cached_property
+    def _adjacency(self) -> sp.csr_array:
+        return self._spread(np.ones(len(self.edges)))
+
+    @property
+    def adjacency(self) -> sp.csr_array:
+        """The adjacency matrix, (agent, agent), with 1.0 for each edge; a copy, to do with as you like."""
+        return self._adjacency.copy()
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """How many neighbours each agent has, (agent,)."""
+        return _frozen(np.bincount(self.edges.ravel(), minlength=self.num_agents))
+
+    @property
+    def max_degree(self) -> int:
+        """The largest number of neighbours."""
+        return int(self.degrees.max())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are several agents and none of them talks."""
+        return self.num_agents > 1 and len(self.edges) == 0
+
+    @cached_property
+    def _component_of(self) -> np.ndarray:
+        """The component of each agent, (agent,); that of agent 0 is 0."""
+        return csgraph.connected_components(self._adjacency, directed=False)[1]
+
+    @property
+    def components(self) -> int:
+        """The number of connected components."""
+        return int(self._component_of.max()) + 1
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether news from any agent can reach all others."""
+        return self.components == 1
+
+    def require_connected(self) -> None:
+        """Raise ValueError if some agents cannot hear from others."""
+        if not self.is_connected:
+            outside = int(np.argmax(self._component_of != self._component_of[0]))
+            raise ValueError(
+                f"the network {self.name} is not connected: it has {self.components} components, "
+                f"and agent {outside} cannot be reached from agent 0"
+            )
+
+    def neighbors(self, i: int) -> np.ndarray:
+        """Return the neighbours of agent i in increasing order, (degree,)."""
+        i = whole_number("i", i, 0, self.num_agents - 1)
+        start, stop = self._adjacency.indptr[i : i + 2]
+        return self._adjacency.indices[start:stop].astype(np.int64)
+
+    def weights(self, mixing: Any = "metropolis", delta: float | None = None) -> sp.csr_array:
+        """Return the mixing matrix W: symmetric, rows that sum to 1, zero between agents that do not talk.
+
+        Parameters
+        ----------
+        mixing : str or array_like or sparse array, shape (agent, agent)
+            - ``"metropolis"``: W_ij = 1 / (1 + max(deg_i, deg_j)).
+            - ``"max-degree"``: W = I - L / (1 + max_degree).
+            - ``"laplacian"``: W = I - delta L.
+            - ``"lazy"``: (I + W) / 2 of the metropolis W, whose eigenvalues are not negative.
+            - A matrix of your own, checked to 1e-6. What rounding left
+              is removed: it is symmetrised, and its diagonal set so that the rows sum to 1.
+        delta : float, optional
+            For ``"laplacian"`` only, in (0, 2 / lambda_max(L)). By default 2 / (lambda_2 + lambda_max), the
+            best constant edge weight (Xiao and Boyd 2004); 1 / (1 + max_degree) for disconnected networks.
+
+        Returns
+        -------
+        scipy.sparse.csr_array, shape (agent, agent), float64
+
+        Raises
+        ------
+        ValueError
+            If the name is unknown, delta is out of range or not wanted, or the matrix breaks a condition.
+        """
+        named = isinstance(mixing, str)
+        if named and mixing not in RULES:
+            raise unknown_name_error("mixing", mixing, RULES)
+        if delta is not None and not (named and mixing == "laplacian"):
+            found = repr(mixing) if named else "a matrix"
+            raise ValueError(f"only the 'laplacian' mixing takes delta, found delta = {delta!r} with {found}")
+        options = {} if delta is None else {"delta": delta}
+        S = self._spread(RULES[mixing](self, **options)) if named else checked_weights(self, mixing)
+        return (S + sp.diags_array(1.0 - row_sums(S))).tocsr()
+
+    def mixing(self, name: Any = "metropolis", delta: float | None = None) -> np.ndarray:
+        """Return `weights` as a dense array, (agent, agent) of float64."""
+        return self.weights(name, delta).toarray()
+
+    @property
+    def sparse_laplacian(self) -> sp.csr_array:
+        """The Laplacian L = D - A as a sparse array, (agent, agent)."""
+        return laplacian_of(self._adjacency)
+
+    @property
+    def laplacian(self) -> np.ndarray:
+        """The Laplacian L = D - A as a dense array, (agent, agent) of float64."""
+        return self.sparse_laplacian.toarray()
+
+    def laplacian_extremes(self) -> tuple[float, float]:
+        """Return (lambda_2, lambda_max) of the Laplacian; (0, 0) for one agent."""
+        return self._laplacian_extremes
+
+    @cached_property
+    def _laplacian_extremes(self) -> tuple[float, float]:
+        return extremes_off_average(self._adjacency)
+
+    def spectral_gap(self, mixing: Any = "metropolis", delta: float | None = None) -> float:
+        """Return 1 - s, where s is the largest modulus of the eigenvalues of W, one eigenvalue 1 left out.
+
+        Disagreement shrinks by s in a round, so the gap is 0 for a disconnected network and 1 for one agent.
+        """
+        if self.num_agents == 1:
+            return 1.0
+        # From eigenvalues m of I - W, as 1 - |1 - m| = min(m, 2 - m) keeps all digits of a small gap.
+        smallest, largest = extremes_off_average(off_diagonal(self.weights(mixing, delta)))
+        return min(smallest, 2.0 - largest)
+
+    def coloring(self) -> np.ndarray:
+        """Return colours 0, 1, ... such that neighbours differ, (agent,); agent 0 has colour 0.
+
+        Two colours where the network is bipartite, else greedy (DSATUR, or largest first for large networks).
+        """
+        graph = self._numbered_graph()
+        if nx.is_bipartite(graph):
+            colors = nx.bipartite.color(graph)
+        else:
+            strategy = "DSATUR" if self.num_agents <= _DSATUR_AGENTS else "largest_first"
+            colors = nx.greedy_color(graph, strategy)
+        found = np.array([colors[i] for i in range(self.num_agents)])
+        # Renumbered by first use, as networkx starts bipartite components with colour 1.
+        _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[inverse]
+
+    def spanning_tree(self, root: int = 0) -> np.ndarray:
+        """Return the parent of each agent in the breadth-first tree from `root`, (agent,); -1 at the root.
+
+        Raises ValueError if the network is not connected.
+        """
+        root = whole_number("root", root, 0, self.num_agents - 1)
+        self.require_connected()
+        _, parents = csgraph.breadth_first_order(self._adjacency, root, directed=False)
+        return np.where(np.arange(self.num_agents) == root, -1, parents).astype(np.int64)
+
+    @cached_property
+    def aggregation(self) -> Aggregation:
+        """How a sum over all agents is made: up and down a spanning tree with a root as central as is cheaply found.
+
+        Raises ValueError if the network is not connected.
+        """
+        self.require_connected()
+        root = self._central_agent()
+        order, parents = csgraph.breadth_first_order(self._adjacency, root, directed=False)
+        depth, size = np.zeros(self.num_agents, np.int64), np.ones(self.num_agents, np.int64)
+        for agent in order[1:]:
+            depth[agent] = depth[parents[agent]] + 1
+        for agent in order[:0:-1]:
+            size[parents[agent]] += size[agent]
+        below = np.arange(self.num_agents) != root
+        children = np.bincount(parents[below], minlength=self.num_agents)
+        return Aggregation(root, int(depth.max()), below + children, np.where(below, size, 0) + size - 1)
+
+    def _central_agent(self) -> int:
+        """Return a hub if there is one, else the middle of a longest shortest path as two searches find it.
+
+        On trees that is the exact centre.
+        """
+        if self.max_degree == self.num_agents - 1:
+            return int(self.degrees.argmax())
+        first = csgraph.breadth_first_order(self._adjacency, 0, directed=False, return_predecessors=False)[-1]
+        order, parents = csgraph.breadth_first_order(self._adjacency, first, directed=False)
+        path = [int(order[-1])]
+        while path[-1] != first:
+            path.append(int(parents[path[-1]]))
+        return path[len(path) // 2]
+
+    def to_networkx(self) -> nx.Graph:
+        """Return a networkx graph whose nodes are `labels`, in the order of the agents."""
+        return nx.relabel_nodes(self._numbered_graph(), dict(enumerate(self.labels)))
+
+    def _numbered_graph(self) -> nx.Graph:
+        graph = nx.empty_graph(self.num_agents)
+        graph.add_edges_from(self.edges.tolist())
+        return graph
+
+    def _spread(self, values: np.ndarray) -> sp.csr_array:
+        """Return the symmetric (agent, agent) array with one value an edge."""
+        i, j = self.edges.T
+        indices = np.concatenate([i, j]), np.concatenate([j, i])
+        shape = (self.num_agents, self.num_agents)
+        return sp.coo_array((np.concatenate([values, values]), indices), shape=shape).tocsr()
+
+    def __repr__(self) -> str:
+        return f"<Network.{self.name}: {self.num_agents} agents, {len(self.edges)} edges>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Network):
+            return NotImplemented
+        return self.num_agents == other.num_agents and np.array_equal(self.edges, other.edges)
+
+    def __hash__(self) -> int:
+        return hash((self.num_agents, self.edges.tobytes()))
+
+    def __reduce__(self) -> tuple[type[Network], tuple[Any, ...]]:
+        """Pickle through the constructor, which makes the edges read-only again."""
+        return type(self), (self.num_agents, self.edges, self.name, self.labels)
+
+
+_BUILDERS: dict[str, Callable[..., Network]] = {
+    "ring": Network.ring,
+    "complete": Network.complete,
+    "star": Network.star,
+    "path": Network.path,
+    "grid": Network.grid,
+    "tree": Network.tree,
+    "empty": Network.empty,
+    "erdos_renyi": Network.erdos_renyi,
+    "regular": Network.regular,
+    "edges": Network.from_edges,
+}
+
+
+def _graph_edges(graph: nx.Graph, nodes: Iterable[Hashable]) -> np.ndarray:
+    """Return the edges of a graph with its nodes numbered in the given order."""
+    number = {node: k for k, node in enumerate(nodes)}
+    return np.array([(number[i], number[j]) for i, j in graph.edges()], np.int64).reshape(-1, 2)
+
+
+def _canonical_edges(n: int, edges: Any) -> np.ndarray:
+    """Return the edges as a read-only int array with i < j, sorted, each once."""
+    edges = np.asarray(edges)
+    if edges.size == 0:
+        edges = np.zeros((0, 2), np.int64)
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        found = f"{edges.dtype} of shape {edges.shape}"
+        raise ValueError(f"edges must be integers of shape (edge, 2), found {found}")
+    edges = edges.astype(np.int64)
+    for wrong, why in [
+        (((edges < 0) | (edges >= n)).any(axis=1), f"leaves the agents 0..{n - 1}"),
+        (edges[:, 0] == edges[:, 1], "joins an agent to itself"),
+    ]:
+        if wrong.any():
+            raise ValueError(f"edge {tuple(edges[np.argmax(wrong)].tolist())} {why}")
+    keys = np.unique(edges.min(axis=1) * n + edges.max(axis=1))
+    return _frozen(np.column_stack(np.divmod(keys, n)))
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,99 @@
+"""Mixing weights: the named rules, and the checks of a user's own matrix."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+
+from .spectrum import check_doubly_stochastic, extreme_eigenvalues, largest_entry, off_diagonal
+
+if TYPE_CHECKING:
+    from .network import Network
+
+
+# Rounding of a single-precision matrix; what is left of it is removed after the checks.
+_TOLERANCE = 1e-6
+
+
+class MixingMatrix:
+    """A user's mixing matrix, held sparsely, that compares and hashes by its content and prints in a few words.
+
+    Methods keep it as static data: compiled programs are looked up by it, and runs record its text.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix if scipy.sparse.issparse(matrix) else np.asarray(matrix)
+        entries = scipy.sparse.csr_array(self.matrix) if self.matrix.ndim == 2 else None
+        parts = (self.matrix,) if entries is None else (entries.indptr, entries.indices, entries.data)
+        content = b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+        self._digest = hashlib.sha256(repr(self.matrix.shape).encode() + content).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MixingMatrix) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __repr__(self) -> str:
+        return f"<mixing matrix {self.matrix.shape}, sha256 {self._digest[:12]}>"
+
+
+def _metropolis(network: Network) -> np.ndarray:
+    return 1.0 / (1 + network.degrees[network.edges].max(axis=1))
+
+
+def _max_degree(network: Network) -> np.ndarray:
+    return np.full(len(network.edges), 1.0 / (1 + network.max_degree))
+
+
+def _laplacian(network: Network, delta: float | None = None) -> np.ndarray:
+    if delta is None and (network.num_agents == 1 or not network.is_connected):
+        return _max_degree(network)
+    smallest, largest = network.laplacian_extremes()
+    if delta is None:
+        delta = 2.0 / (smallest + largest)
+    bound = 2.0 / largest if largest > 0 else np.inf
+    if not 0 < delta < bound:
+        raise ValueError(f"delta must be in (0, 2 / lambda_max(L)) = (0, {bound:.10g}), found {delta!r}")
+    return np.full(len(network.edges), float(delta))
+
+
+def _lazy(network: Network) -> np.ndarray:
+    return _metropolis(network) / 2
+
+
+# The weight of each edge, (edge,); the self weights follow, as rows sum to 1.
+RULES: dict[str, Callable[..., np.ndarray]] = {
+    "metropolis": _metropolis,
+    "max-degree": _max_degree,
+    "laplacian": _laplacian,
+    "lazy": _lazy,
+}
+
+
+def checked_weights(network: Network, mixing: Any) -> scipy.sparse.csr_array:
+    """Return the part of a user's matrix that lies on the edges, after checking all of it."""
+    if isinstance(mixing, MixingMatrix):
+        mixing = mixing.matrix
+    mixing = mixing if scipy.sparse.issparse(mixing) else np.asarray(mixing)
+    if mixing.dtype.kind not in "iuf":
+        raise ValueError(f"the mixing matrix must hold real numbers, found dtype {mixing.dtype}")
+    if mixing.ndim != 2:
+        raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
+    W = scipy.sparse.csr_array(mixing, dtype=np.float64)
+    check_doubly_stochastic(W, network.num_agents, _TOLERANCE)
+    sent = off_diagonal(W)
+    on_edges = sent.multiply(network.adjacency).tocsr()
+    value, i, j = largest_entry(sent - on_edges)
+    if value > _TOLERANCE:
+        found = f"W[{i}, {j}] = {W[i, j]:.10g}"
+        raise ValueError(f"the mixing matrix must be zero between agents that do not talk, found {found}")
+    smallest, second = extreme_eigenvalues(W, _TOLERANCE)
+    if smallest <= -1.0 or second > 1.0 + _TOLERANCE:
+        wrong = smallest if smallest <= -1.0 else second
+        raise ValueError(f"the mixing matrix must not let disagreement grow, found the eigenvalue {wrong:.10g}")
+    return (on_edges + on_edges.T) / 2

@@ -1,0 +1,507 @@
+"""One posterior in N parts: shards of data that stay with their agents, a log likelihood, and 1/N of the prior each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+from jax.tree_util import Partial
+from jaxtyping import Array, Float, PyTree
+
+from ..base.errors import DataError
+from ..base.gaussian import Gaussian
+from .coordinates import Coordinates, moved
+from .potential import Potential, Shard, unravel
+from .quadratic import Quadratic, with_eigenvectors
+from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
+
+if TYPE_CHECKING:
+    from ..network import Network
+    from ..samplers.protocol import Sampler
+
+# Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
+_NEWTON_DIM = 500
+# Agents whose facts are found at the same time otherwise.
+_AGENTS_AT_ONCE = 1024
+
+
+class Holders(Protocol):
+    """Those who hold the data of a posterior that is `held_by` them: an engine's agents, in other processes."""
+
+    def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
+        """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
+        ...
+
+    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> Any:
+        """An engine that runs a method where the data lies, for what agents find out together before round 0.
+
+        It has `start`, `advance` and `message_bytes` as engines do, and the `state` of its carry reads as arrays.
+        """
+        ...
+
+
+class Posterior:
+    """The posterior exp(-sum_i f_i), f_i = -(log likelihood of shard i) - (log prior) / N, of N agents.
+
+    Parameters
+    ----------
+    log_likelihood
+        `log_likelihood(params, rows)`: one number a row, shape (rows,), so that padding, minibatches and unequal
+        shards work. A scalar is allowed for shards that do not split; then all have one shape.
+    log_prior
+        `log_prior(params)`: a scalar, the whole prior (each agent takes 1/N of it).
+    shards
+        One pytree of arrays an agent, N >= 1. The leading axis of every leaf counts rows; lengths may differ
+        between agents. A shard may also be a function without arguments that returns one, or the path of an `.npz`
+        file, whose X and y become the pair (X, y) if it holds just these, else a dict. If any is, nothing is read at
+        construction: each shard is read and checked at first use, in the process that needs it.
+    init
+        The parameters to start from: any pytree of floats; its structure is that of `params`.
+    names
+        A name for each of the `dim` flat parameters; found from `init` when left out.
+    quadratic
+        Says that every f_i is a quadratic function (Gaussian posterior). It is checked.
+    check
+        `check(agent, shard)` raises `ValueError` where a shard is not what the model takes; called with each shard as
+        it is read.
+
+    Raises
+    ------
+    ValueError
+        No shard or an empty one, NaN or infinity in data, shards of different columns or dtypes of structure,
+        a log likelihood of the wrong shape, a wrong number of names, or `quadratic=True` for what is not.
+    DataError
+        A function or a file failed, or data is asked for that does not lie here; the agent is named.
+    """
+
+    def __init__(
+        self,
+        log_likelihood: Callable[[PyTree, PyTree], Array],
+        log_prior: Callable[[PyTree], Array],
+        shards: Sequence[Source],
+        init: PyTree,
+        *,
+        names: Sequence[str] | None = None,
+        quadratic: bool = False,
+        check: Callable[[int, PyTree], None] | None = None,
+    ) -> None:
+        if len(shards) == 0:
+            raise ValueError("a posterior needs at least one shard, found none")
+        paths: Any
+        paths, _ = jax.tree_util.tree_flatten_with_path(init)
+        if not paths:
+            raise ValueError("init holds no parameter: it must be a pytree with at least one array")
+        leaves = [np.asarray(leaf, dtype=np.float64) for _, leaf in paths]
+        self.init = np.concatenate([leaf.ravel() for leaf in leaves])
+        if not np.isfinite(self.init).all():
+            raise ValueError("init must be finite, found NaN or infinity")
+        self.variables = tuple(
+            (jax.tree_util.keystr(path, simple=True, separator=".") or "x", leaf.shape)
+            for (path, _), leaf in zip(paths, leaves, strict=True)
+        )
+        _check_variables([name for name, _ in self.variables])
+        self.names = _names(self.variables) if names is None else tuple(names)
+        if len(self.names) != self.dim or len(set(self.names)) != self.dim:
+            raise ValueError(f"names must be {self.dim} different strings, one a parameter, found {list(self.names)}")
+        self.quadratic = quadratic
+        self.num_agents = len(shards)
+        # what methods move in, where that is not the user's parameters themselves
+        self.coordinates: Coordinates | None = None
+        # who answers `each`, if the data lies elsewhere
+        self.holders: Holders | None = None
+        self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
+        # Bare functions become pytrees so that a posterior can be an argument of compiled code.
+        functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
+        self._log_likelihood, self._log_prior = functions
+        self._check = check
+        # by agent, of those that are held here
+        self._sources: dict[int, Source] = dict(enumerate(shards))
+        if not any(map(is_unread, shards)):
+            self._counts  # noqa: B018 - reads and checks
+            if quadratic:
+                self._quadratic_form  # noqa: B018
+
+    @property
+    def dim(self) -> int:
+        """Number of flat parameters."""
+        return self.init.size
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The agents whose data this posterior holds, or knows how to read: all, unless it is `alone` or `held_by`."""
+        return tuple(self._sources)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all data was given as arrays, so that there is nothing to read."""
+        return len(self._sources) == self.num_agents and not any(map(is_unread, self._sources.values()))
+
+    @property
+    def is_held_elsewhere(self) -> bool:
+        """Whether the data lies with `holders`, so that what is found out about it has to travel."""
+        return self.holders is not None
+
+    @property
+    def shards(self) -> list[PyTree]:
+        """The data of all agents, as arrays of NumPy."""
+        self._require(range(self.num_agents))
+        return list(self._read.values())
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Rows of each agent, shape (agent,) of those held here or elsewhere; 1 where shards do not split."""
+        return self._counts[0]
+
+    @property
+    def splits(self) -> bool:
+        """Whether the log likelihood is given row by row, so that minibatches exist."""
+        return self._counts[1]
+
+    @cached_property
+    def potential(self) -> Potential:
+        """The potential, to be evaluated with one agent's shard."""
+        functions = (self._log_likelihood, self._log_prior, self.coordinates)
+        return Potential(*functions, self.num_agents, self.splits, *self._structure)
+
+    def __repr__(self) -> str:
+        kind = "Gaussian posterior" if self.quadratic else "Posterior"
+        if "_counts" in vars(self):
+            rows = f", {self.sizes.sum()} rows" if self.splits else ""
+        else:
+            # showing a posterior is no reason to read its data
+            rows = ", data not read"
+        return f"<{kind}: {self.dim} parameters, {self.num_agents} agents{rows}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # what was read or worked out from data stays in this process
+        derived = {name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)}
+        return {name: value for name, value in vars(self).items() if name not in derived}
+
+    def _with(self, **changes: Any) -> Posterior:
+        other = object.__new__(type(self))
+        vars(other).update({**self.__getstate__(), **changes})
+        return other
+
+    def alone(self, *agents: int) -> Posterior:
+        """The same posterior of N agents with the data of one or some of them, and nothing of the others'.
+
+        Pickled, it carries arrays if its shards were given as arrays; a function or path stays unread.
+        """
+        if len(agents) == 0 or len(set(agents)) < len(agents):
+            raise ValueError(f"agents must be one or more different numbers, found {list(agents)}")
+        self._require(agents)
+        return self._with(_sources={agent: self._sources[agent] for agent in agents})
+
+    def held_by(self, holders: Holders) -> Posterior:
+        """The same posterior without any data: `each` is answered by those who hold it."""
+        return self._with(_sources={}, holders=holders)
+
+    def transformed(self, coordinates: Coordinates) -> Posterior:
+        """The same posterior as methods see it in other coordinates z.
+
+        Potentials, derivatives, `init`, `mode` and `exact` are those of z. What a run or a law reports is mapped back,
+        so that its positions are the user's x.
+        """
+        if self.coordinates is not None:
+            raise ValueError("the posterior is in other coordinates already")
+        if coordinates.origin.shape != (self.dim,):
+            raise ValueError(f"the coordinates are of {coordinates.origin.size} parameters, not of {self.dim}")
+        return self._with(coordinates=coordinates, init=coordinates.inverse(self.init))
+
+    def _require(self, agents: Sequence[int]) -> None:
+        for agent in agents:
+            if agent not in self._sources:
+                held = f"that of agents {list(self.held)} only" if self.held else "none"
+                raise DataError(f"the data of agent {agent} is not here: this posterior holds {held}")
+
+    def unravel(self, x: Any) -> PyTree:
+        """The parameters as the user's pytree at a flat position, shape (dim,)."""
+        return unravel(jnp.asarray(x), *self._structure)
+
+    @property
+    def _structure(self) -> tuple[tuple[tuple[int, ...], ...], Any]:
+        return tuple(shape for _, shape in self.variables), jax.tree.structure(self._params)
+
+    @cached_property
+    def _read(self) -> Shards:
+        found = {}
+        for agent, source in self._sources.items():
+            found[agent] = read(source, agent)
+            if self._check is not None:
+                self._check(agent, found[agent])
+        check_leaves(found)
+        return found
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, bool]:
+        """Rows of each agent, and whether shards split into them."""
+        if self.holders is not None:
+            sizes, splits = self.each(_count)
+            return sizes.astype(np.int64), bool(splits.all())
+        shards = self._read
+        if _splits(self._log_likelihood, self._params, shards[self.held[0]]):
+            return row_counts(shards), True
+        check_one_shape(shards)
+        return np.ones(len(shards), dtype=np.int64), False
+
+    @cached_property
+    def _padded(self) -> PyTree:
+        return padded(self._read, int(self.sizes.max()) if self.splits else None)
+
+    def _rows(self) -> Shard:
+        """The shards held here, without quadratic forms, as arrays of NumPy."""
+        return Shard(self._padded, self.sizes.astype(np.int32), None)
+
+    def _pooled(self) -> Shard:
+        """All shards on the device in the present float width; never kept, as widths change and traces end."""
+        self._require(range(self.num_agents))
+        return jax.tree.map(jnp.asarray, self._rows())
+
+    @cached_property
+    def _quadratic_form(self) -> Quadratic:
+        def ask(function: Callable[..., PyTree], x: np.ndarray) -> PyTree:
+            found = _evaluate(function, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
+            return jax.tree.map(np.asarray, found)
+
+        x = self.init + np.random.default_rng(0).standard_normal(self.dim)
+        with jax.enable_x64(True):
+            form, found = ask(_expansion, np.zeros(self.dim)), ask(_gradient, x)
+        expected = np.einsum("nij,j->ni", form.hessian, x) - form.linear
+        error = np.abs(found - expected).max(axis=1)
+        allowed = 1e-6 * (1.0 + np.abs(expected).max(axis=1))
+        # written so that NaN counts as a violation
+        if not (error <= allowed).all():
+            place = int(np.argmax(~(error <= allowed)))
+            raise ValueError(
+                f"quadratic=True, but the potential of agent {self.held[place]} is not quadratic: "
+                f"its gradient is off by {error[place]:.3g}"
+            )
+        return form
+
+    @cached_property
+    def _spectral_form(self) -> Quadratic:
+        return with_eigenvectors(self._quadratic_form)
+
+    def stacked(self, *, spectral: bool = False, agents: Sequence[int] | None = None, rows: int | None = None) -> Shard:
+        """Agents' shards stacked on a leading agent axis, as device arrays of the present float width.
+
+        Parameters
+        ----------
+        spectral
+            Also the eigenvectors of quadratic potentials, which closed-form proximal steps use.
+        agents
+            Whose shards, in this order; None: those of all.
+        rows
+            Rows to fill up to, at least those of the longest of these shards; None: as many as that. Shards that do
+            not split are left as they are.
+        """
+        agents = range(self.num_agents) if agents is None else agents
+        self._require(agents)
+        if self.held != tuple(agents):
+            return self.alone(*agents).stacked(spectral=spectral, agents=agents, rows=rows)
+        shards = self._rows()
+        if rows is not None and self.splits:
+            longest = int(self.sizes.argmax())
+            if rows < self.sizes[longest]:
+                raise ValueError(
+                    f"rows must be at least those of the longest shard, {self.sizes[longest]} of agent "
+                    f"{self.held[longest]}; found {rows}"
+                )
+            shards = shards._replace(rows=padded(self._read, rows))
+        if self.quadratic:
+            shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
+        return jax.tree.map(jnp.asarray, shards)
+
+    def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:
+        """`function(potential, shard, *arguments, *own_i)` of every agent, evaluated where its data lies.
+
+        What it returns is all that leaves the agent, so that it is better a number than a matrix.
+
+        Parameters
+        ----------
+        function
+            A function of a module, or a `functools.partial` of one, that JAX can trace; it runs in double precision.
+        arguments
+            Arrays that are the same for all agents.
+        own
+            Arrays with a leading agent axis; each agent is given its row.
+
+        Returns
+        -------
+        pytree
+            What the function returns, as arrays of NumPy with a leading agent axis: of all agents, or where this
+            posterior is `alone`, of those it holds.
+        """
+        if self.holders is not None:
+            if self.coordinates is not None:
+                function, arguments = partial(moved, function), (self.coordinates, *arguments)
+            return self.holders.each(function, arguments, own)
+        shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
+        # derivatives of many parameters take memory: one agent after another
+        at_once = None if self.dim > _NEWTON_DIM else _AGENTS_AT_ONCE
+        with jax.enable_x64(True):
+            found = _evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
+            return jax.tree.map(np.asarray, found)
+
+    def gradients(self, x: np.ndarray) -> np.ndarray:
+        """Gradients of all potentials at one position, shape (agent, dim), in double precision."""
+        return self.each(_gradient, np.asarray(x, np.float64))
+
+    def hessians(self, x: np.ndarray | None = None) -> np.ndarray:
+        """Hessians of all potentials at one position (default: init), shape (agent, dim, dim), in double precision."""
+        return self.each(_hessian, np.asarray(self.init if x is None else x, np.float64))
+
+    def logdensity(self, x: Float[Array, " dim"]) -> Array:
+        """Log density of the pooled posterior, up to a constant, at a flat position; differentiable."""
+        values = jax.vmap(self.potential.value, in_axes=(0, None))(self._pooled(), x)
+        return -jnp.sum(values)
+
+    def mode(self) -> np.ndarray:
+        """The pooled mode, shape (dim,), by trust-region Newton (L-BFGS for many parameters) in double precision.
+
+        Raises
+        ------
+        ArithmeticError
+            No mode was found: the posterior may have none (separated labels under a flat prior, for instance).
+        """
+        if self.quadratic:
+            return self.exact().mean
+        with jax.enable_x64(True):
+            shards = self._pooled()
+
+            def total(x: Array) -> Array:
+                return jnp.sum(jax.vmap(self.potential.value, in_axes=(0, None))(shards, x))
+
+            value, gradient = jax.jit(total), jax.jit(jax.grad(total))
+            newton = self.dim <= _NEWTON_DIM
+            found = scipy.optimize.minimize(
+                lambda x: float(value(x)),
+                self.init,
+                jac=lambda x: np.asarray(gradient(x)),
+                hess=jax.jit(jax.hessian(total)) if newton else None,
+                method="trust-exact" if newton else "L-BFGS-B",
+                options={"gtol": 1e-9, "maxiter": 10_000},
+            )
+            slope = np.abs(np.asarray(gradient(found.x))).max()
+            scale = 1.0 + np.abs(self.gradients(found.x)).max()
+            if not slope <= 1e-6 * scale:
+                raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {found.nit} iterations")
+            if newton:
+                # a potential that flattens out for ever also has a small gradient, but no curvature
+                curvature = np.linalg.eigvalsh(self.hessians(found.x).sum(axis=0))[0]
+                at_start = np.linalg.eigvalsh(self.hessians(self.init).sum(axis=0))[-1]
+                if not curvature > 1e-6 * at_start:
+                    raise ArithmeticError(
+                        f"no mode found: the potential flattens out, its curvature fell to {curvature:.3g} "
+                        f"from {at_start:.3g} at init (separated labels under a flat prior do this)"
+                    )
+        return found.x
+
+    def exact(self) -> Gaussian:
+        """The posterior itself where it is Gaussian.
+
+        Raises
+        ------
+        TypeError
+            The posterior is not declared `quadratic`.
+        ValueError
+            The sum of the Hessians is not positive definite, so that no posterior exists.
+        """
+        if not self.quadratic:
+            raise TypeError("only Gaussian posteriors have an exact() law; use laplace() for an approximation")
+        self._require(range(self.num_agents))
+        form = self._quadratic_form
+        precision = form.hessian.sum(axis=0)
+        smallest = np.linalg.eigvalsh(precision)[0]
+        if not smallest > 1e-12 * np.abs(precision).max():
+            raise ValueError(f"the posterior is improper: its precision has the eigenvalue {smallest:.3g}")
+        cov = np.linalg.inv(precision)
+        return Gaussian(np.linalg.solve(precision, form.linear.sum(axis=0)), (cov + cov.T) / 2)
+
+    def laplace(self) -> Posterior:
+        """The Gaussian posterior whose local potentials are the second-order expansions at the pooled mode."""
+        from ..models import quadratic
+
+        if self.quadratic:
+            return self
+        mode = self.mode()
+        hessians = self.hessians(mode)
+        linear = np.einsum("nij,j->ni", hessians, mode) - self.gradients(mode)
+        expansion = quadratic(hessians, linear, names=self.names)
+        expansion.init = mode
+        return expansion
+
+
+def _check_variables(names: list[str]) -> None:
+    """Names of variables must be usable in the tree of a run: unique, no dimension's name, no path."""
+    for name in names:
+        if name in ("chain", "draw", "agent") or "/" in name or names.count(name) > 1:
+            raise ValueError(
+                f"the name {name!r} in init cannot be used: names must differ, hold no '/', and not be chain, draw "
+                "or agent"
+            )
+
+
+def _names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
+    names = []
+    for name, shape in variables:
+        names += [name + (str(list(index)) if shape else "") for index in np.ndindex(*shape)]
+    return tuple(names)
+
+
+def _splits(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
+    shape = jax.eval_shape(log_likelihood, params, shard)
+    if not hasattr(shape, "shape"):
+        raise ValueError(f"log_likelihood must return one array, found {type(shape).__name__}")
+    if shape.shape == ():
+        return False
+    leading = jax.tree.leaves(shard)[0].shape[:1]
+    if len(leading) == 1 and shape.shape == leading:
+        return True
+    raise ValueError(
+        f"log_likelihood must return one number a row, shape {leading}, or a scalar; found shape {shape.shape}"
+    )
+
+
+# --- what agents are asked for, see `Posterior.each` ---
+
+
+@partial(jax.jit, static_argnames=("function", "at_once"))
+def _evaluate(
+    function: Callable[..., PyTree],
+    potential: Potential,
+    shards: Shard,
+    arguments: tuple[Any, ...],
+    own: tuple[Any, ...],
+    at_once: int | None,
+) -> PyTree:
+    """Call a function of one agent's potential for stacked agents."""
+
+    def one(stacked: tuple[Shard, tuple[Any, ...]]) -> PyTree:
+        shard, own_i = stacked
+        return function(potential, shard, *arguments, *own_i)
+
+    return jax.lax.map(one, (shards, own), batch_size=at_once)
+
+
+def _count(potential: Potential, shard: Shard) -> tuple[Array, Array]:
+    return jnp.asarray(shard.size), jnp.asarray(potential.splits)
+
+
+def _gradient(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    # not by the quadratic form, which is checked against it
+    return jax.grad(potential.value, argnums=1)(shard, x)
+
+
+def _hessian(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
+    return potential.hessian(shard, x)
+
+
+def _expansion(potential: Potential, shard: Shard, zero: Float[Array, " dim"]) -> Quadratic:
+    gradient = jax.grad(potential.value, argnums=1)
+    return Quadratic(jax.jacfwd(gradient, argnums=1)(shard, zero), -gradient(shard, zero))

@@ -1,0 +1,119 @@
+"""Where an agent's data comes from, arrays, a function or a file, and what it must look like."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ..base.errors import DataError
+
+# A shard as the user gives it: a pytree of arrays, or a function or path that is read where the data lies.
+Source = Any
+# Shards by the number of the agent that owns them.
+Shards = dict[int, Any]
+
+
+def is_unread(source: Source) -> bool:
+    """Whether a shard is a function or a file, to be read where it is needed, and not arrays."""
+    return callable(source) or isinstance(source, str | os.PathLike)
+
+
+def read(source: Source, agent: int) -> PyTree:
+    """A shard as arrays of NumPy.
+
+    Raises
+    ------
+    DataError
+        The function or the file failed; agent and cause are named.
+    """
+    if not is_unread(source):
+        return jax.tree.map(np.asarray, source)
+    try:
+        return jax.tree.map(np.asarray, source() if callable(source) else _npz(Path(source).expanduser()))
+    except Exception as error:
+        raise DataError(f"the data of agent {agent} could not be read: {type(error).__name__}: {error}") from error
+
+
+def _npz(path: Path) -> PyTree:
+    """The pair (X, y) of a file that holds these two, else all its arrays by name."""
+    # a pickle could run anything, and a shard is arrays
+    found = np.load(path, allow_pickle=False)
+    if not isinstance(found, np.lib.npyio.NpzFile):
+        raise ValueError(f"{path} must be an .npz file, found a single array")
+    with found:
+        arrays = dict(found)
+    return (arrays["X"], arrays["y"]) if set(arrays) == {"X", "y"} else arrays
+
+
+def check_leaves(shards: Shards) -> None:
+    """Raise `ValueError` unless all shards are finite numbers in rows of the same columns."""
+    first, reference = next(iter(shards.items()))
+    structure: Any = jax.tree.structure(reference)
+    if structure.num_leaves == 0:
+        raise ValueError(f"shard of agent {first} holds no array")
+    columns = [leaf.shape[1:] for leaf in jax.tree.leaves(reference)]
+    for agent, shard in shards.items():
+        if jax.tree.structure(shard) != structure:
+            raise ValueError(
+                f"shards must be built alike: agent {agent} has {jax.tree.structure(shard)}, "
+                f"agent {first} has {structure}"
+            )
+        for leaf, trailing in zip(jax.tree.leaves(shard), columns, strict=True):
+            if leaf.ndim > 0 and leaf.shape[0] == 0:
+                raise ValueError(f"shard of agent {agent} is empty: an array of it has shape {leaf.shape}")
+            if leaf.shape[1:] != trailing:
+                raise ValueError(
+                    f"shards of different columns: agent {agent} has rows of shape {leaf.shape[1:]}, "
+                    f"agent {first} {trailing}"
+                )
+            if leaf.dtype.kind not in "fiub":
+                raise ValueError(f"shard of agent {agent} must hold numbers, found dtype {leaf.dtype}")
+            if leaf.dtype.kind in "iu" and np.abs(leaf.astype(np.float64)).max() > 2**31 - 1:
+                raise ValueError(f"shard of agent {agent} holds whole numbers beyond 32 bits; pass them as floats")
+            if not np.isfinite(leaf).all():
+                where = [int(i) for i in np.argwhere(~np.isfinite(leaf))[0]]
+                raise ValueError(f"shard of agent {agent} holds NaN or infinity, first at index {where}")
+
+
+def row_counts(shards: Shards) -> np.ndarray:
+    """The number of rows of each shard; `ValueError` where its arrays do not agree on one."""
+    sizes = []
+    for agent, shard in shards.items():
+        if any(leaf.ndim == 0 for leaf in jax.tree.leaves(shard)):
+            raise ValueError(f"shard of agent {agent} holds a single number: every array needs an axis of rows")
+        lengths = {len(leaf) for leaf in jax.tree.leaves(shard)}
+        if len(lengths) > 1:
+            raise ValueError(f"arrays in the shard of agent {agent} differ in rows: {sorted(lengths)}")
+        sizes.append(lengths.pop())
+    return np.array(sizes, dtype=np.int64)
+
+
+def check_one_shape(shards: Shards) -> None:
+    """Raise `ValueError` unless all shards have the same shapes, as they must where they do not split into rows."""
+    first, reference = next(iter(shards.items()))
+    expected = [leaf.shape for leaf in jax.tree.leaves(reference)]
+    for agent, shard in shards.items():
+        found = [leaf.shape for leaf in jax.tree.leaves(shard)]
+        if found != expected:
+            raise ValueError(
+                "a scalar log_likelihood needs shards of one shape (return one number a row to allow unequal "
+                f"shards): agent {agent} has {found}, agent {first} has {expected}"
+            )
+
+
+def padded(shards: Shards, rows: int | None) -> PyTree:
+    """Shards stacked on a leading agent axis, filled up to so many rows; as they are where they do not split."""
+    if rows is None:
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *shards.values())
+
+    # Padding repeats the last real row: a value the likelihood is known to accept, so that
+    # the gradient under the mask is never 0 * inf.
+    def pad(*leaves: np.ndarray) -> np.ndarray:
+        return np.stack([leaf[np.minimum(np.arange(rows), len(leaf) - 1)] for leaf in leaves])
+
+    return jax.tree.map(pad, *shards.values())

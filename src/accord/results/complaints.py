@@ -1,0 +1,176 @@
+"""Warnings about a run's draws, each with the number found and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .findings import TOLERANCE, Findings
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+# Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
+_FEWEST, _RHAT = 400, 1.01
+# What a variance may be off by where the sd is off by the tolerance. An agent whose distance from the average has this
+# share of the average's variance is too wide by that, the two being about independent.
+_SHARE = (1.0 + TOLERANCE) ** 2 - 1.0
+# Monte Carlo errors beyond which a temperature is not that of the law.
+_ERRORS = 4.0
+# Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
+_COUNTED = 500
+
+
+def complaints(run: Run, sites: Sequence[str] | None = None) -> list[str]:
+    """What makes a run's draws less than they seem: the numbers found and a remedy, a sentence each.
+
+    Parameters
+    ----------
+    run
+        The run.
+    sites
+        Names of all agents, to name them by.
+    """
+    if run.findings.aim == 0:
+        # an optimiser's positions are no draws
+        return []
+    names = _Names(run.names, sites)
+    found = (_bias(run, names), _mixing(run, names), _disagreement(run, names), _heat(run.findings))
+    return [text for text in found if text]
+
+
+class _Names(NamedTuple):
+    parameters: tuple[str, ...]
+    sites: Sequence[str] | None
+
+    def agent(self, agent: int) -> str:
+        return f"agent {agent}" if self.sites is None else str(self.sites[agent])
+
+    def where(self, d: int, agent: int | None) -> str:
+        """A parameter of an agent, or with None of the average."""
+        return f"{self.parameters[d]} " + ("in the average" if agent is None else f"at {self.agent(agent)}")
+
+
+def _bias(run: Run, names: _Names) -> str:
+    """The error that the law says, of the average and of the agents that were kept."""
+    expected = run.findings.expected
+    if expected is None:
+        return ""
+    mean = np.concatenate([expected.average_mean[None], expected.mean[run.agents]])
+    sd = np.concatenate([expected.average_sd[None], expected.sd[run.agents]]) - 1.0
+    errors = np.stack([np.abs(mean), np.abs(sd)])
+    if errors.max() <= TOLERANCE:
+        return ""
+    what, row, d = np.unravel_index(int(errors.argmax()), errors.shape)
+    place = names.where(int(d), None if row == 0 else int(run.agents[row - 1]))
+    number = (
+        f"the mean of {place} is off by {mean[row, d]:+.2g} posterior sds"
+        if what == 0
+        else f"the sd of {place} is {1.0 + sd[row, d]:.3g} times the posterior's"
+    )
+    own = errors[:, 0].max()
+    average = f"; the average is right within {own:.2g} posterior sds" if row > 0 and own <= TOLERANCE else ""
+    return (
+        f"by the method's exact law on the Gaussian nearest to the posterior {number}, more than the {TOLERANCE:g} "
+        f"allowed{average}. Smaller steps (with DADMMS a larger rho), more mix_rounds or noise='common' lessen it; "
+        "numbers that are left out are chosen to keep within it, and accord.plan says at what cost"
+    )
+
+
+def _mixing(run: Run, names: _Names) -> str:
+    """Effective draws and R-hat of the average and of every kept agent."""
+    from .diagnostics import diagnostics
+
+    series, owners = _series(run)
+    if run.average.shape[1] < 4:
+        return f"{run.average.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
+    still = np.flatnonzero(np.ptp(series, axis=1).min(axis=0) == 0)
+    if still.size:
+        agent, d = owners[still[0]]
+        return (
+            f"the draws of {names.where(d, agent)} are all the same in a chain: larger steps, more rounds between "
+            "draws (thin) or a longer burn_in are needed"
+        )
+    ess, rhat = diagnostics(series)
+    parts = []
+    # a single chain has no R-hat
+    fewest, most = int(np.argmin(ess)), int(np.argmax(np.nan_to_num(rhat)))
+    if ess[fewest] < _FEWEST:
+        agent, d = owners[fewest]
+        parts.append(f"ESS is {ess[fewest]:.0f} for {names.where(d, agent)}, below {_FEWEST}")
+    if rhat[most] > _RHAT:
+        agent, d = owners[most]
+        parts.append(f"R-hat is {rhat[most]:.3f} for {names.where(d, agent)}, above {_RHAT}")
+    if not parts:
+        return ""
+    return f"{', and '.join(parts)}: more draws, more rounds between them (thin) or a longer burn_in are needed"
+
+
+def _series(run: Run) -> tuple[np.ndarray, list[tuple[int | None, int]]]:
+    """Draws (chain, draw, series) of the average and the kept agents, and the agent and parameter of each."""
+    dim = run.average.shape[2]
+    owners: list[tuple[int | None, int]] = [(None, d) for d in range(dim)]
+    parts = [run.average]
+    for place, agent in enumerate(run.agents):
+        own = run.kept[:, :, place]
+        # at a hub, and where draws were combined, all agents have the same
+        if not np.array_equal(own, run.average):
+            parts.append(own)
+            owners += [(int(agent), d) for d in range(dim)]
+    series = np.concatenate(parts, axis=2)
+    if len(owners) <= _COUNTED:
+        return series, owners
+    half = series.shape[1] // 2
+    if half < 2:
+        return series[..., :_COUNTED], owners[:_COUNTED]
+    # how far the halves of chains are apart, which few effective draws and chains that disagree both show
+    halves = np.stack([series[:, :half], series[:, half : 2 * half]])
+    spread = halves.var(axis=2, dtype=np.float64).mean(axis=(0, 1))
+    apart = halves.mean(axis=2, dtype=np.float64).var(axis=(0, 1)) / np.maximum(spread, np.finfo(float).tiny)
+    worst = np.argsort(-apart)[:_COUNTED]
+    return series[..., worst], [owners[i] for i in worst]
+
+
+def _disagreement(run: Run, names: _Names) -> str:
+    """How far agents are from their average, over its standard deviation."""
+    if not run.agents.size or not run.findings.agreeing:
+        return ""
+    average = run.average.astype(np.float64)
+    sd = average.std(axis=(0, 1))
+    varied = sd > 0
+    if not varied.any():
+        return ""
+    square = [np.square(run.kept[:, :, i] - average).mean(axis=(0, 1)) for i in range(run.agents.size)]
+    ratio = np.where(varied, np.sqrt(np.stack(square)) / np.where(varied, sd, 1.0), 0.0)
+    allowed = _SHARE**0.5
+    if not ratio.max() > allowed:
+        return ""
+    place, d = np.unravel_index(int(ratio.argmax()), ratio.shape)
+    return (
+        f"the agents disagree: {names.agent(int(run.agents[place]))} is {ratio[place, d]:.2f} sds of the average away "
+        f"from it in {names.parameters[d]} (root mean square), and above {allowed:.2f} that alone makes an agent's sd "
+        f"wrong by more than {TOLERANCE:.0%}. More mix_rounds, smaller steps, noise='common', gradient tracking "
+        "(GTDULA, GTBAOAB) or more edges bring them together; the average may be right all the same"
+    )
+
+
+def _heat(found: Findings) -> str:
+    """The temperature of the average's draws beside the law's."""
+    if not (np.isfinite(found.temperature) and np.isfinite(found.error) and found.agreeing):
+        return ""
+    law = found.aim if found.expected is None else found.aim * float(np.square(found.expected.average_sd).mean())
+    # a law that is itself off speaks of the parameters one by one, the measure of all directions alike
+    low, high = min(found.aim, law), max(found.aim, law)
+    slack = _SHARE * found.aim + _ERRORS * found.error
+    if low - slack <= found.temperature <= high + slack:
+        return ""
+    number = (
+        f"the average's draws have the temperature {found.temperature:.2f}, give or take {found.error:.2g}, where the "
+        f"method's law has {law:.2f}"
+    )
+    if found.temperature > high:
+        return f"{number}: too wide. Minibatches heat, so a larger batch_size or smaller steps help; so may whiten=True"
+    return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"

@@ -1,0 +1,42 @@
+"""Effective sample size, R-hat and the columns of a run's summary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    pass
+
+
+def statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of the summary from draws of shape (chain, draw, dim)."""
+    draws = draws.astype(np.float64)
+    low, high = np.quantile(draws, [0.05, 0.95], axis=(0, 1))
+    ess, rhat = diagnostics(draws)
+    return {
+        "mean": draws.mean(axis=(0, 1)),
+        "sd": draws.std(axis=(0, 1)),
+        "5%": low,
+        "95%": high,
+        "ess": ess,
+        "rhat": rhat,
+    }
+
+
+def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bulk ESS and R-hat by parameter, each (dim,), from draws of shape (chain, draw, dim); NaN where there is none."""
+    from arviz_stats.base.array import array_stats
+
+    draws = draws.astype(np.float64)
+    ess, rhat = np.full((2, draws.shape[2]), np.nan)
+    # both need at least four draws a chain that differ, and R-hat two chains
+    varied = np.flatnonzero(np.ptp(draws, axis=1).min(axis=0) > 0)
+    if draws.shape[1] >= 4 and varied.size:
+        # where half a chain has not moved there is nothing to divide by
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ess[varied] = array_stats.ess(draws[..., varied], chain_axis=0, draw_axis=1)
+            if draws.shape[0] > 1:
+                rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
+    return ess, rhat

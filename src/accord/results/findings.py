@@ -1,0 +1,69 @@
+"""What is known of a run beyond its draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    pass
+
+
+Examination = Callable[[np.ndarray], "Findings"]
+
+
+class Expected(NamedTuple):
+    """What a method's exact law says on the Gaussian nearest to the posterior, by parameter of the user.
+
+    Parameters
+    ----------
+    mean, sd
+        Errors of the agents' means in posterior standard deviations, and their standard deviations over the
+        posterior's, shape (agent, dim).
+    average_mean, average_sd
+        The same of the agents' average, shape (dim,).
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    average_mean: np.ndarray
+    average_sd: np.ndarray
+
+
+class Findings(NamedTuple):
+    """What is known of a run beyond its draws.
+
+    Parameters
+    ----------
+    expected
+        What to expect of its method, or None.
+    trouble
+        Why that is None, else empty.
+    aim
+        The temperature that the method samples at; at 0 it only optimises.
+    temperature, error
+        The temperature of the average's draws and its Monte Carlo error, NaN where it was not measured.
+    agreeing
+        Whether the method brings its agents to agree, so that their distance from one another is an error.
+    """
+
+    expected: Expected | None = None
+    trouble: str = ""
+    aim: float = 1.0
+    temperature: float = np.nan
+    error: float = np.nan
+    agreeing: bool = True
+
+
+UNKNOWN = Findings(trouble="nothing is known of the law of these draws")
+
+
+def recalled(findings: Findings, average: np.ndarray) -> Findings:
+    """Findings that were made before."""
+    return findings
+
+
+# Largest error of an agent's mean and standard deviation that is allowed where none is given, in posterior deviations.
+TOLERANCE = 0.05

@@ -1,0 +1,59 @@
+"""A run as an ArviZ DataTree and as a netCDF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from .findings import Findings
+
+
+# Attributes of the saved tree that rebuild a run; everything else of a method or network is in `settings` as text.
+FORMAT = "accord-run-2"
+
+
+def flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
+    """All variables of a dataset side by side, (..., dim), after its `lead` leading axes."""
+    arrays = [array.values.reshape(*array.shape[:lead], -1) for array in dataset.data_vars.values()]
+    return np.concatenate(arrays, axis=-1)
+
+
+def write(tree: xr.DataTree, path: Path) -> None:
+    """Write a tree to a file that is whole or not there."""
+    unfinished = path.with_name(path.name + ".partial")
+    tree.to_netcdf(unfinished, engine="h5netcdf")
+    unfinished.replace(path)
+
+
+def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
+    """Findings as a group of a file."""
+    import xarray as xr
+
+    arrays: dict[str, Any] = {}
+    if findings.expected is not None:
+        for name, values in findings.expected._asdict().items():
+            arrays[name] = (("agent", "parameter")[-values.ndim :], values)
+        arrays["parameter"] = list(names)
+    numbers = {"aim": findings.aim, "temperature": findings.temperature, "error": findings.error}
+    attrs = {"trouble": findings.trouble, **numbers, "agreeing": int(findings.agreeing)}
+    return xr.DataTree(xr.Dataset(arrays, attrs=attrs))
+
+
+def from_tree(dataset: xr.Dataset) -> Findings:
+    """Findings of a file's group."""
+    from .findings import Expected, Findings
+
+    attrs = dataset.attrs
+    return Findings(
+        Expected(*(dataset[name].values for name in Expected._fields)) if dataset.data_vars else None,
+        str(attrs["trouble"]),
+        float(attrs["aim"]),
+        float(attrs["temperature"]),
+        float(attrs["error"]),
+        bool(attrs["agreeing"]),
+    )

@@ -1,0 +1,263 @@
+"""What a run drew, what it cost, and what it says of the posterior."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .diagnostics import statistics
+from .netcdf import FORMAT, as_tree, flatten, from_tree, write
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from .findings import Examination, Findings
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a run sent.
+
+    Parameters
+    ----------
+    rounds
+        Rounds run, burn-in and thinned ones included.
+    exchanges
+        Exchanges of messages that had to follow one another.
+    bytes_sent
+        Bytes that each agent sent in one chain, over all its edges, shape (agent,).
+    gradient_rows
+        Rows that each agent read for gradients or values of f_i in one chain, shape (agent,); a potential whose rows
+        cannot be told apart counts as one row.
+    """
+
+    rounds: int
+    exchanges: int
+    bytes_sent: np.ndarray
+    gradient_rows: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Draws of all agents and of their average.
+
+    Parameters
+    ----------
+    average
+        Draws of the plain average over all agents, shape (chain, draw, dim).
+    agents
+        The agents whose own draws were kept, shape (kept,).
+    kept
+        Their draws, shape (chain, draw, kept, dim).
+    statistics
+        Named arrays of shape (chain, draw): `consensus_error`, the root mean square distance of the agents to their
+        average, and what the method reports of itself.
+    names, variables
+        Names of the flat parameters, and (name, shape) of each variable of the user's pytree, in that order.
+    traffic
+        Rounds, exchanges, bytes.
+    seconds
+        Wall seconds of the run, compilation included.
+    settings
+        Text about the run: method, network, seed, burn_in, thin, ...
+    examine
+        Finds `findings` from the average's draws when they are first asked for; None: nothing but the draws is known.
+    """
+
+    average: np.ndarray
+    agents: np.ndarray
+    kept: np.ndarray
+    statistics: dict[str, np.ndarray]
+    names: tuple[str, ...]
+    variables: tuple[tuple[str, tuple[int, ...]], ...]
+    traffic: Traffic
+    seconds: float
+    settings: dict[str, Any] = field(default_factory=dict)
+    examine: Examination | None = field(default=None, repr=False)
+
+    @cached_property
+    def findings(self) -> Findings:
+        """What the method's law says of the draws, and their temperature; see `accord.honesty.Findings`.
+
+        Found at first use, in some seconds where the method and its numbers were given. It takes part in no traffic.
+        """
+        from .findings import UNKNOWN
+
+        return UNKNOWN if self.examine is None else self.examine(self.average)
+
+    def __getstate__(self) -> dict[str, Any]:
+        from .findings import recalled
+
+        # what was found travels with the run, the posterior that it was found from stays
+        return {**vars(self), "examine": partial(recalled, self.findings)}
+
+    @property
+    def draws(self) -> np.ndarray:
+        """Draws of the kept agents, shape (chain, draw, agent, dim).
+
+        Draw t is the state after burn_in + (t + 1) thin rounds.
+
+        Raises
+        ------
+        AttributeError
+            The run kept the average only.
+        """
+        if self.agents.size == 0:
+            raise AttributeError('this run kept only the average: read run.average, or sample with keep="agents"')
+        return self.kept
+
+    def __repr__(self) -> str:
+        chains, draws, dim = self.average.shape
+        return f"<Run: {chains} chains of {draws} draws, {self.agents.size} agents kept, {dim} parameters>"
+
+    def to_datatree(self) -> xr.DataTree:
+        """The run as an xarray DataTree that ArviZ reads.
+
+        Groups: `posterior` with dimensions (chain, draw, agent, ...), `average` with (chain, draw, ...),
+        `sample_stats` with (chain, draw) and `traffic` with (agent_sent,). Without kept agents `posterior` is
+        left out.
+        """
+        import xarray as xr
+
+        groups: dict[str, xr.Dataset] = {}
+        if self.agents.size:
+            groups["posterior"] = self._dataset(self.kept, ("chain", "draw", "agent"))
+        groups["average"] = self._dataset(self.average, ("chain", "draw"))
+        groups["sample_stats"] = xr.Dataset({name: (("chain", "draw"), x) for name, x in self.statistics.items()})
+        counts = {"bytes_sent": self.traffic.bytes_sent, "gradient_rows": self.traffic.gradient_rows}
+        groups["traffic"] = xr.Dataset({name: (("agent_sent",), count) for name, count in counts.items()})
+        chain, draw = np.arange(self.average.shape[0]), np.arange(self.average.shape[1])
+        for name in set(groups) - {"traffic"}:
+            groups[name] = groups[name].assign_coords(chain=chain, draw=draw)
+        tree = xr.DataTree.from_dict(groups)
+        tree.attrs = {
+            "format": FORMAT,
+            "names": list(self.names),
+            "rounds": self.traffic.rounds,
+            "exchanges": self.traffic.exchanges,
+            "seconds": self.seconds,
+            "setting_names": list(self.settings),
+            "setting_values": [str(value) for value in self.settings.values()],
+        }
+        return tree
+
+    def _dataset(self, draws: np.ndarray, dims: tuple[str, ...]) -> xr.Dataset:
+        import xarray as xr
+
+        arrays: dict[str, xr.DataArray] = {}
+        start = 0
+        for name, shape in self.variables:
+            stop = start + int(np.prod(shape, dtype=int))
+            own = tuple(f"{name}_dim_{k}" for k in range(len(shape)))
+            coords: dict[str, Any] = {}
+            if len(shape) == 1:
+                coords[own[0]] = list(self.names[start:stop])
+            if "agent" in dims:
+                coords["agent"] = self.agents
+            values = draws[..., start:stop].reshape(*draws.shape[:-1], *shape)
+            arrays[name] = xr.DataArray(values, dims=(*dims, *own), coords=coords)
+            start = stop
+        return xr.Dataset(arrays)
+
+    def save(self, path: str | Path) -> None:
+        """Write the tree of `to_datatree` as NetCDF, and with it `findings` as the group `forecast`.
+
+        An existing file is replaced only when all is written. The draws are written before anything is found out about
+        them, which takes some seconds.
+        """
+        tree = self.to_datatree()
+        if "findings" not in vars(self):
+            write(tree, Path(path))
+        tree["forecast"] = as_tree(self.findings, self.names)
+        write(tree, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """Read a run that `save` wrote.
+
+        Raises
+        ------
+        ValueError
+            The file is not a run of accord.
+        """
+        import xarray as xr
+
+        from .findings import recalled
+
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            if tree.attrs.get("format") != FORMAT:
+                raise ValueError(f"{path} is not a run written by accord (format {tree.attrs.get('format')!r})")
+            tree = tree.load()
+        average = tree["average"].to_dataset()
+        variables = tuple((str(name), tuple(array.shape[2:])) for name, array in average.data_vars.items())
+        flat = flatten(average, 2)
+        agents = np.array([], dtype=np.int64)
+        kept = np.zeros((*flat.shape[:2], 0, flat.shape[2]), flat.dtype)
+        if "posterior" in tree.children:
+            posterior = tree["posterior"].to_dataset()
+            agents, kept = posterior["agent"].values, flatten(posterior, 3)
+        attrs = tree.attrs
+        # runs were written without before there were forecasts
+        findings = from_tree(tree["forecast"].to_dataset()) if "forecast" in tree.children else None
+        return cls(
+            average=flat,
+            agents=agents,
+            kept=kept,
+            statistics={str(n): a.values for n, a in tree["sample_stats"].to_dataset().data_vars.items()},
+            names=tuple(map(str, np.atleast_1d(attrs["names"]))),
+            variables=variables,
+            traffic=Traffic(
+                int(attrs["rounds"]),
+                int(attrs["exchanges"]),
+                *(tree["traffic"].to_dataset()[name].values for name in ("bytes_sent", "gradient_rows")),
+            ),
+            seconds=float(attrs["seconds"]),
+            settings=dict(
+                zip(
+                    map(str, np.atleast_1d(attrs["setting_names"])),
+                    map(str, np.atleast_1d(attrs["setting_values"])),
+                    strict=True,
+                )
+            ),
+            examine=None if findings is None else partial(recalled, findings),
+        )
+
+    def summary(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
+        """The posterior by parameter: mean, sd, 5% and 95% quantiles, bulk ESS and R-hat, of average and worst agent.
+
+        The worst agent of a parameter is the kept one whose marginal lies furthest from the average's in the
+        Wasserstein distance of their Gaussian approximations. Rows are parameters; columns have two levels,
+        ("average" | "worst agent", statistic), and ("worst agent", "agent") names it.
+
+        Warns, with a remedy, where the method's law says that an agent's draws are off by more than 0.05 posterior
+        standard deviations, effective draws are few or chains disagree, agents are far apart, or the average's draws
+        have another temperature than the law.
+
+        Parameters
+        ----------
+        sites
+            Names of all agents, to name them by; None: their numbers.
+        """
+        import pandas as pd
+
+        from .complaints import complaints
+
+        for text in complaints(self, sites):
+            warnings.warn(text, stacklevel=2)
+        blocks = {"average": pd.DataFrame(statistics(self.average), index=list(self.names))}
+        if self.agents.size:
+            mean, sd = (getattr(np, f)(self.kept, axis=(0, 1), dtype=np.float64) for f in ("mean", "std"))
+            own = [getattr(np, f)(self.average, axis=(0, 1), dtype=np.float64) for f in ("mean", "std")]
+            worst = np.argmax(np.hypot(mean - own[0], sd - own[1]), axis=0)
+            chosen = np.take_along_axis(self.kept, worst[None, None, None, :], axis=2)[:, :, 0]
+            named = self.agents[worst] if sites is None else [sites[agent] for agent in self.agents[worst]]
+            table = pd.DataFrame({"agent": named, **statistics(chosen)}, index=list(self.names))
+            blocks["worst agent"] = table
+        return pd.concat(blocks, axis=1)

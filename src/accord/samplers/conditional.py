@@ -1,0 +1,260 @@
+"""Draws of one agent from exp(-(f_i(x) + strength |x - center|^2 / 2) / temperature): what Gibbs samplers alternate."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ..base.checks import positive, whole_number
+from ..base.errors import unknown_name_error
+from ..base.pytree import pytree, static
+from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
+from .agent import Agent, Noise
+from .proximal import NEWTON_DIM, proximal_point
+
+Vector = Float[Array, " dim"]
+
+_POWER_ITERATIONS = 50
+
+
+class Count(NamedTuple):
+    """What an agent's draws have taken since the start."""
+
+    # Proposals that were not accepted.
+    rejections: Int[Array, ""]
+    # Evaluations of f_i or its gradient.
+    gradients: Int[Array, ""]
+
+    @classmethod
+    def zero(cls) -> Count:
+        """Before the first draw."""
+        return cls(jnp.int32(0), jnp.int32(0))
+
+    def plus(self, rejections: Any, gradients: Any) -> Count:
+        """The count after one more draw."""
+        return Count(self.rejections + rejections, self.gradients + gradients)
+
+
+class Conditional(abc.ABC):
+    """How an agent draws from its potential tied to a centre."""
+
+    def check(self, post: Posterior) -> None:
+        """Raise `ValueError` where the potentials do not allow it."""
+        return None
+
+    def curvatures(self, post: Posterior) -> np.ndarray:
+        """What `draw` is told of each agent's curvature, (agent,)."""
+        return curvatures(post)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether a draw is linear in one vector of normal numbers; else it takes a random key, and is counted."""
+        return False
+
+    @abc.abstractmethod
+    def draw(
+        self, agent: Agent, center: Vector, strength: Array, x: Vector, noise: Noise, temperature: float, curvature: Any
+    ) -> tuple[Vector, Count | None]:
+        """A draw, given the agent's present position x, and what it took.
+
+        `curvature` is a bound or estimate of the largest eigenvalue of the Hessian of f_i, 0 where none is known.
+        """
+
+    def acceptance_rate(self, rejections: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        """The share of proposals that were accepted, from counts."""
+        return draws / (draws + rejections)
+
+    def report(self, watched: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
+        """The statistics of a run: instead of rejections, the acceptance rate of the agent with the most of them."""
+        kept = {name: values for name, values in watched.items() if name != "rejections"}
+        if "rejections" in watched:
+            kept["acceptance_rate"] = self.acceptance_rate(watched["rejections"], draws)
+        return kept
+
+
+@pytree
+class Exact(Conditional):
+    """The Gaussian conditional of a quadratic potential, in closed form."""
+
+    def check(self, post: Posterior) -> None:
+        if not post.quadratic:
+            raise ValueError(
+                'conditional="exact" needs quadratic potentials, and those of this posterior are not; '
+                'use conditional="rejection" or "mala"'
+            )
+
+    def curvatures(self, post: Posterior) -> np.ndarray:
+        # its draws know the whole Hessian
+        return np.zeros(post.num_agents)
+
+    @property
+    def is_linear(self) -> bool:
+        return True
+
+    def draw(
+        self, agent: Agent, center: Vector, strength: Array, x: Vector, noise: Noise, temperature: float, curvature: Any
+    ) -> tuple[Vector, None]:
+        form = agent.shard.quadratic
+        assert form is not None and form.eigenvectors is not None and noise.normal is not None
+        precision = form.eigenvalues + strength
+        target = form.eigenvectors.T @ (strength * center + form.linear)
+        return form.eigenvectors @ (target / precision + noise.normal / jnp.sqrt(precision)), None
+
+
+@pytree
+class Rejection(Conditional):
+    """Rejection sampling from a Gaussian at the conditional's mode: exact for convex potentials.
+
+    With x* near the mode, convexity bounds the conditional by a Gaussian N(center - grad f(x*) / strength,
+    temperature / strength); a proposal x is accepted with the probability exp(-D(x, x*) / temperature), where D is the
+    Bregman distance of f_i, f(x) - f(x*) - <grad f(x*), x - x*> >= 0. The draw is exact wherever x* is; the nearer to
+    the mode, the fewer the tries. If f_i is beta-smooth a proposal is accepted with a probability of at least
+    (1 + beta / strength)^(-dim / 2).
+
+    Parameters
+    ----------
+    max_tries
+        Proposals allowed for one draw, >= 1; more are an error of the run.
+    """
+
+    max_tries: int = static(default=1000)
+
+    def __post_init__(self) -> None:
+        whole_number("max_tries", self.max_tries, 1)
+
+    def draw(
+        self, agent: Agent, center: Vector, strength: Array, x: Vector, noise: Noise, temperature: float, curvature: Any
+    ) -> tuple[Vector, Count]:
+        spread = jnp.sqrt(temperature / strength)
+        # a hundredth of the proposal's width: closer to the mode saves no tries
+        found = proximal_point(agent, center, strength, start=x, tolerance=0.01 * spread)
+        peak, slope, value = found.point, agent.gradient(found.point), agent.value(found.point)
+        middle, key = center - slope / strength, noise.random_key()
+        # rounding of a sum of many terms, below which a negative distance does not say that f_i is not convex
+        rounding = 64.0 * jnp.finfo(x.dtype).eps * (1.0 + jnp.abs(value))
+
+        def unfinished(carry: tuple) -> Array:
+            _, accepted, convex, tries = carry
+            return ~accepted & convex & (tries < self.max_tries)
+
+        def attempt(carry: tuple) -> tuple:
+            _, _, _, tries = carry
+            for_point, for_decision = jax.random.split(jax.random.fold_in(key, tries))
+            point = middle + spread * jax.random.normal(for_point, x.shape, x.dtype)
+            distance = agent.value(point) - value - slope @ (point - peak)
+            accepted = jax.random.exponential(for_decision, (), x.dtype) > distance / temperature
+            return point, accepted, distance >= -rounding, tries + 1
+
+        start = (x, jnp.zeros((), bool), jnp.ones((), bool), jnp.int32(0))
+        point, accepted, convex, tries = jax.lax.while_loop(unfinished, attempt, start)
+        # the run stops at what is not a number, and asks `failure` why
+        point = jnp.where(accepted & convex, point, jnp.nan)
+        return point, Count(tries - 1, found.evaluations + 2 + tries)
+
+
+@pytree
+class MALA(Conditional):
+    """Metropolis-adjusted Langevin steps from the agent's present position: they keep the conditional's law exactly.
+
+    Parameters
+    ----------
+    steps
+        Steps for one draw, >= 1.
+    scale
+        Their size, > 0, as a multiple of dim^(-1/3) / (strength + curvature), the scaling that keeps acceptance.
+    """
+
+    steps: int = static(default=3)
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        whole_number("steps", self.steps, 1)
+        positive("scale", self.scale)
+
+    def draw(
+        self, agent: Agent, center: Vector, strength: Array, x: Vector, noise: Noise, temperature: float, curvature: Any
+    ) -> tuple[Vector, Count]:
+        step = self.scale * x.size ** (-1.0 / 3.0) / (strength + curvature)
+        key = noise.random_key()
+
+        def look(x: Vector) -> tuple[Array, Vector]:
+            away = x - center
+            value = agent.value(x) + strength * jnp.sum(away**2) / 2.0
+            return value / temperature, agent.gradient(x) + strength * away
+
+        def proposal_cost(new: Vector, old: Vector, slope: Vector) -> Array:
+            return jnp.sum((new - old + step * slope) ** 2) / (4.0 * step * temperature)
+
+        def move(k: Array, carry: tuple) -> tuple:
+            x, (value, slope), rejections = carry
+            for_point, for_decision = jax.random.split(jax.random.fold_in(key, k))
+            normal = jax.random.normal(for_point, x.shape, x.dtype)
+            point = x - step * slope + jnp.sqrt(2.0 * step * temperature) * normal
+            there = look(point)
+            cost = there[0] - value + proposal_cost(x, point, there[1]) - proposal_cost(point, x, slope)
+            # false where the cost is not a number: such a point is never moved to
+            accepted = jax.random.exponential(for_decision, (), x.dtype) > cost
+            new = (point, there, rejections)
+            old = (x, (value, slope), rejections + 1)
+            return jax.tree.map(lambda a, b: jnp.where(accepted, a, b), new, old)
+
+        x, _, rejections = jax.lax.fori_loop(0, self.steps, move, (x, look(x), jnp.int32(0)))
+        return x, Count(rejections, jnp.int32(2 * (self.steps + 1)))
+
+    def acceptance_rate(self, rejections: np.ndarray, draws: np.ndarray) -> np.ndarray:
+        return 1.0 - rejections / (draws * self.steps)
+
+
+CONDITIONALS: dict[str, type[Conditional]] = {"exact": Exact, "rejection": Rejection, "mala": MALA}
+
+
+def as_conditional(conditional: Any) -> Conditional:
+    """A conditional by name, or as it is."""
+    if isinstance(conditional, Conditional):
+        return conditional
+    if conditional not in CONDITIONALS:
+        names: Iterable[str] = CONDITIONALS
+        raise unknown_name_error("conditional", conditional, names)
+    return CONDITIONALS[conditional]()
+
+
+def curvatures(post: Posterior) -> np.ndarray:
+    """The largest eigenvalue of each potential's Hessian at the posterior's init, (agent,); 0 where it is not finite.
+
+    For quadratic potentials, and for logistic regression (whose init is 0), that is the bound on the whole space. With
+    many parameters it comes from power iterations, which end a little below. One number leaves each agent.
+    """
+    many = not post.quadratic and post.dim > NEWTON_DIM
+    return post.each(_by_power_iterations if many else largest_curvature, post.init)
+
+
+def largest_curvature(potential: Potential, shard: Shard, x: Vector, basis: Array | None = None) -> Array:
+    """The largest eigenvalue of an agent's Hessian at x, along the columns of a basis; 0 where it is not finite."""
+    hessian = potential.hessian(shard, x)
+    if basis is not None:
+        hessian = basis.T @ hessian @ basis
+    finite = jnp.isfinite(hessian).all()
+    return jnp.maximum(jnp.linalg.eigvalsh(jnp.where(finite, hessian, 0.0))[-1], 0.0)
+
+
+def _by_power_iterations(potential: Potential, shard: Shard, x: Vector) -> Array:
+    """The same without forming the Hessian."""
+
+    def product(v: Vector) -> Vector:
+        return jax.jvp(lambda y: potential.gradient(shard, y), (x,), (v,))[1]
+
+    def again(_: Array, v: Vector) -> Vector:
+        image = product(v)
+        return image / jnp.maximum(jnp.linalg.norm(image), jnp.finfo(x.dtype).tiny)
+
+    v = jax.random.normal(jax.random.key(0), x.shape, x.dtype)
+    v = jax.lax.fori_loop(0, _POWER_ITERATIONS, again, v / jnp.linalg.norm(v))
+    found = v @ product(v)
+    return jnp.maximum(jnp.where(jnp.isfinite(found), found, 0.0), 0.0)

@@ -1,0 +1,116 @@
+"""What a run has drawn so far, from an engine's records -> Run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..network import Network
+from ..posterior import Posterior
+from ..results.run import Run, Traffic
+from ..samplers.agent import Prepared
+from ..samplers.protocol import Sampler
+from ..tuning.examination import examination
+from ..tuning.forecast import Forecast
+from ..tuning.warmup import Warmup
+
+
+@dataclass
+class Tape:
+    """What has been recorded so far."""
+
+    post: Posterior
+    net: Network
+    sampler: Sampler
+    prepared: Prepared
+    kept: np.ndarray
+    chains: int
+    draws: int
+    burn_in: int
+    thin: int
+    seed: int
+    warmup: Warmup | None = None
+    # why the method and its numbers were chosen, where they were, and what is expected of them
+    chosen: str = ""
+    foreseen: Forecast | None = None
+    count: int = 0
+    rounds: int = 0
+    message_bytes: int = 0
+    began: float = field(default_factory=time.perf_counter)
+    agents: np.ndarray | None = None
+    average: np.ndarray | None = None
+    statistics: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def append(self, records: Any, count: int) -> None:
+        """Take the first `count` draws of an engine's records."""
+        # engines record (draw, agent, dim, chain)
+        average, agents = np.moveaxis(records.average[:count], -1, 0), np.moveaxis(records.draws[:count], -1, 0)
+        self.put(self.count, average, agents, {name: values[:count].T for name, values in records.statistics.items()})
+        self.count += count
+
+    def put(self, first: int, average: np.ndarray, agents: np.ndarray, statistics: dict[str, np.ndarray]) -> None:
+        """Hold draws from the `first` on, arrays (chain, draw, ...); those beyond the last are left out."""
+        if self.average is None or self.agents is None:
+            self.average = np.empty((self.chains, self.draws, *average.shape[2:]), average.dtype)
+            self.agents = np.empty((self.chains, self.draws, *agents.shape[2:]), agents.dtype)
+            self.statistics = {n: np.empty((self.chains, self.draws), v.dtype) for n, v in statistics.items()}
+        span = slice(first, first + average.shape[1])
+        fits = slice(max(0, self.draws - first))
+        self.average[:, span] = average[:, fits]
+        self.agents[:, span] = agents[:, fits]
+        for name, values in statistics.items():
+            self.statistics[name][:, span] = values[:, fits]
+
+    @property
+    def total_rounds(self) -> int:
+        """Rounds of the whole run."""
+        return self.burn_in + self.draws * self.thin
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds so far, those before an interruption included."""
+        return time.perf_counter() - self.began
+
+    def run(self) -> Run:
+        """The run so far."""
+        assert self.average is not None and self.agents is not None
+        watched = {name: values[:, : self.count] for name, values in self.statistics.items()}
+        rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
+        statistics = self.sampler.report(watched, rounds)
+        return Run(
+            average=self.average[:, : self.count],
+            agents=self.kept,
+            kept=self.agents[:, : self.count],
+            statistics=statistics,
+            names=self.post.names,
+            variables=self.post.variables,
+            traffic=self._traffic(watched),
+            seconds=self.seconds,
+            settings={
+                "method": repr(self.sampler),
+                "network": repr(self.net),
+                "burn_in": self.burn_in,
+                "thin": self.thin,
+                "seed": self.seed,
+                **({"chosen": self.chosen} if self.chosen else {}),
+            },
+            examine=examination(self.post, self.net, self.sampler, self.warmup, self.foreseen),
+        )
+
+    def _traffic(self, watched: dict[str, np.ndarray]) -> Traffic:
+        def count(name: str, otherwise: Any) -> Any:
+            return watched[name][:, -1].mean(dtype=np.float64) if name in watched else otherwise
+
+        exchanges, messages = self.sampler.traffic_per_round(self.net)
+        times = count("asks", self.rounds)
+        gradients = count("gradients", self.rounds * self.sampler.gradients_per_round())
+        exchanges = round(times * exchanges) + self.prepared.exchanges
+        bytes_sent = times * messages * self.message_bytes + self.prepared.bytes_sent
+        gradient_rows = gradients * self.sampler.rows_read(self.post.sizes)
+        if self.warmup is not None:
+            exchanges += self.warmup.exchanges
+            bytes_sent, gradient_rows = bytes_sent + self.warmup.bytes_sent, gradient_rows + self.warmup.gradient_rows
+        return Traffic(self.rounds, exchanges, np.round(bytes_sent).astype(np.int64), np.round(gradient_rows))

@@ -1,0 +1,229 @@
+"""sample(): chunks of rounds on an engine, watched, thinned and kept -> Run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..base.checks import whole_number
+from ..base.errors import unknown_name_error
+from ..base.terminal import ProgressBar
+from ..engines.engine import Builder
+from ..engines.local import LocalEngine
+from ..engines.mesh.engine import MeshEngine
+from ..engines.silo.engine import Silo
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.starts import starting_law
+from ..results.findings import TOLERANCE
+from ..results.run import Run
+from ..samplers.protocol import Sampler
+from ..samplers.validation import check_complete, check_fit, check_rows, check_step
+from ..storage.fingerprint import fingerprint
+from ..tuning.forecast import Forecast
+from ..tuning.search import choose, usual_methods
+from ..tuning.warmup import Warmup, warm_up
+from .checkpointing import Journal
+from .chunks import drive
+from .interruptions import interruptions
+from .recorder import Tape
+
+ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine, "silo": Silo()}
+
+# Rounds of burn-in where nothing is known; draws that are worth one where thinning is left out, as far as a Gaussian
+# tells: a skewed posterior remembers some three times as long.
+_BURN_IN, _WORTH = 500, 3
+
+
+def sample(
+    post: Posterior,
+    net: Network,
+    sampler: Sampler | None = None,
+    *,
+    draws: int = 1000,
+    burn_in: int | None = None,
+    thin: int | None = None,
+    chains: int = 4,
+    seed: int = 0,
+    init: Any = None,
+    engine: str | Builder = "local",
+    keep: str | Sequence[int] = "agents",
+    whiten: bool | None = None,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1000,
+) -> Run:
+    """Draw from a posterior whose data stays with the agents of a network.
+
+    Parameters
+    ----------
+    post
+        The posterior, one shard an agent.
+    net
+        Who talks to whom; as many agents as shards.
+    sampler
+        The method with its numbers, from `accord.samplers`. Numbers that it leaves out, and the method itself where it
+        is None, are those of a plan (`accord.plan`) whose draws cost the fewest exchanges while every agent's means and
+        standard deviations are within 0.05 posterior standard deviations; `run.settings["chosen"]` says why.
+    draws, burn_in, thin
+        Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1. None takes 500 rounds of
+        burn-in and every round after, or, with a plan, the rounds in which it expects the start to be forgotten thrice
+        and at most three draws to be worth one.
+    chains
+        Independent chains.
+    seed
+        From 0 to 2**64 - 1. Draws depend on it and on nothing else: not on the engine, the number of draws or `keep`.
+    init
+        Where agents start: None (the posterior's init, or with `whiten` one draw from the posterior's Gaussian
+        approximation for all agents of a chain), an array of shape (dim,), (agent, dim) or
+        (chain, agent, dim), an `accord.Gaussian` that every agent and chain draws from on its own, or one an agent.
+    engine
+        "local": all agents on one device; "mesh": spread over all devices that JAX sees; or a builder of engines, see
+        `accord.engines.engine`.
+    keep
+        "agents": the draws of every agent; "average": none, only the average; or a sequence of agent numbers. Memory
+        depends on what is kept only. The average is always kept.
+    whiten
+        Let the method move in coordinates in which the posterior is about standard normal, which the agents find
+        first, over the same network (`accord.warmup.warm_up`); its steps are then in posterior standard deviations.
+        Draws are in the user's coordinates all the same. What it took is part of the run's traffic. None does so where
+        numbers were left out, which are chosen there.
+    progress
+        Show a progress bar; None shows it on a terminal.
+    checkpoint
+        A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
+        the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
+        `draws` it goes on from there. The folder knows a run by everything given here but the data: that it is still
+        the same is the caller's to see to. Several processes may each have their own disk.
+    checkpoint_every
+        Rounds between two checkpoints, at least 1; what a crash can cost.
+
+    Returns
+    -------
+    Run
+        Interrupted by Ctrl-C, it holds what was drawn until then.
+
+    Raises
+    ------
+    ValueError
+        Something does not fit: numbers out of range, a disconnected network, a step above the stability bound of a
+        Gaussian posterior (the bound is printed), a checkpoint folder that belongs to another run, ...
+    ArithmeticError
+        `whiten` found no mode.
+    DivergenceError
+        A chain became non-finite; its `run` holds what was drawn before.
+    """
+    draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
+    burn_in = None if burn_in is None else whole_number("burn_in", burn_in, 0)
+    thin = None if thin is None else whole_number("thin", thin, 1)
+    checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
+    builder = _builder(engine)
+    methods = usual_methods(post, net) if sampler is None else [sampler]
+    check_fit(post, net, methods[0])
+    whiten = not methods[0].is_complete() if whiten is None else whiten
+    kept = _kept_agents(keep, net.num_agents)
+    _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
+    counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
+    settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
+    common = fingerprint(post, net, methods[0], named=sampler is not None, **settings)
+    with builder.placed(post) as placed:
+        check_rows(placed, methods[0])
+        warmup = warm_up(placed, net) if whiten else None
+        if warmup is not None:
+            placed = placed.transformed(warmup.coordinates)
+        sampler, foreseen, why = _chosen(methods, placed, net, warmup)
+        means, factors = _start_positions(init, placed, chains, seed)
+        sampler = sampler.resolved(placed, net)
+        check_complete(sampler)
+        check_step(placed, net, sampler)
+        burn_in = _burn_in(foreseen, sampler) if burn_in is None else burn_in
+        thin = (1 if foreseen is None else ceil(foreseen.rounds / _WORTH)) if thin is None else thin
+        if burn_in < sampler.least_burn_in():
+            raise ValueError(
+                f"burn_in must be at least {sampler.least_burn_in()}, the rounds in which {type(sampler).__name__} "
+                f"adapts and whose states are not draws; found {burn_in}"
+            )
+        machine = builder.build(placed, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
+        lengths = (chains, draws, burn_in, thin)
+        tape = Tape(placed, net, sampler, machine.prepared, kept, *lengths, seed, warmup, why, foreseen)
+        journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
+        name = type(sampler).__name__
+        with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
+            machine.listen(bar.news)
+            try:
+                drive(machine, machine.start(means, factors), tape, journal, bar, stopped)
+            except KeyboardInterrupt:
+                if tape.count == 0:
+                    raise
+                warnings.warn(f"interrupted: the run keeps the {tape.count} of {draws} draws made so far", stacklevel=2)
+        run = tape.run()
+        complaint = sampler.complaint(run.statistics)
+        if complaint:
+            warnings.warn(complaint, stacklevel=2)
+    return run
+
+
+def _chosen(
+    methods: list[Sampler], placed: Posterior, net: Network, warmup: Warmup | None
+) -> tuple[Sampler, Forecast | None, str]:
+    """The method to run, what is expected of it where that was asked, and why it is chosen."""
+    if warmup is None or methods[0].is_complete():
+        return methods[0], None, ""
+    trial, why = choose(methods, placed, net, warmup)
+    assert trial.forecast is not None
+    if not trial.forecast.meets(TOLERANCE):
+        warnings.warn(why, stacklevel=3)
+    return trial.sampler, trial.forecast, why
+
+
+def _burn_in(foreseen: Forecast | None, sampler: Sampler) -> int:
+    return max(sampler.least_burn_in(), _BURN_IN if foreseen is None else 3 * foreseen.burn_in)
+
+
+def _builder(engine: str | Builder) -> Builder:
+    if not isinstance(engine, str):
+        if not callable(getattr(engine, "build", None)):
+            raise TypeError(f"engine must be a name or have a method `build`, found {engine!r}")
+        return engine
+    if engine not in ENGINES:
+        raise unknown_name_error("engine", engine, ENGINES)
+    return ENGINES[engine]
+
+
+def _engine_name(engine: str | Builder) -> str:
+    return engine if isinstance(engine, str) else type(engine).__name__.lower()
+
+
+def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:
+    if isinstance(keep, str):
+        choices = {"agents": np.arange(num_agents), "average": np.array([], dtype=np.int64)}
+        if keep not in choices:
+            raise unknown_name_error("keep", keep, choices)
+        return choices[keep]
+    kept = np.asarray(keep)
+    if kept.ndim != 1 or kept.size == 0 or kept.dtype.kind not in "iu":
+        raise ValueError(f'keep must be "agents", "average" or a list of agent numbers, found {keep!r}')
+    if kept.min() < 0 or kept.max() >= num_agents or np.unique(kept).size != kept.size:
+        raise ValueError(f"keep must hold different agent numbers from 0 to {num_agents - 1}, found {keep!r}")
+    return kept
+
+
+def _start_positions(init: Any, post: Posterior, chains: int, seed: int) -> tuple[np.ndarray, np.ndarray | None]:
+    place = post.coordinates
+    if init is None and place is not None:
+        # the same for all agents of a chain: the average of different draws would start too close to the mode
+        z = np.random.default_rng(seed).standard_normal((post.dim, chains))
+        return np.broadcast_to(z, (post.num_agents, *z.shape)), None
+    if init is not None and np.ndim(init) == 3:
+        point = np.asarray(init, dtype=np.float64)
+        expected = (chains, post.num_agents, post.dim)
+        if point.shape != expected or not np.isfinite(point).all():
+            raise ValueError(f"init of shape (chain, agent, dim) must be {expected} and finite, found {point.shape}")
+        return np.moveaxis(point if place is None else place.inverse(point), 0, -1), None
+    return starting_law(init, post)

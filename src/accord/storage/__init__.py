@@ -1,0 +1,1 @@
+"""Checkpoint files, and fingerprints that tell one run from another."""

@@ -1,0 +1,169 @@
+"""What must be the same in all processes of a run, and in a run that is resumed, in a few short texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import numbers
+import platform
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+import scipy.sparse
+
+from ..network import Network
+from ..network.weights import MixingMatrix
+from ..posterior import Posterior
+from ..samplers.protocol import Sampler
+from .checkpoint import write_whole
+
+# How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
+_EXTENT = ("draws", "checkpoint_every")
+_DIGITS = 12
+_FILE = "run.json"
+
+
+def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings: Any) -> dict[str, str]:
+    """Short texts by name, the same in every process that was given the same.
+
+    Of the posterior they tell nothing of any shard: its parameters, where they start, the names of its functions and
+    the numbers bound to them.
+
+    Parameters
+    ----------
+    post, network, sampler
+        What is run.
+    settings
+        All else that decides the draws: seed, chains, ...
+    """
+    # the potential itself is known only where data has been read
+    functions = (post._log_likelihood, post._log_prior)
+    named = [_function_name(f) for f in functions]
+    posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named]
+    return {
+        **versions(),
+        "precision": str(jax.dtypes.canonicalize_dtype(np.float64)),
+        "network": _text(network.name, [network.num_agents, network.edges]),
+        "posterior": _text(
+            f"{post.num_agents} agents, {post.dim} parameters",
+            [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
+        ),
+        "method": _text(type(sampler).__name__, sampler),
+        **{name: _setting(value) for name, value in settings.items()},
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what draws, by name."""
+    # imported here: the package imports this module
+    from ..base.text import __version__
+
+    return {
+        "accord": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+
+
+def combined(parts: dict[str, str]) -> str:
+    """One hash of what a resumed run must share with the run before it: all but how far it goes."""
+    return hashlib.sha256(json.dumps(sorted(_lasting(parts).items())).encode()).hexdigest()
+
+
+def first_difference(mine: dict[str, str], theirs: dict[str, str]) -> str | None:
+    """The first entry that differs with both values, such as "jax 0.10.2 and jax 0.10.1"; None where none does."""
+    for name in [*mine, *(name for name in theirs if name not in mine)]:
+        if mine.get(name) != theirs.get(name):
+            return f"{name} {mine.get(name)} and {name} {theirs.get(name)}"
+    return None
+
+
+def claim(folder: Path, parts: dict[str, str]) -> None:
+    """Mark a folder as this run's.
+
+    Raises
+    ------
+    ValueError
+        It is another run's; what differs first is named.
+    """
+    path, mine = Path(folder) / _FILE, _lasting(parts)
+    try:
+        theirs = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        write_whole(path, json.dumps(mine, indent=1).encode())
+        return
+    except ValueError as error:
+        raise ValueError(f"{path} is not what accord wrote ({error}); name a new checkpoint folder") from error
+    difference = first_difference(mine, theirs)
+    if difference is not None:
+        raise ValueError(
+            f"the checkpoint folder {folder} belongs to another run (this one and that: {difference}); name a new one"
+        )
+
+
+def _lasting(parts: dict[str, str]) -> dict[str, str]:
+    return {name: text for name, text in parts.items() if name not in _EXTENT}
+
+
+def _setting(value: Any) -> str:
+    """A number or a word as it is, anything larger by its digest."""
+    return str(value) if isinstance(value, str | int | float | None) else _digest(value)
+
+
+def _text(readable: str, content: Any) -> str:
+    return f"{readable} ({_digest(content)})"
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(_plain(content)).encode()).hexdigest()[:_DIGITS]
+
+
+def _plain(value: Any, inside: tuple[Any, ...] = ()) -> Any:
+    """A value in lists and texts that are the same in every process: no address, no order of a set, no hash of Python.
+
+    Functions count by their names and what is bound to them, so that two schedules of one maker differ. `inside` names
+    the functions that the value is bound to, for one that is bound to itself.
+    """
+    plain = functools.partial(_plain, inside=inside)
+    if value is None or isinstance(value, bool | str):
+        return [type(value).__name__, value]
+    if isinstance(value, numbers.Integral):
+        return ["int", int(value)]
+    if isinstance(value, numbers.Real):
+        return ["float", float(value).hex()]
+    if isinstance(value, MixingMatrix):
+        return ["mixing", plain(value.matrix)]
+    if scipy.sparse.issparse(value):
+        rows = scipy.sparse.csr_array(value)
+        return ["sparse", list(rows.shape), *map(plain, (rows.indptr, rows.indices, rows.data))]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        array = np.asarray(value)
+        return ["array", str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
+    if isinstance(value, dict):
+        return ["dict", *sorted([str(key), plain(item)] for key, item in value.items())]
+    if isinstance(value, list | tuple):
+        return ["list", *map(plain, value)]
+    if isinstance(value, functools.partial):
+        return ["partial", plain(value.func), plain(value.args), plain(value.keywords)]
+    if isinstance(value, types.FunctionType) and value not in inside:
+        bound = [value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ())]
+        return ["function", _function_name(value), *(_plain(item, (*inside, value)) for item in bound)]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [_function_name(value), *([f.name, plain(getattr(value, f.name))] for f in dataclasses.fields(value))]
+    return ["named", _function_name(value)]
+
+
+def _function_name(function: Any) -> str:
+    """The qualified name of a function or class, or of the class of any other thing."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"

@@ -1,0 +1,170 @@
+"""What a method's draws will be worth and cost on a posterior, from its exact law on the Gaussian nearest to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import models
+from ..exact.impulse_response import respond
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
+from ..samplers.protocol import Sampler
+from .warmup import Warmup
+
+# Draws that an agent's Hessian is averaged over.
+_LOOKS = 16
+# Of the tolerance, what the Gaussian approximation may take up: the rest is left to what the posterior is beyond it.
+SHARE = 0.1
+# Rounds after which a method counts as too slow to be followed.
+_MOST_ROUNDS = 500_000
+
+
+class Model(NamedTuple):
+    """The Gaussian posterior that stands for another one.
+
+    Parameters
+    ----------
+    whitened
+        As methods in whitened coordinates see it.
+    plain
+        As the others do; None where only the largest curvatures are modelled.
+    """
+
+    whitened: Posterior
+    plain: Posterior | None
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """What to expect of a method with its numbers.
+
+    Parameters
+    ----------
+    sampler
+        The method.
+    mean, sd
+        The stationary means' errors in posterior standard deviations, and the standard deviations over the
+        posterior's, shape (agent, dim).
+    average_mean, average_sd
+        The same of the agents' average, shape (dim,).
+    burn_in
+        Rounds until a start is forgotten.
+    rounds, exchanges, bytes_sent, gradient_rows
+        Of the busiest agent per effective draw of the mean, the least over agents and parameters. A proximal step and
+        a Metropolis or rejection step count as one gradient.
+    """
+
+    sampler: Sampler
+    mean: np.ndarray
+    sd: np.ndarray
+    average_mean: np.ndarray
+    average_sd: np.ndarray
+    burn_in: int
+    rounds: float
+    exchanges: float
+    bytes_sent: float
+    gradient_rows: float
+
+    @property
+    def bias(self) -> float:
+        """The largest error of any agent's mean or standard deviation, in posterior standard deviations."""
+        return _worst(self.mean, self.sd)
+
+    @property
+    def average_bias(self) -> float:
+        """The same of the agents' average."""
+        return _worst(self.average_mean, self.average_sd)
+
+    def meets(self, tolerance: float) -> bool:
+        """Whether every agent's draws stay within a tolerance.
+
+        A tenth of it is allowed on the Gaussian approximation; the rest is left to what the posterior is beyond that.
+        """
+        return self.bias <= SHARE * tolerance
+
+
+def _worst(mean: np.ndarray, sd: np.ndarray) -> float:
+    return float(max(np.abs(mean).max(), np.abs(sd - 1.0).max()))
+
+
+def gaussian_model(post: Posterior, warmup: Warmup) -> Model:
+    """The Gaussian posterior that stands for another one, from what warm-up found.
+
+    Its local potentials are quadratic, with each agent's mean Hessian over draws of the Gaussian that warm-up's
+    coordinates stand for, and its gradient at the mean. Where warm-up sent no Hessians, above 200 parameters, the model
+    has one parameter only, in which every agent has the largest curvature of its own in whitened coordinates.
+
+    Parameters
+    ----------
+    post
+        The posterior in the coordinates that warm-up found.
+    warmup
+        What it found.
+    """
+    if warmup.coordinates.factor.ndim == 1:
+        largest = warmup.curvature[:, 1]
+        return Model(models.quadratic(largest[:, None, None], np.zeros((post.num_agents, 1))), None)
+    half = np.random.default_rng(2).standard_normal((_LOOKS // 2, post.dim))
+    hessians, gradients = post.each(_mean_hessian, np.concatenate([half, -half]))
+    hessians, gradients = np.asarray(hessians, np.float64), np.asarray(gradients, np.float64)
+    # the sums vanish up to the error of warm-up, which is none of the method's
+    linear = gradients.mean(axis=0) - gradients
+    place = warmup.coordinates
+    back = np.linalg.inv(place.factor)
+    hessians, linear = back.T @ hessians @ back, linear @ back
+    plain = models.quadratic((hessians + np.moveaxis(hessians, 1, 2)) / 2.0, linear + hessians @ place.origin)
+    return Model(plain.transformed(place), plain)
+
+
+def _mean_hessian(
+    potential: Potential, shard: Shard, z: Float[Array, "look dim"]
+) -> tuple[Float[Array, "dim dim"], Float[Array, " dim"]]:
+    zero = jnp.zeros_like(z[0])
+    if shard.quadratic is not None:
+        return potential.hessian(shard, zero), potential.gradient(shard, zero)
+    total = potential.hessian(shard, z[0])
+    for x in z[1:]:
+        total = total + potential.hessian(shard, x)
+    return total / z.shape[0], potential.gradient(shard, zero)
+
+
+def forecast(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sampler) -> Forecast:
+    """What to expect of a method on a Gaussian posterior.
+
+    Parameters
+    ----------
+    model
+        The posterior, one of the two of `gaussian_model`.
+    sizes
+        Rows of each agent, shape (agent,).
+    network, sampler
+        As in `accord.sample`; the method with all its numbers.
+
+    Raises
+    ------
+    TypeError
+        The method draws more than normal numbers, so that its law is unknown.
+    ValueError
+        A step follows a schedule, or something does not fit.
+    ArithmeticError
+        The method is unstable, or forgets too slowly to be followed.
+    """
+    found = respond(model, network, sampler.modelled(), most_rounds=_MOST_ROUNDS)
+    exact = found.exact
+    mean, sd = (found.mean - exact.mean) / exact.sd, found.sd / exact.sd
+    average_mean, average_sd = (found.average_mean - exact.mean) / exact.sd, found.average_sd / exact.sd
+    # draws that alternate make means precise and nothing else
+    rounds = max(1.0, float(found.memory.max()))
+    exchanges, messages = sampler.traffic_per_round(network)
+    gradients = rounds * np.max(sampler.rows_read(sizes) * sampler.resolved(model, network).gradients_per_round())
+    width = np.dtype(jnp.result_type(float)).itemsize * found.message_size
+    sent = rounds * float(messages.max()) * width
+    return Forecast(
+        sampler, mean, sd, average_mean, average_sd, found.decay, rounds, rounds * exchanges, sent, float(gradients)
+    )

@@ -1,0 +1,242 @@
+"""What each method would be worth on a posterior and a network, and which to take."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from rich.markup import escape
+from rich.table import Table
+
+from ..base import figures
+from ..base.text import human_bytes
+from ..samplers.protocol import Sampler
+from .forecast import SHARE, Forecast
+from .warmup import Warmup
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+# What draws may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
+COSTS = ("exchanges", "bytes_sent", "gradient_rows", "rounds")
+
+
+class Trial(NamedTuple):
+    """One setting of a method.
+
+    Parameters
+    ----------
+    label
+        The method's name, its noise where it has a choice, and whether it was given all its numbers.
+    sampler
+        The method with all its numbers.
+    whitened
+        Whether it moves in whitened coordinates.
+    forecast
+        What to expect of it, or None.
+    trouble
+        Why there is no forecast, else empty.
+    limit
+        The largest stable step_size, NaN where every step is stable or none is known.
+    """
+
+    label: str
+    sampler: Sampler
+    whitened: bool
+    forecast: Forecast | None
+    trouble: str
+    limit: float
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What to expect of each method; made by `accord.plan`.
+
+    Parameters
+    ----------
+    trials
+        Every setting that was tried, method by method, those with the cheapest draws first.
+    tolerance
+        Largest error of any agent's mean and standard deviation that is allowed, in posterior standard deviations.
+    cost
+        What effective draws are compared by.
+    warmup
+        What warm-up found, and what it took.
+    """
+
+    trials: tuple[Trial, ...]
+    tolerance: float
+    cost: str
+    warmup: Warmup
+
+    def __repr__(self) -> str:
+        first = self.ranked[0]
+        best = f"{first.label}, {numbers(first.sampler)}" if self.meets(first) else "none meets the tolerance"
+        return f"<Plan: {len(self.trials)} settings of {len(self.ranked)} methods; best: {best}>"
+
+    @property
+    def ranked(self) -> list[Trial]:
+        """The best setting of each method: those that meet the tolerance, the cheapest first; then the others."""
+        of_method: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            of_method.setdefault(trial.label, []).append(trial)
+        return sorted((min(group, key=self._rank) for group in of_method.values()), key=self._rank)
+
+    @property
+    def best(self) -> Trial:
+        """The cheapest setting that meets the tolerance.
+
+        Raises
+        ------
+        ArithmeticError
+            None does.
+        """
+        first = self.ranked[0]
+        if not self.meets(first):
+            raise ArithmeticError(
+                f"no method keeps every agent within {self.tolerance:g} posterior standard deviations at any setting "
+                "that was tried: more edges or a larger tolerance would help"
+            )
+        return first
+
+    def meets(self, trial: Trial) -> bool:
+        """Whether a trial is expected to meet the tolerance."""
+        return trial.forecast is not None and trial.forecast.meets(self.tolerance)
+
+    def why(self, trial: Trial) -> str:
+        """What speaks for a trial, in a sentence."""
+        found = trial.forecast
+        assert found is not None
+        if not self.meets(trial):
+            return (
+                f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
+                f"standard deviations: on the Gaussian approximation, which may take up {SHARE:g} of that, the nearest "
+                f"is off by {found.bias:.2g}"
+            )
+        others = {other.label for other in self.trials} - {trial.label}
+        return (
+            f"{trial.label}: predicted within {found.bias:.2g} posterior standard deviations, {found.rounds:.3g} "
+            f"rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an effective draw"
+            + (f"; the fewest exchanges of {len(others) + 1} methods" if others else "")
+        )
+
+    def _rank(self, trial: Trial) -> tuple[int, float]:
+        if trial.forecast is None:
+            return 2, np.inf
+        return (0, getattr(trial.forecast, self.cost)) if self.meets(trial) else (1, trial.forecast.bias)
+
+    def table(self) -> pd.DataFrame:
+        """One row for each setting that was tried.
+
+        Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance; the
+        largest bias of an agent and of the average (posterior standard deviations, on the Gaussian approximation);
+        burn-in (rounds); rounds, exchanges, bytes and gradient rows of the busiest agent per effective draw; the
+        stability limit of step_size; and why there is no forecast.
+        """
+        import pandas as pd
+
+        rows = []
+        for trial in self.trials:
+            found = trial.forecast
+            row = {"method": trial.label, "numbers": numbers(trial.sampler), "whitened": trial.whitened}
+            row |= {"meets": self.meets(trial)}
+            if found is not None:
+                row |= {"bias": found.bias, "average_bias": found.average_bias, "burn_in": found.burn_in}
+                row |= {cost: getattr(found, cost) for cost in COSTS}
+            rows.append({**row, "limit": trial.limit, "trouble": trial.trouble})
+        columns = ["method", "numbers", "whitened", "meets", "bias", "average_bias", "burn_in", *COSTS]
+        return pd.DataFrame(rows, columns=[*columns, "limit", "trouble"])
+
+    def __rich__(self) -> Table:
+        """The best setting of each method for a terminal."""
+        shown = Table(
+            box=None,
+            padding=(0, 1, 0, 0),
+            title=f"within {self.tolerance:g} posterior standard deviations at every agent, cheapest first",
+            caption="rounds to rows (of gradients), and bytes sent: the busiest agent's, for one effective draw",
+            title_justify="left",
+            caption_justify="left",
+        )
+        shown.add_column("method", overflow="fold", min_width=16)
+        for heading in ("bias", "average", "burn-in", "rounds", "exch.", "sent", "rows", "step <"):
+            shown.add_column(heading, justify="right", overflow="fold")
+        for trial in self.ranked:
+            found, style = trial.forecast, None if self.meets(trial) else "dim"
+            name = f"[cyan]{trial.label}[/]" if style is None else trial.label
+            if found is None:
+                shown.add_row(f"{name}\n{trial.trouble}", *[""] * 8, style=style)
+                continue
+            note = "" if style is None else "\nno setting within; the nearest"
+            cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", *map(_short, (found.burn_in, found.rounds))]
+            cells += [_short(found.exchanges), human_bytes(found.bytes_sent), _short(found.gradient_rows)]
+            limit = "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
+            shown.add_row(f"{name}\n{escape(numbers(trial.sampler))}{note}", *cells, limit, style=style)
+        return shown
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Largest bias of an agent against bytes per effective draw, a line for each method.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; None makes a figure.
+
+        Raises
+        ------
+        ImportError
+            Matplotlib is not installed.
+        """
+        figures.require()
+        import matplotlib.pyplot as plt
+
+        ax = plt.subplots(figsize=(8, 5), layout="constrained")[1] if ax is None else ax
+        colors = ["black", *figures.COLORS.values()]
+        for place, name in enumerate(dict.fromkeys(trial.label for trial in self.trials)):
+            found = [t.forecast for t in self.trials if t.label == name and t.forecast is not None]
+            ax.plot(
+                [f.bytes_sent for f in found],
+                [f.bias for f in found],
+                color=colors[place % len(colors)],
+                linestyle="-" if place < len(colors) else "--",
+                marker="osD^v<>"[place % len(colors)],
+                markersize=4,
+                label=name,
+            )
+        ax.axhline(SHARE * self.tolerance, color="grey", linewidth=1, label="allowed")
+        ax.set(xscale="log", yscale="log", xlabel="bytes sent per effective draw (busiest agent)")
+        ax.set_ylabel("largest bias of an agent (posterior sd)")
+        ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return ax
+
+
+def _short(count: float) -> str:
+    """A number with three digits: 12.3, 4.56k, 789M."""
+    for unit in ("", "k"):
+        if count < 1000:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:,.3g}M"
+
+
+def numbers(sampler: Sampler) -> str:
+    """The numbers of a method that are not its defaults, as text."""
+    given = []
+    for f in fields(sampler):
+        value = getattr(sampler, f.name)
+        if f.name != "noise" and value is not None and not np.array_equal(value, _default(f)):
+            text = f"{value:.4g}" if isinstance(value, float) else str(value)
+            given.append(f"{f.name}={text}")
+    return ", ".join(given)
+
+
+def _default(f: Field) -> Any:
+    return None if f.default is MISSING else f.default
+
+
+def label(sampler: Sampler) -> str:
+    """A method's name, with its noise where it has a choice, and whether all its numbers were given."""
+    name = type(sampler).__name__
+    name = f"{name}, {sampler.noise} noise" if len(sampler.noises) > 1 else name
+    return f"{name}, as given" if sampler.is_complete() else name

@@ -1,0 +1,218 @@
+"""Which setting of which method to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .. import samplers
+from ..base.checks import positive
+from ..base.errors import unknown_name_error
+from ..base.terminal import waiting
+from ..exact.impulse_response import SlowError, stationary_sampler
+from ..network import Network
+from ..posterior import Posterior
+from ..results.findings import TOLERANCE
+from ..samplers.protocol import Sampler
+from ..samplers.validation import check_fit
+from ..schedules import at
+from .forecast import SHARE, Model, forecast, gaussian_model
+from .plan import COSTS, Plan, Trial, label
+from .warmup import Warmup, warm_up
+
+if TYPE_CHECKING:
+    pass
+
+# A setting whose bias is not below this share of the least so far gains nothing; so many in a row end a method.
+_GAIN, _PATIENCE = 0.95, 3
+# Settings are passed over while the bias to hope for is this much above what is allowed.
+_FAR = 1.5
+
+
+def plan(
+    post: Posterior,
+    net: Network,
+    methods: Iterable[Sampler] | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+    cost: str = COSTS[0],
+    progress: bool | None = None,
+) -> Plan:
+    """What to expect of methods on a posterior and a network, before any of them runs.
+
+    From the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over the network finds.
+    Numbers that a method leaves out are tried from those with the cheapest draws on, until every agent's bias is
+    within a tenth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation.
+
+    Parameters
+    ----------
+    post, net
+        As in `accord.sample`.
+    methods
+        Methods, complete or not; None: all that have an exact law, with independent and with common noise. Complete
+        ones are judged in the user's coordinates, as `accord.sample` runs them.
+    tolerance
+        Largest error of any agent's mean and standard deviation, in posterior standard deviations, > 0.
+    cost
+        What effective draws are compared by: "exchanges" (default), "bytes_sent", "gradient_rows" or "rounds".
+    progress
+        Show what is being tried; None shows it on a terminal.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range, or a method that does not fit the posterior or the network.
+    ArithmeticError
+        Warm-up found no mode.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> found = accord.plan(post, accord.Network.ring(3), [accord.samplers.DADMMS(noise="common")])
+    >>> found.best.sampler.rho > 0
+    True
+    """
+    positive("tolerance", tolerance)
+    if cost not in COSTS:
+        raise unknown_name_error("cost", cost, COSTS)
+    net.require_connected()
+    methods = every_method(post, net) if methods is None else list(methods)
+    for sampler in methods:
+        check_fit(post, net, sampler)
+    with waiting("warm-up", progress):
+        warmup = warm_up(post, net)
+    model = gaussian_model(post.transformed(warmup.coordinates), warmup)
+    trials: list[Trial] = []
+    for sampler in methods:
+        with waiting(f"{label(sampler)} in prospect", progress):
+            trials += try_out(sampler, model, post.sizes, net, warmup.stiffness, tolerance)
+    return Plan(tuple(trials), tolerance, cost, warmup)
+
+
+def usual_methods(post: Posterior, net: Network) -> list[Sampler]:
+    """What is chosen from where no method is named, with common noise; the first runs on every connected network."""
+    first, *others = samplers.GTBAOAB(), samplers.GTDULA(noise="common"), samplers.DADMMS(noise="common")
+    return [first, *(other for other in others if _fits(post, net, other))]
+
+
+def _fits(post: Posterior, net: Network, sampler: Sampler) -> bool:
+    try:
+        check_fit(post, net, sampler)
+    except ValueError:
+        return False
+    return True
+
+
+def every_method(post: Posterior, net: Network) -> list[Sampler]:
+    """All methods that have an exact law and fit, without numbers, with every noise that they have a meaning for."""
+    classes = [getattr(samplers, name) for name in samplers.__all__]
+    every = [cls(noise=noise) for cls in classes if cls.planned for noise in cls.noises]
+    return [sampler for sampler in every if _fits(post, net, sampler)]
+
+
+def choose(
+    methods: Iterable[Sampler], post: Posterior, net: Network, warmup: Warmup, *, tolerance: float = TOLERANCE
+) -> tuple[Trial, str]:
+    """The cheapest setting of some methods that meets a tolerance, and why; what is nearest to it where none does.
+
+    Parameters
+    ----------
+    methods
+        Methods with numbers left out; one whose draws already cost more than the best one's is not looked at further.
+    post
+        The posterior in the coordinates that warm-up found.
+    net, warmup, tolerance
+        As in `plan`.
+
+    Raises
+    ------
+    ArithmeticError
+        No setting is stable, or known to be.
+    """
+    model, sizes = gaussian_model(post, warmup), post.sizes
+    trials: list[Trial] = []
+    most = np.inf
+    for sampler in methods:
+        for trial in try_out(sampler, model, sizes, net, warmup.stiffness, tolerance):
+            trials.append(trial)
+            if trial.forecast is None:
+                continue
+            if trial.forecast.exchanges >= most:
+                break
+            if trial.forecast.meets(tolerance):
+                most = trial.forecast.exchanges
+    found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
+    first = found.ranked[0]
+    if first.forecast is None:
+        raise ArithmeticError(f"no setting of {first.label} was found to serve: {trials[-1].trouble}")
+    return first, found.why(first)
+
+
+def try_out(
+    sampler: Sampler, model: Model, sizes: np.ndarray, network: Network, stiffness: float, tolerance: float
+) -> Iterator[Trial]:
+    """The settings of a method, from those with the cheapest draws to the first that meets the tolerance."""
+    name, whitened = label(sampler), not sampler.is_complete()
+    idle, least, passed_over = 0, np.inf, list[Sampler]()
+    # Langevin steps and biases of the forecasts so far
+    known: list[tuple[float, float]] = []
+    for setting in sampler.settings(network, stiffness):
+        step = _langevin_step(setting, model, network)
+        try:
+            if _hoped(known, step) > _FAR * SHARE * tolerance:
+                passed_over.append(setting)
+                continue
+            trial = _trial(name, setting, whitened, model, sizes, network)
+        except SlowError as error:
+            # those that follow forget still more slowly
+            yield Trial(name, setting, whitened, None, str(error), np.nan)
+            return
+        yield trial
+        if trial.forecast is None:
+            continue
+        bias = trial.forecast.bias
+        idle, least = (0 if bias < _GAIN * least else idle + 1), min(least, bias)
+        known.append((step, bias))
+        if trial.forecast.meets(tolerance) or idle == _PATIENCE:
+            break
+    while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):
+        trial = _trial(name, passed_over.pop(), whitened, model, sizes, network)
+        yield trial
+
+
+def _trial(name: str, sampler: Sampler, whitened: bool, model: Model, sizes: np.ndarray, network: Network) -> Trial:
+    """One setting in prospect; `SlowError` where it forgets too slowly."""
+    post = model.whitened if whitened else model.plain
+    none = Trial(name, sampler, whitened, None, "", np.nan)
+    if post is None:
+        return none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
+    try:
+        stationary = stationary_sampler(post, network, sampler.modelled())
+    except (TypeError, ValueError) as error:
+        return none._replace(trouble=str(error))
+    bound = stationary.max_step(network, post.hessians())
+    limit = np.nan if bound is None else float(bound)
+    try:
+        found = forecast(post, sizes, network, sampler)
+    except SlowError:
+        raise
+    except ArithmeticError as error:
+        return none._replace(trouble=str(error), limit=limit)
+    return none._replace(forecast=found, limit=limit)
+
+
+def _langevin_step(sampler: Sampler, model: Model, network: Network) -> float:
+    step = sampler.resolved(model.whitened, network).langevin_step(network)
+    return np.nan if step is None else float(at(step, 0))
+
+
+def _hoped(known: list[tuple[float, float]], step: float) -> float:
+    """The bias at a smaller Langevin step at best: it falls as it just did, or in proportion."""
+    if len(known) < 2 or not step < known[-1][0] < known[-2][0]:
+        return 0.0
+    (before, larger), (last, bias) = known[-2:]
+    order = max(1.0, float(np.log(larger / bias) / np.log(before / last)))
+    return bias * (step / last) ** order

@@ -1,0 +1,193 @@
+"""What agents find out together before they sample: the mode, the curvature there, and coordinates made of both."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..base.checks import whole_number
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.coordinates import Coordinates
+from ..posterior.potential import Potential, Shard
+from .exchange_budget import Budget
+from .mode import agree_on_mode, scales
+from .network_sums import Expansions
+from .newton import FLAT, change, newton
+from .pilot_run import explore, stiffest, stiffness, whitening
+
+# Draws that a mean over a Gaussian is taken of (pairs z and -z), moves of the Gaussian at most, and the move, in
+# standard deviations, after which it stays: a pilot run begins there, nothing else.
+_LOOKS, _MOST_MOVES, _STILL = 32, 20, 0.25
+# Draws whose curvature tells how long the steps of the pilot run may be, and those of the run itself.
+_FEW, _MANY = 64, 448
+# Curvature beyond the mean one at which a posterior counts as Gaussian: it is rounding.
+_GAUSSIAN = 1e-3
+
+
+class Warmup(NamedTuple):
+    """What agents found before they sample, and what that took.
+
+    Parameters
+    ----------
+    mode
+        The minimiser of F, shape (dim,).
+    coordinates
+        z, in which the posterior is about standard normal: x = origin + factor z.
+    curvature
+        The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2).
+    stiffness
+        The largest eigenvalue of the Hessian of F in z at the stiffest fiftieth of draws, on average: 1 for a Gaussian
+        posterior, and what a step in posterior standard deviations has to be shortened by, squared.
+    exchanges, bytes_sent, gradient_rows
+        Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
+        as one gradient for each parameter.
+    """
+
+    mode: np.ndarray
+    coordinates: Coordinates
+    curvature: np.ndarray
+    stiffness: float
+    exchanges: int
+    bytes_sent: np.ndarray
+    gradient_rows: np.ndarray
+
+
+def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchanges: int = 100_000) -> Warmup:
+    """Find the mode and whitening coordinates, over the network alone.
+
+    The mode is found by Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a
+    spanning tree, with steps halved until F falls. A skewed posterior's mode is not where its draws are, so that where
+    it is not Gaussian the mode is followed by the Gaussian nearest to it (variational; Opper & Archambeau 2009), whose
+    mean gradient of F is zero and whose inverse covariance is the mean of F's Hessian, and by a short pilot run from
+    there, whose gradients are summed over the tree too: the coordinates whiten its draws.
+
+    Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the coordinates whiten by the diagonal
+    of the Hessian there only.
+
+    Parameters
+    ----------
+    post, network
+        As in `accord.sample`.
+    dense
+        Most parameters d for which messages of (d + 1)(d + 2) / 2 numbers are sent.
+    max_exchanges
+        Exchanges that this may take, one after another.
+
+    Returns
+    -------
+    Warmup
+        Where the posterior has directions without curvature at its mode, they are scaled by the least curvature that
+        there is, and a warning says so.
+
+    Raises
+    ------
+    ArithmeticError
+        The posterior has no mode, or the network takes more than `max_exchanges` to find it.
+    """
+    dense, max_exchanges = whole_number("dense", dense, 0), whole_number("max_exchanges", max_exchanges, 1)
+    network.require_connected()
+    find = _by_sums if post.dim <= dense else _by_admm
+    return find(post, network, max_exchanges)
+
+
+def _by_sums(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
+    budget = Budget(network, max_exchanges)
+    expand = Expansions(post, network, budget)
+    mode, hessian = newton(expand, post.init)
+    coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
+    if not post.quadratic:
+        coordinates, stiff = _by_pilot(post, network, _nearest_gaussian(expand, coordinates), budget)
+    curvature, rows = _curvature(post, coordinates), budget.gradients * post.sizes
+    return Warmup(mode, coordinates, curvature, stiff, budget.exchanges, budget.bytes_sent, rows)
+
+
+def _by_pilot(post: Posterior, network: Network, start: Coordinates, budget: Budget) -> tuple[Coordinates, float]:
+    """Coordinates that whiten the draws of a pilot run, and the stiffness there; a Gaussian posterior needs none."""
+    z = np.random.default_rng(1).standard_normal((_FEW, post.dim))
+    stiff = max(1.0, stiffness(stiffest(post, network, start, z, budget)))
+    if stiff <= 1.0 + _GAUSSIAN:
+        return start, 1.0
+    draws = explore(post, network, start, stiff**-0.5, budget)
+    if not np.isfinite(draws).all():
+        warnings.warn(
+            "a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=4
+        )
+        return start, stiff
+    place = whitening(draws, start)
+    looked_at = place.inverse(start.origin + draws.reshape(-1, post.dim)[-_MANY:] @ start.factor.T)
+    return place, max(1.0, stiffness(stiffest(post, network, place, looked_at, budget)))
+
+
+def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
+    """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
+    at_start = post.each(scales, post.init)[1].sum(axis=0)
+    scaled = Coordinates(post.init, np.maximum(at_start, FLAT * at_start.max() + np.finfo(float).tiny) ** -0.5)
+    found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges)
+    mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
+    diagonal = post.each(scales, mode)[1].sum(axis=0)
+    coordinates = Coordinates.whitening(mode, _definite(diagonal, post.names))
+    curvature = _curvature(post, coordinates)
+    # no sum of Hessians is known: that of their largest eigenvalues is above its largest
+    stiffness = max(1.0, float(curvature[:, 1].sum()))
+    # one gradient at least in every exchange; a proximal step takes some
+    rows = found.exchanges * post.sizes
+    return Warmup(mode, coordinates, curvature, stiffness, found.exchanges, found.bytes_sent, rows)
+
+
+def _nearest_gaussian(expand: Expansions, start: Coordinates) -> Coordinates:
+    """Coordinates of the Gaussian nearest to the posterior, from those of its mode; these where there is none."""
+    half = np.random.default_rng(0).standard_normal((_LOOKS // 2, start.origin.size))
+    z = np.concatenate([half, -half])
+    place, precision = start, np.linalg.inv(start.factor @ start.factor.T)
+    for _ in range(_MOST_MOVES):
+        mean = expand(*(place.origin + z @ place.factor.T))
+        # half the way: the mean Hessian moves with the Gaussian
+        following = (precision + mean.hessian) / 2.0
+        if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:
+            warnings.warn(
+                "the posterior is not log-concave on average where its draws are: coordinates are those of its mode",
+                stacklevel=4,
+            )
+            return start
+        step = -np.linalg.solve(following, mean.gradient) / 2.0
+        length = float(np.sqrt(step @ following @ step))
+        changed = change(precision, mean.hessian)
+        place, precision = Coordinates.whitening(place.origin + step, following), following
+        if length <= _STILL and changed <= 2.0 * _STILL:
+            break
+    return place
+
+
+def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
+    """A Hessian, or its diagonal, with curvature in every direction; warns where that had to be made up."""
+    values, vectors = (hessian, np.eye(hessian.size)) if hessian.ndim == 1 else np.linalg.eigh(hessian)
+    enough = values > FLAT * np.abs(values).max()
+    if enough.all():
+        return hessian
+    if not enough.any():
+        raise ArithmeticError("the posterior has no curvature at its mode in any direction: nothing can be whitened")
+    worst = int(np.argmin(values))
+    heaviest = names[int(np.argmax(np.abs(vectors[:, worst])))]
+    warnings.warn(
+        f"the posterior is not log-concave at its mode: its curvature is {values[worst]:.3g} in a direction of which "
+        f"{heaviest} is the largest part, {values.max():.3g} at most. A rank-deficient design under a flat prior does "
+        f"this; such directions are scaled as the flattest of the {int(enough.sum())} others",
+        stacklevel=3,
+    )
+    lifted = np.where(enough, values, values[enough].min())
+    return lifted if hessian.ndim == 1 else (vectors * lifted) @ vectors.T
+
+
+def _curvature(post: Posterior, coordinates: Coordinates) -> np.ndarray:
+    return np.asarray(post.transformed(coordinates).each(_extremes, np.zeros(post.dim)))
+
+
+def _extremes(potential: Potential, shard: Shard, z: Float[Array, " dim"]) -> Float[Array, 2]:
+    """The smallest and the largest eigenvalue of an agent's Hessian."""
+    values = jnp.linalg.eigvalsh(potential.hessian(shard, z))
+    return jnp.stack([values[0], values[-1]])
