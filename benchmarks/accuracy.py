@@ -23,7 +23,9 @@ from arviz_stats.base.array import array_stats
 from rich.console import Console
 
 import accord
+from accord.engines.agreement import bind
 from accord.samplers import DESGLD, DGLMC, DULA, GCMC, Gibbs, Replicated
+from accord.samplers.protocol import HasLaw
 from accord.schedules import Polynomial, diminishing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,13 +225,13 @@ def network_row(target: Target, budget: Budget, entry: Entry, choice: Callable[[
         chosen = Chosen(target, budget, None if entry.family is None else choice(entry.family))
         sampler = entry.make(chosen)
         row.method, row.setting = type(sampler).__name__, settings(sampler)
-        row.kind = "hub" if {"total", "visitor", "ask"} & set(sampler.receives) else "network"
+        row.kind = "hub" if sampler.needs(target.post.dim).spans_network else "network"
         row.optimiser = sampler.temperature == 0
-        if chosen.choice is not None and sampler.is_constant():
+        if chosen.choice is not None and isinstance(sampler, HasLaw) and sampler.is_constant():
             row.predicted_worst, row.predicted_average = chosen.choice.worst, chosen.choice.average
             row.predicted_error = chosen.choice.error
         if entry.family is None and isinstance(sampler, DGLMC):
-            row.setting = settings(sampler.resolved(target.post, target.net))
+            row.setting = settings(bind(target.post, target.net, sampler).sampler)
         run = timed_run(target, budget, sampler)
         measured(target, row, run)
 
@@ -242,7 +244,7 @@ def network_row(target: Target, budget: Budget, entry: Entry, choice: Callable[[
 def timed_run(target: Target, budget: Budget, sampler: accord.Sampler) -> accord.Run:
     """A run whose seconds leave compilation out: a short one before it has compiled the same program."""
     common = dict(chains=budget.chains, progress=False)
-    least = max(1, sampler.least_burn_in())
+    least = max(1, bind(target.post, target.net, sampler).adapting)
     if isinstance(sampler, Replicated):
         draws, thin, burn_in = budget.draws, 1, least
     else:

@@ -37,8 +37,7 @@ def posteriors():
 
 
 def methods():
-    from accord import samplers, schedules
-    from accord.samplers import conditional
+    from accord import conditional, samplers, schedules
 
     falling = schedules.Polynomial(0.02, 1.0, 0.33)
     operators = [np.array([[1.0, 0.1 * agent], [0.0, 1.0], [0.5, 0.0]]) for agent in range(AGENTS)]

@@ -67,6 +67,7 @@ def measure(builder, dim, repeats):
     import jax
 
     import accord
+    from accord.engines.agreement import bind
     from accord.engines.local import LocalEngine
     from accord.engines.mesh.engine import MeshEngine
 
@@ -75,8 +76,12 @@ def measure(builder, dim, repeats):
     shift = bare(dim) if builder is MeshEngine else None
     with builder.placed(post) as placed:
         machines = {
-            "engine": builder.build(placed, net, sampler, chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}),
-            "local": LocalEngine.build(post, net, sampler, chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}),
+            "engine": builder.build(
+                placed, net, bind(placed, net, sampler), chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}
+            ),
+            "local": LocalEngine.build(
+                post, net, bind(post, net, sampler), chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}
+            ),
         }
         carries = {name: machine.start(np.zeros((AGENTS, dim)), None) for name, machine in machines.items()}
         for repeat in range(repeats + 1):

@@ -137,10 +137,10 @@ def accord_costs(run, warmup, post, ess):
     rows, traffic = post.sizes.sum(), run.traffic
     found = []
     for warm in (0, 1):
-        gradients = CHAINS * (traffic.gradient_rows - warmup.gradient_rows).sum() / rows
-        gradients += warm * warmup.gradient_rows.sum() / rows
-        exchanges = traffic.exchanges - (1 - warm) * warmup.exchanges
-        sent = CHAINS * (traffic.bytes_sent - warmup.bytes_sent).max() + warm * warmup.bytes_sent.max()
+        gradients = CHAINS * (traffic.gradient_rows - warmup.spent.gradient_rows).sum() / rows
+        gradients += warm * warmup.spent.gradient_rows.sum() / rows
+        exchanges = traffic.exchanges - (1 - warm) * warmup.spent.exchanges
+        sent = CHAINS * (traffic.bytes_sent - warmup.spent.bytes_sent).max() + warm * warmup.spent.bytes_sent.max()
         found.append(costs(gradients, exchanges, sent, run.seconds, ess))
     return found
 

@@ -59,7 +59,7 @@ def floor(engine, chains, dim):
 
 
 def measure(name, post, net, sampler, chains, rounds, repeats):
-    engine = LocalEngine(post, net, sampler, chains=chains, seed=0, keep=np.arange(1))
+    engine = LocalEngine(post, net, sampler.bind(post, net), chains=chains, seed=0, keep=np.arange(1))
     carry = engine.start(np.zeros((post.num_agents, post.dim)), None)
     sides = {"round": lambda: engine.advance(carry, rounds), "floor": lambda: bare(rounds)}
     bare = floor(engine, chains, post.dim)

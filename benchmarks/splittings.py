@@ -24,7 +24,6 @@ import accord
 from accord.base.pytree import pytree, static
 from accord.exact.impulse_response import respond
 from accord.samplers import GTBAOAB
-from accord.samplers.agent import Prepared
 from accord.samplers.gt_baoab import GTBAOABState
 from accord.tuning.forecast import gaussian_model
 
@@ -108,9 +107,9 @@ class OwnVelocity(Splitting):
 class Beyond(Splitting):
     """Tracks what gradients are beyond a Gaussian model, of which every agent knows its own part and the sum."""
 
-    def prepare(self, post, network):
+    def bind(self, post, network):
         hessians = np.asarray(post.each(lambda potential, *at: potential.hessian(*at), np.zeros(post.dim)))
-        return Prepared(own=hessians, shared=hessians.sum(axis=0))
+        return super().bind(post, network)._replace(own=hessians, shared=hessians.sum(axis=0))
 
     def heard(self, agent, state, x, v, d):
         return v, agent.shared @ x + agent.num_agents * d

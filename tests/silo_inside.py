@@ -23,8 +23,10 @@ from typer.testing import CliRunner
 
 import accord
 from accord.cli.commands import app
+from accord.engines.agreement import bind
 from accord.engines.silo.engine import SiloEngine
 from accord.samplers import DESGLD, DGLMC, Gibbs
+from accord.samplers.costs import messages_per_round
 
 RING = accord.Network.ring(4)
 
@@ -68,10 +70,10 @@ def test_traffic_is_what_is_sent(method, six):
     with jax.enable_x64(True):
         post, net, sampler = unequal_shards(2), NETWORKS["irregular"], ALL[method]()
         with six.placed(post) as held:
-            sampler = sampler.resolved(held, net)
-            machine = six.build(held, net, sampler, chains=3, seed=1, keep=np.arange(6), fingerprint={})
+            bound = bind(held, net, sampler)
+            machine = six.build(held, net, bound, chains=3, seed=1, keep=np.arange(6), fingerprint={})
             carry = machine.advance(machine.start(np.zeros((6, 2)), None), 7)
-            _, messages = sampler.traffic_per_round(net)
+            _, messages = messages_per_round(bound.sampler.needs(2), net)
             np.testing.assert_array_equal(machine.bytes_sent(), 7 * 3 * messages * machine.message_bytes(carry))
             machine.close()
 
@@ -223,7 +225,7 @@ def test_a_crash_that_nobody_sees_changes_no_draw():
         records = []
         for builder, known in ((sites, held), (accord.engines.local.LocalEngine, post)):
             before = set(agents_below(os.getpid()))
-            machine = builder.build(known, RING, DESGLD(0.1), **options)
+            machine = builder.build(known, RING, bind(known, RING, DESGLD(0.1)), **options)
             carry = machine.advance(machine.start(np.zeros((4, 2)), None), 30)
             if builder is sites:
                 os.kill(min(before - others), signal.SIGKILL)

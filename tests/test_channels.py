@@ -27,6 +27,7 @@ from accord.engines.silo.connections import (
 from accord.engines.silo.handshake import Call, Greeting, StrangerError, contexts
 from accord.engines.silo.messages import EVERY_COLOR, Mail
 from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
+from accord.samplers.costs import messages_per_round
 
 KEY, RUN = b"k" * 32, b"r" * 16
 # of an agent that calls and is not called
@@ -595,7 +596,7 @@ def test_swap_brings_the_neighbours_messages(name):
                 np.testing.assert_array_equal(first, x[neighbours, 0] + round)
                 np.testing.assert_array_equal(second, y[neighbours, 0])
                 assert (first.dtype, second.dtype) == (np.float32, np.float64)
-        exchanges, messages = DESGLD(0.1).traffic_per_round(network)
+        exchanges, messages = messages_per_round(DESGLD(0.1).needs(2), network)
         assert exchanges == 1
         assert [mail.bytes_sent for mail in found] == (3 * messages * (x[0].nbytes + y[0].nbytes)).tolist()
 
@@ -639,7 +640,7 @@ def test_total_is_the_sum_with_the_same_bytes_everywhere(name):
         size = sum(part[0].nbytes for part in parts)
         expected = 3 * network.aggregation.sums_sent * size
         assert [mail.bytes_sent for mail in found] == expected.tolist()
-        assert GCMC(1.0).traffic_per_round(network)[1].tolist() == network.aggregation.sums_sent.tolist()
+        assert messages_per_round(GCMC(1.0).needs(2), network)[1].tolist() == network.aggregation.sums_sent.tolist()
 
 
 @pytest.mark.parametrize("name", CONNECTED)
@@ -650,13 +651,13 @@ def test_letters_are_handed_out_in_the_given_order(name):
     # another order in each chain
     order = np.stack([rng.permutation(network.num_agents) for _ in range(3)], axis=-1)[:, None]
     with mails(network) as found:
-        got = everywhere(found, lambda i, mail: mail.handed_out(0, order, x[i], y[i]))
+        got = everywhere(found, lambda i, mail: mail.permute(0, order, x[i], y[i]))
         for i, (first, second) in enumerate(got):
             np.testing.assert_array_equal(first[0], np.stack([x[order[i, 0, c], 0, :, c] for c in range(3)], axis=-1))
             np.testing.assert_array_equal(second[0], np.stack([y[order[i, 0, c], 0, c] for c in range(3)], axis=-1))
         size = x[0].nbytes + y[0].nbytes
         assert [mail.bytes_sent for mail in found] == (network.aggregation.letters_sent * size).tolist()
-        messages = HubSGLD(0.1, 2).traffic_per_round(network)[1]
+        messages = messages_per_round(HubSGLD(0.1, 2).needs(2), network)[1]
         assert messages.tolist() == network.aggregation.letters_sent.tolist()
 
 
@@ -721,5 +722,5 @@ def test_agents_in_different_talks_find_out():
 def test_methods_say_what_mail_sends():
     """One number for each way of talking that the engine has."""
     network = NETWORKS["random"]
-    assert DADMMS(1.0).traffic_per_round(network)[1].tolist() == network.degrees.tolist()
-    assert DESGLD(0.1, mix_rounds=3).traffic_per_round(network)[1].tolist() == (3 * network.degrees).tolist()
+    assert messages_per_round(DADMMS(1.0).needs(2), network)[1].tolist() == network.degrees.tolist()
+    assert messages_per_round(DESGLD(0.1, mix_rounds=3).needs(2), network)[1].tolist() == (3 * network.degrees).tolist()

@@ -10,6 +10,7 @@ import scipy.linalg
 from tables import AGENTS, NETWORKS, POSTERIORS, Z_BOUND, pairs, unequal_curvature, unequal_shards, worst_z
 
 import accord
+from accord.engines.agreement import bind
 from accord.samplers import Gibbs
 from accord.samplers.conditional import MALA, Rejection
 
@@ -253,17 +254,17 @@ def test_recentring_leaves_the_posterior_alone_and_is_paid_for():
         ]
     )
     net = NETWORKS["irregular"]
-    prepared = Gibbs(0.1, "mala", recentre=True).prepare(logistic, net)
+    bound = bind(logistic, net, Gibbs(0.1, "mala", recentre=True))
     # shifts sum to zero, so that sum f_i is as it was; they are the gradients at the mode
-    np.testing.assert_allclose(prepared.own.shift.sum(axis=0), 0.0, atol=1e-4)
-    np.testing.assert_allclose(prepared.own.shift, logistic.gradients(logistic.mode()), atol=0.05)
-    assert prepared.exchanges > 0 and (prepared.bytes_sent > 0).all()
+    np.testing.assert_allclose(bound.own.shift.sum(axis=0), 0.0, atol=1e-4)
+    np.testing.assert_allclose(bound.own.shift, logistic.gradients(logistic.mode()), atol=0.05)
+    assert bound.spent.exchanges > 0 and (bound.spent.bytes_sent > 0).all()
     costs = [
         accord.sample(logistic, net, Gibbs(0.1, "mala", recentre=r), draws=5, burn_in=0, chains=1).traffic
         for r in (False, True)
     ]
-    assert costs[1].exchanges - costs[0].exchanges == prepared.exchanges
-    np.testing.assert_array_equal(costs[1].bytes_sent - costs[0].bytes_sent, prepared.bytes_sent)
+    assert costs[1].exchanges - costs[0].exchanges == bound.spent.exchanges
+    np.testing.assert_array_equal(costs[1].bytes_sent - costs[0].bytes_sent, bound.spent.bytes_sent)
 
 
 def test_zero_temperature_descends_to_the_mode_of_the_augmented_potential():

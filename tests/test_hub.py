@@ -108,14 +108,14 @@ def test_curvatures_of_many_parameters_come_without_hessians(monkeypatch):
 
 def test_guidelines_fill_in_what_is_left_out():
     post = unequal_curvature(3)
-    chosen = DGLMC().resolved(post, STAR)
+    chosen = DGLMC().bind(post, STAR).sampler
     M = np.linalg.eigvalsh(post.hessians())[:, -1]
     np.testing.assert_allclose(chosen.rho, 1.0 / M)
     np.testing.assert_allclose(chosen.step_size, 0.25 * chosen.rho / (1.0 + chosen.rho * M))
     assert chosen.local_steps == (4,) * AGENTS
     # 3.2.2 with steps of 0.1 and 0.5 of the bound
     for fraction, steps in ((0.1, 10), (0.5, 2)):
-        given = DGLMC(rho=1.0 / M, step_size=fraction * chosen.rho / 2.0).resolved(post, STAR)
+        given = DGLMC(rho=1.0 / M, step_size=fraction * chosen.rho / 2.0).bind(post, STAR).sampler
         assert given.local_steps == (steps,) * AGENTS
     run = accord.sample(post, STAR, DGLMC(), draws=3, burn_in=0, chains=1, whiten=False)
     assert "local_steps=(4, 4, 4, 4, 4, 4)" in run.settings["method"]
@@ -126,7 +126,7 @@ def test_local_steps_follow_measured_speeds():
     assert balanced_steps(1, [1.0, 100.0]) == (2, 1)
     seconds = gradient_seconds(unequal_shards(2), repeats=3)
     assert seconds.shape == (AGENTS,) and (seconds > 0).all()
-    DGLMC(local_steps=balanced_steps(4, seconds)).resolved(unequal_shards(2), STAR)
+    DGLMC(local_steps=balanced_steps(4, seconds)).bind(unequal_shards(2), STAR)
 
 
 @pytest.mark.parametrize("method", [DGLMC(0.3, 0.02, 3), DGLMC(RHO, 0.1 * RHO, (1, 2, 3, 4, 5, 6)), GCMC(0.4, "exact")])
@@ -173,7 +173,7 @@ def test_tolerances_are_passed_in_the_burn_in():
 
 def travelling_moments(post, method, rounds, init):
     """Mean and covariance of a chain that visits agents at random, from its recursion on first and second moments."""
-    method = method.resolved(post, STAR)
+    method = method.bind(post, STAR).sampler
     H, b = post.hessians(), -post.gradients(np.zeros(post.dim))
     steps = np.array(method.local_steps)
     share = steps / steps.sum()

@@ -1,7 +1,7 @@
 """Limits that every method must have: its optimiser, pure averaging, one agent, user-defined methods."""
 
 import itertools
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,6 +12,7 @@ import accord
 from accord.base.pytree import pytree
 from accord.network.chebyshev import chebyshev
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTBAOAB, GTDULA, proximal
+from accord.samplers.protocol import HasLaw, Needs
 
 FREE = {
     "GTDULA": lambda: GTDULA(0.01, 0.15, 0.15, temperature=0.0),
@@ -97,7 +98,7 @@ def _advance(post, net, sampler, start, rounds):
     from accord.engines.local import LocalEngine
     from accord.engines.round import positions
 
-    engine = LocalEngine(post, net, sampler, chains=1, seed=0, keep=np.arange(AGENTS))
+    engine = LocalEngine(post, net, sampler.bind(post, net), chains=1, seed=0, keep=np.arange(AGENTS))
     carry = engine.advance(engine.start(start, None), rounds)
     return np.asarray(positions(engine.problem, carry.state))[:, 0, 0]
 
@@ -181,11 +182,13 @@ class HubState(NamedTuple):
 @pytest.mark.parametrize("noise", ["independent", "common"])
 def test_a_users_method_can_use_the_total_of_a_hub(noise):
     @pytree
-    class HubLangevin(accord.Sampler):
+    class HubLangevin(HasLaw):
         """Langevin on F whose gradient is summed by a hub."""
 
         step_size: float
-        receives: ClassVar[tuple[str, ...]] = ("total",)
+
+        def needs(self, dim):
+            return Needs("total", common=self.noise == "common")
 
         def init(self, agent, position, noise):
             return HubState(position)
@@ -198,12 +201,6 @@ def test_a_users_method_can_use_the_total_of_a_hub(noise):
             return HubState(
                 state.position - move + (2.0 * self.step_size) ** 0.5 * noise.normal * agent.num_agents**0.5
             )
-
-        def position(self, state):
-            return state.position
-
-        def langevin_step(self, network):
-            return self.step_size
 
     post = unequal_curvature(2)
     stationary = accord.law(post, NETWORKS["star"], HubLangevin(0.01, noise=noise), init=np.zeros(2))
@@ -222,7 +219,8 @@ def test_a_users_method_can_use_the_total_of_a_hub(noise):
 def test_an_undeclared_inbox_is_named():
     @pytree
     class Forgetful(DESGLD):
-        receives: ClassVar[tuple[str, ...]] = ("neighbour_sum",)
+        def needs(self, dim):
+            return super().needs(dim)._replace(inbox="neighbour_sum")
 
-    with pytest.raises(TypeError, match=r"reads inbox.mix\(\) but its `receives` does not name 'mix'"):
+    with pytest.raises(TypeError, match=r"reads inbox.mix\(\) but does not declare it"):
         accord.sample(unequal_shards(1), NETWORKS["ring"], Forgetful(0.01), draws=1, burn_in=0)

@@ -96,7 +96,7 @@ def test_every_method_finds_its_own_numbers(sampler):
     found, moved, model = prospect(post, net)
     trials = list(try_out(sampler, model, np.ones(AGENTS), net, found.stiffness, 0.1 / SHARE))
     best = Plan(tuple(trials), 0.1 / SHARE, "bytes_sent", found).ranked[0]
-    assert all(trial.whitened and trial.sampler.is_complete() for trial in trials)
+    assert all(trial.whitened and not trial.sampler.left_out for trial in trials)
     # independent noise spreads the agents of GT-BAOAB about their average at any number of exchanges
     assert (best.forecast.bias <= 0.1) is (label(sampler) != "GTBAOAB, independent noise")
     # the cheapest: one with twice the step does not serve
@@ -112,7 +112,7 @@ def test_numbers_left_out_are_chosen():
     found, moved, _ = prospect(post, net)
     chosen = choose([GTBAOAB()], moved, net, found)[0].sampler
     # a Gaussian posterior has no draws stiffer than others
-    assert abs(chosen.step_size - 1.0) < 1e-6 and chosen.is_complete()
+    assert abs(chosen.step_size - 1.0) < 1e-6 and not chosen.left_out
     given = choose([GTBAOAB(0.5)], moved, net, found)[0].sampler
     assert given.step_size == 0.5 and given.mix_rounds <= chosen.mix_rounds
     assert choose([GTBAOAB(mix_rounds=7)], moved, net, found)[0].sampler.mix_rounds == 7
@@ -123,7 +123,7 @@ def test_numbers_left_out_are_chosen():
         with pytest.raises(ValueError, match="chosen in whitened coordinates"):
             accord.sample(post, net, sampler, draws=1, whiten=False)
     # the paper's guidelines choose these
-    assert DGLMC().resolved(post, net).is_complete()
+    assert not DGLMC().bind(post, net).sampler.left_out
 
 
 def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():

@@ -9,6 +9,7 @@ from jax.tree_util import Partial
 
 import accord
 from accord import models
+from accord.posterior.quadratic import flat_prior
 
 
 def rows(counts=(3, 7, 1), dim=2, seed=0):
@@ -110,7 +111,7 @@ def test_mode_and_laplace():
 def test_no_mode_is_said():
     separated = [(np.array([[1.0], [2.0]]), np.array([1, 1])), (np.array([[-1.0]]), np.array([0]))]
     post = accord.Posterior(
-        models.logistic_regression(separated).potential.log_likelihood, Partial(models._flat), separated, np.zeros(1)
+        models.logistic_regression(separated).potential.log_likelihood, Partial(flat_prior), separated, np.zeros(1)
     )
     with pytest.raises(ArithmeticError, match="no mode found"):
         post.mode()

@@ -8,12 +8,12 @@ import pytest
 import accord
 from accord.engines.round import build_problem
 from accord.samplers import DADMMS, proximal
-from accord.samplers.agent import Prepared
+from accord.samplers.protocol import Bound
 
 
 def agent_of(post):
     """The first agent of a posterior, as methods see it."""
-    problem = build_problem(post, accord.Network.ring(post.num_agents), DADMMS(1.0), 0, Prepared())
+    problem = build_problem(post, accord.Network.ring(post.num_agents), Bound(DADMMS(1.0)), 0)
     agents = problem.agents(0)
     return type(agents)(
         index=agents.index[0],

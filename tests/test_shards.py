@@ -13,6 +13,7 @@ from tables import AGENTS, METHODS, NETWORKS, unequal_shards
 import accord
 from accord import models
 from accord.base.errors import DataError
+from accord.engines.agreement import bind
 from accord.engines.local import LocalEngine
 from accord.samplers import DASG, DGLMC, GCMC, Gibbs, HubSGLD, Replicated
 from accord.samplers.conditional import curvatures
@@ -264,9 +265,9 @@ class OneByOne:
         self.sent.append(max(leaf[0].size for leaf in jax.tree.leaves(answers[0])))
         return jax.tree.map(lambda *parts: np.concatenate(parts), *answers)
 
-    def machine(self, post, network, sampler, *, chains, seed):
+    def preliminary(self, post, network, bound, *, chains=1):
         assert post.is_held_elsewhere
-        return LocalEngine(self.post, network, sampler, chains=chains, seed=seed, keep=np.arange(post.num_agents))
+        return LocalEngine.preliminary(self.post, network, bound, chains=chains)
 
 
 def weighted(potential, shard, x, scale, own):
@@ -318,9 +319,10 @@ def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
     post = unequal_shards(2) if kind == "gaussian" else models.logistic_regression(data())
     holders, network = OneByOne(post), NETWORKS["star"]
     elsewhere = post.held_by(holders)
-    methods = [ALL_METHODS[name]().resolved(asked, network) for asked in (post, elsewhere)]
-    prepared = [method.prepare(asked, network) for method, asked in zip(methods, (post, elsewhere), strict=True)]
-    for a, b in ((methods[0], methods[1]), (prepared[0], prepared[1])):
+    method = ALL_METHODS[name]()
+    here, there = bind(post, network, method), bind(elsewhere, network, method, holders)
+    np.testing.assert_array_equal(here.spent.bytes_sent, there.spent.bytes_sent)
+    for a, b in ((here.sampler, there.sampler), (here[2:4], there[2:4])):
         assert jax.tree.structure(a) == jax.tree.structure(b)
         for pooled, asked in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
             np.testing.assert_allclose(asked, pooled, rtol=1e-10, atol=1e-12)

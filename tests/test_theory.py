@@ -385,7 +385,7 @@ def test_dg_lmc_table_1_is_consistent(row):
 def test_dg_lmc_guidelines_are_what_the_method_uses():
     post, net = unequal_curvature(2), NETWORKS["star"]
     found = theory.dg_lmc.guidelines(theory.constants(post))
-    method = DGLMC().resolved(post, net)
+    method = DGLMC().bind(post, net).sampler
     np.testing.assert_allclose(found.rho, method.rho, rtol=1e-5)
     np.testing.assert_allclose(found.step_size, method.step_size, rtol=1e-5)
     assert set(method.local_steps) == {found.local_steps}

@@ -7,6 +7,7 @@ import pytest
 from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards
 
 import accord
+from accord.engines.local import LocalEngine
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, GTBAOAB
 from accord.tuning import pilot_run as pilot
@@ -83,7 +84,7 @@ def test_power_iterations_find_the_largest_curvature():
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
     z = np.random.default_rng(3).standard_normal((20, 3))
     with jax.enable_x64(True):
-        found = pilot.stiffest(post, net, place, z, Budget(net, 1000))
+        found = pilot.stiffest(post, net, place, z, Budget(net, 1000), LocalEngine)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
     assert (found <= exact * (1 + 1e-9)).all()
@@ -109,10 +110,10 @@ def test_warm_up_counts_what_its_sums_sent():
     with jax.enable_x64(True):
         found = warm_up(post, net)
     # each sum goes to the hub and back: 1 + d + d (d + 1) / 2 doubles
-    sums, message = found.exchanges // 2, 8 * (1 + 3 + 6)
-    assert 2 <= sums <= 5 and found.exchanges == 2 * sums
-    np.testing.assert_array_equal(found.bytes_sent, sums * message * np.r_[AGENTS - 1, np.ones(AGENTS - 1)])
-    np.testing.assert_array_equal(found.gradient_rows, sums * (1 + 3) * post.sizes)
+    sums, message = found.spent.exchanges // 2, 8 * (1 + 3 + 6)
+    assert 2 <= sums <= 5 and found.spent.exchanges == 2 * sums
+    np.testing.assert_array_equal(found.spent.bytes_sent, sums * message * np.r_[AGENTS - 1, np.ones(AGENTS - 1)])
+    np.testing.assert_array_equal(found.spent.gradient_rows, sums * (1 + 3) * post.sizes)
 
 
 def test_many_parameters_are_whitened_by_the_diagonal_and_send_no_matrix():
@@ -123,7 +124,7 @@ def test_many_parameters_are_whitened_by_the_diagonal_and_send_no_matrix():
     np.testing.assert_allclose(np.diagonal(hessian_in(post, found.coordinates)), 1.0, rtol=1e-6)
     np.testing.assert_allclose(found.coordinates.inverse(post.mode()), np.zeros(3), atol=0.05)
     assert found.stiffness >= np.linalg.eigvalsh(hessian_in(post, found.coordinates))[-1]
-    assert (found.bytes_sent == 2 * found.exchanges * 8 * 3).all()
+    assert (found.spent.bytes_sent == 2 * found.spent.exchanges * 8 * 3).all()
 
 
 @pytest.mark.parametrize(
@@ -191,9 +192,9 @@ def test_warm_up_is_part_of_the_traffic():
     method, options = GTBAOAB(0.3, 1.0, mix_rounds=2), dict(draws=5, burn_in=0, chains=2, seed=1)
     plain, whitened = (accord.sample(post, net, method, whiten=whiten, **options).traffic for whiten in (False, True))
     found = warm_up(post, net)
-    assert whitened.exchanges == plain.exchanges + found.exchanges
-    np.testing.assert_array_equal(whitened.bytes_sent, plain.bytes_sent + found.bytes_sent)
-    np.testing.assert_array_equal(whitened.gradient_rows, plain.gradient_rows + found.gradient_rows)
+    assert whitened.exchanges == plain.exchanges + found.spent.exchanges
+    np.testing.assert_array_equal(whitened.bytes_sent, plain.bytes_sent + found.spent.bytes_sent)
+    np.testing.assert_array_equal(whitened.gradient_rows, plain.gradient_rows + found.spent.gradient_rows)
 
 
 def test_a_given_start_is_in_the_users_parameters():

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from .base.checks import positive
 from .posterior import Posterior
+from .posterior.quadratic import flat_prior, quadratic_likelihood
 from .posterior.shards import Source, is_unread
 
 
@@ -41,7 +42,7 @@ def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] 
         raise ValueError(f"hessian of agent {agent} must be symmetric, found a difference of {asymmetry[agent]:.3g}")
     shards = [{"hessian": h, "linear": b} for h, b in zip(hessians, linear, strict=True)]
     init = np.zeros(linear.shape[1])
-    return Posterior(Partial(_quadratic), Partial(_flat), shards, init, names=names, quadratic=True)
+    return Posterior(Partial(quadratic_likelihood), Partial(flat_prior), shards, init, names=names, quadratic=True)
 
 
 def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
@@ -177,7 +178,7 @@ def power(centers: np.ndarray | Sequence[Source], exponent: float, *, names: Seq
             raise ValueError(f"centers must have shape (agent, dim), found {centers.shape}")
         dim, shards = centers.shape[1], list(centers)
     check = partial(_check_center, dim=dim)
-    return Posterior(likelihood, Partial(_flat), shards, np.zeros(dim), names=names, check=check)
+    return Posterior(likelihood, Partial(flat_prior), shards, np.zeros(dim), names=names, check=check)
 
 
 def _regression(
@@ -261,14 +262,6 @@ def _normal_prior(variance: float) -> Partial:
 
 def _normal(variance: Array, x: Float[Array, " dim"]) -> Array:
     return -jnp.sum(x**2) / (2.0 * variance)
-
-
-def _flat(x: Float[Array, " dim"]) -> Array:
-    return jnp.zeros((), x.dtype)
-
-
-def _quadratic(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:
-    return shard["linear"] @ x - x @ shard["hessian"] @ x / 2.0
 
 
 def _linear(precision: Array, x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:

@@ -60,14 +60,16 @@ def diminishing(first: float, chi: float = 0.55) -> Polynomial:
     return Polynomial(first, 1.0, chi)
 
 
-def at(step: Step, k: Any) -> Any:
+def at(step: Step | None, k: Any) -> Any:
     """The value of a step at round k."""
+    if step is None:
+        raise ValueError("a step that was left out has no value: give all numbers, or sample with whiten=True")
     return step(k) if callable(step) else step
 
 
-def rescaled(step: Step, factor: float) -> Step:
+def rescaled(step: Step | None, factor: float) -> Step:
     """The step times a number."""
-    return (lambda k: factor * at(step, k)) if callable(step) else factor * step
+    return (lambda k: factor * at(step, k)) if callable(step) else factor * at(step, 0)
 
 
 def as_step(name: str, step: Any) -> Step:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
 T = TypeVar("T")
+# A field's name and the value given for it -> the value to keep, or an error that names the field.
+Check = Callable[[str, Any], Any]
 
 
-def static(**kwargs: Any) -> Any:
+def static(check: Check | None = None, **kwargs: Any) -> Any:
     """A field that shapes the compiled code (a name, a count), not a number that enters the arithmetic."""
-    return dataclasses.field(metadata={"static": True}, **kwargs)
+    return dataclasses.field(metadata={"static": True, "check": check}, **kwargs)
+
+
+def checked(check: Check, **kwargs: Any) -> Any:
+    """A field that becomes `check(name, value)` where its class calls `apply_checks`."""
+    return dataclasses.field(metadata={"check": check}, **kwargs)
+
+
+def apply_checks(instance: Any) -> None:
+    """Replace fields by what their checks make of them; what may be left out, None by default, may stay so."""
+    for field in dataclasses.fields(instance):
+        check, value = field.metadata.get("check"), getattr(instance, field.name)
+        if check is not None and not (value is None and field.default is None):
+            object.__setattr__(instance, field.name, check(field.name, value))
 
 
 def unchecked(cls: type[T], **values: Any) -> T:
@@ -23,7 +39,7 @@ def unchecked(cls: type[T], **values: Any) -> T:
     return instance
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(static, dataclasses.field))
+@dataclass_transform(frozen_default=True, field_specifiers=(static, checked, dataclasses.field))
 def pytree(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree; `static` fields become part of its structure.
 

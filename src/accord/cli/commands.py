@@ -20,6 +20,7 @@ from rich.table import Table
 from ..base.errors import DivergenceError, unknown_name_error
 from ..base.text import human_bytes
 from ..results.run import Run
+from ..samplers.validation import is_complete
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +144,7 @@ def plan(
             if name not in known:
                 raise unknown_name_error("method", name, known)
         methods = [method for method in methods if not only or type(method).__name__ in only]
-        if sampler is not None and sampler.is_complete():
+        if sampler is not None and is_complete(sampler):
             methods.append(sampler)
         found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
         if not quiet:

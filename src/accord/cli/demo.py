@@ -139,8 +139,8 @@ def compare(
         ratio = draws.std(axis=(0, 1)) / sd
         error = np.abs(draws.mean(axis=(0, 1)) - mean) / sd
         # a run counts each chain's own, and with them the warm-up that it began with
-        own = run.traffic.bytes_sent - (warmup.bytes_sent if entry.sampler is None else 0)
-        sent = int((chains * own + warmup.bytes_sent).max())
+        own = run.traffic.bytes_sent - (warmup.spent.bytes_sent if entry.sampler is None else 0)
+        sent = int((chains * own + warmup.spent.bytes_sent).max())
         rows.append(Row(entry.label, ratio.min(), ratio.max(), error.max(), run.traffic.rounds, sent, run.seconds))
     return rows
 

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.protocol import Sampler
+from ..samplers.protocol import Bound
 from ..storage.checkpoint import Shelf
 from ..storage.fingerprint import claim, combined
 from .engine import Trouble
@@ -38,8 +38,8 @@ class ArrayEngine(abc.ABC):
 
     Parameters
     ----------
-    post, network, sampler
-        What to run; already checked to fit.
+    post, network, bound
+        What to run; already checked.
     chains
         Independent chains, the last axis of every array.
     seed
@@ -57,7 +57,7 @@ class ArrayEngine(abc.ABC):
         self,
         post: Posterior,
         network: Network,
-        sampler: Sampler,
+        bound: Bound,
         *,
         chains: int,
         seed: int,
@@ -65,9 +65,9 @@ class ArrayEngine(abc.ABC):
         fingerprint: dict[str, str] | None = None,
     ) -> None:
         self.fingerprint = fingerprint or {}
-        self.prepared = sampler.prepare(post, network)
+        self.bound = bound
         self.num_agents = network.num_agents
-        self.problem = self._problem(post, network, sampler, seed)
+        self.problem = self._problem(post, network, seed)
         self.programs = self._programs()
         self.chains = chains
         self.keep = np.asarray(keep, np.int32)
@@ -81,12 +81,17 @@ class ArrayEngine(abc.ABC):
         return nullcontext(post)
 
     @classmethod
-    def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
+    def build(cls, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
         """The engine, as `engine.Builder` has it."""
-        return cls(post, network, sampler, **options)
+        return cls(post, network, bound, **options)
+
+    @classmethod
+    def preliminary(cls, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
+        """An engine for what the agents find out together, as `engine.Builder` has it."""
+        return cls(post, network, bound, chains=chains, seed=0, keep=np.arange(network.num_agents))
 
     @abc.abstractmethod
-    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
+    def _problem(self, post: Posterior, network: Network, seed: int) -> Problem:
         """The problem on the engine's devices."""
 
     @abc.abstractmethod
@@ -150,6 +155,10 @@ class ArrayEngine(abc.ABC):
     def _finite(self, carry: Carry) -> np.ndarray:
         """Whether each agent's position is finite in all chains, shape (agent,)."""
         return np.asarray(self.programs.finite(self.problem, carry))[: self.num_agents]
+
+    def states(self, carry: Carry) -> Any:
+        """The method's states of all agents and chains, host arrays (agent, ..., chain)."""
+        return jax.tree.map(np.asarray, carry.state)
 
     def message_bytes(self, carry: Carry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""

@@ -28,11 +28,11 @@ class Team:
         """A matrix over the agents times their messages, a pytree of arrays (agent, ...)."""
         return over_agents(operator, messages)
 
-    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+    def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
         """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
         return jax.tree.map(lambda x: reordered(x, order), messages)
 
-    def asked(self, state: Any, answers: Any, num_agents: int) -> Any:
+    def query(self, state: Any, answers: Any, num_agents: int) -> Any:
         """The sum of all agents' answers to a state of the hub, of which those of the agents here are given.
 
         The sum is in the same order on any number of devices: a chain that accepts and rejects would leave another one

@@ -29,20 +29,20 @@ class RawNoise(NamedTuple):
 def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     """The noise of a round, for all agents and chains."""
     sampler, dtype = problem.sampler, problem.degree.dtype
-    needs, index = sampler.randomness(problem.dim), problem.acting(round).index
+    needs, index = problem.needs, problem.acting(round).index
 
     def words(stream: Stream, count: int, agents: Array = index) -> Halves:
         return bits(problem.seed, chains, round, stream, agents, count)
 
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
-        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.shared else index
+        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.common else index
         normal = normals(words(Stream.NORMAL, problem.dim, agents), dtype)
     if needs.local is not None and sampler.temperature > 0:
         local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
     if needs.key:
         key = words(Stream.KEY, 2)
-    if "visitor" in sampler.receives:
+    if needs.inbox == "permuted":
         order = words(Stream.ORDER, 1, jnp.arange(problem.num_agents, dtype=jnp.uint32))
     return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)
 
@@ -54,22 +54,22 @@ def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Hal
 
 
 def _batch_words(problem: Problem) -> int | None:
-    rows = problem.sampler.rows_per_gradient()
-    return None if rows is None else rows * int(np.max(problem.sampler.gradients_per_round()))
+    needs = problem.needs
+    return None if needs.batch_size is None else needs.batch_size * int(np.max(needs.gradients))
 
 
-def silence(problem: Problem, chains: int) -> Noise:
+def zero_noise(problem: Problem, chains: int) -> Noise:
     """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
     dim, num_agents, dtype = problem.dim, problem.index.size, problem.degree.dtype
-    needs = problem.sampler.randomness(dim)
-    normal = jnp.zeros((1 if needs.shared else num_agents, dim, chains), dtype) if needs.normal else None
+    needs = problem.needs
+    normal = jnp.zeros((1 if needs.common else num_agents, dim, chains), dtype) if needs.normal else None
     local = None if needs.local is None else jnp.zeros((num_agents, *needs.local, chains), dtype)
     return Noise(normal, None, local, None)
 
 
 def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
     """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
-    noise, needs, words = silence(problem, chains), problem.sampler.randomness(problem.dim), _batch_words(problem)
+    noise, needs, words = zero_noise(problem, chains), problem.needs, _batch_words(problem)
     if raw.normal is not None:
         noise = noise._replace(normal=joined(raw.normal, problem.dim))
     if raw.local is not None and needs.local is not None:

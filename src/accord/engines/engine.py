@@ -11,8 +11,7 @@ import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.agent import Prepared
-from ..samplers.protocol import Sampler
+from ..samplers.protocol import Bound
 
 
 class Trouble(NamedTuple):
@@ -31,8 +30,8 @@ class Engine(Protocol):
     be used again. Where several processes run together, each calls every method, in the same order.
     """
 
-    # What the method worked out before round 0.
-    prepared: Prepared
+    # The method on its problem.
+    bound: Bound
     num_agents: int
     # The most draws that `record` takes in one call.
     capacity: int
@@ -51,6 +50,9 @@ class Engine(Protocol):
 
         With no rounds between them it is the carry itself that is looked at.
         """
+
+    def states(self, carry: Any) -> Any:
+        """The method's states of all agents and chains, a pytree of host arrays (agent, ..., chain)."""
 
     def message_bytes(self, carry: Any) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
@@ -87,11 +89,14 @@ class Builder(Protocol):
     def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
         """The posterior as this process knows it, once its data is where the agents are."""
 
+    def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> Engine:
+        """An engine for what the agents find out together before round 0, with the seed 0; it is not saved."""
+
     def build(
         self,
         post: Posterior,
         network: Network,
-        sampler: Sampler,
+        bound: Bound,
         *,
         chains: int,
         seed: int,

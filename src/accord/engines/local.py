@@ -9,7 +9,6 @@ from jaxtyping import Array
 
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.protocol import Sampler
 from .arrays import ArrayEngine, Programs
 from .loop import advance, finite, record, start
 from .round import Problem, build_problem
@@ -23,8 +22,8 @@ _finite = jax.jit(finite)
 class LocalEngine(ArrayEngine):
     """Runs a method on one device; parameters as in `ArrayEngine`."""
 
-    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
-        return build_problem(post, network, sampler, seed, self.prepared)
+    def _problem(self, post: Posterior, network: Network, seed: int) -> Problem:
+        return build_problem(post, network, self.bound, seed)
 
     def _programs(self) -> Programs:
         return Programs(_start, _advance, _record, _finite)

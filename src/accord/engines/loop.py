@@ -9,9 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from ..samplers.protocol import Monitored, Weighted
 from .draws import RawNoise, assemble, draw_batch, draw_noise
 from .noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
-from .round import Problem, everywhere, initial_state, network_round, positions
+from .round import Problem, everywhere, initial_state, monitored, network_transition, positions
 
 
 class Records(NamedTuple):
@@ -33,22 +34,28 @@ class Carry(NamedTuple):
     state: Any
     noise: RawNoise
     round: Int[Array, ""]
-    # the largest over agents and rounds so far of what the method watches, by name
-    watched: dict[str, Float[Array, " chain"]]
+    # what the method's infos come to so far, by agent: integers added up, of other numbers the largest
+    infos: Any
 
 
 def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     raw = carry.noise
     order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
-    state = network_round(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
+    state, infos = network_transition(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
     state = _resampled(problem, state, carry.round, chains)
     following = carry.round + 1
-    watched = jax.tree.map(jnp.maximum, carry.watched, _watched(problem, state))
-    return Carry(state, draw_noise(problem, following, chains), following, watched)
+    infos = jax.tree.map(_accumulated, carry.infos, infos)
+    return Carry(state, draw_noise(problem, following, chains), following, infos)
+
+
+def _accumulated(before: Array, now: Array) -> Array:
+    return before + now if jnp.issubdtype(before.dtype, jnp.integer) else jnp.maximum(before, now)
 
 
 def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
     """The chains after systematic resampling by the weights that the method gives them, if it does."""
+    if not isinstance(problem.sampler, Weighted):
+        return state
     shares = everywhere(problem.sampler.log_weight, problem.acting(round), (state,))
     if shares is None:
         return state
@@ -67,11 +74,6 @@ def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
     return jax.lax.cond(differ, resample, lambda state: state, state)
 
 
-def _watched(problem: Problem, state: Any) -> dict[str, Array]:
-    found = everywhere(lambda agent, own: problem.sampler.diagnostics(own), problem.acting(0), (state,))
-    return {name: problem.team.largest(value) for name, value in found.items()}
-
-
 def start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> Carry:
     """The carry before round 0."""
     position = jnp.broadcast_to(mean[:, :, None] if mean.ndim == 2 else mean, (*mean.shape[:2], chains))
@@ -82,7 +84,20 @@ def start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> C
     batch = draw_batch(problem, jnp.int32(0), chains, Stream.FIRST_BATCH)
     noise = assemble(problem, RawNoise(None, batch, None, None, None), chains)
     state = initial_state(problem, position, noise)
-    return Carry(state, draw_noise(problem, jnp.int32(0), chains), jnp.int32(0), _watched(problem, state))
+    return Carry(state, draw_noise(problem, jnp.int32(0), chains), jnp.int32(0), _no_infos(problem, state, chains))
+
+
+def _no_infos(problem: Problem, state: Any, chains: int) -> Any:
+    """The infos of no round: zeros in the shapes of a round's."""
+    if not isinstance(problem.sampler, Monitored):
+        return None
+
+    def first() -> Any:
+        raw = draw_noise(problem, jnp.int32(0), chains)
+        return network_transition(problem, state, assemble(problem, raw, chains), 0)[1]
+
+    shapes = jax.eval_shape(first)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def advance(problem: Problem, carry: Carry, rounds: Array, chains: int) -> Carry:
@@ -99,7 +114,7 @@ def record(
         x = positions(problem, carry.state)
         average = problem.team.total(x) / problem.num_agents
         distance = problem.team.total(jnp.sum((x - average[None]) ** 2, axis=1)) / problem.num_agents
-        statistics = {"consensus_error": jnp.sqrt(distance), **carry.watched}
+        statistics = {"consensus_error": jnp.sqrt(distance), **monitored(problem, carry.infos)}
         return Records(problem.team.chosen(x, keep), average, statistics)
 
     return observed(problem, carry, draws, thin, records, chains, capacity)

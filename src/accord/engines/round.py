@@ -23,8 +23,8 @@ from ..network import Network
 from ..network.chebyshev import chebyshev_coefficients
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
-from ..samplers.agent import Agent, Facts, Inbox, Noise, Prepared
-from ..samplers.protocol import Sampler
+from ..samplers.agent import Agent, Facts, Inbox, Noise
+from ..samplers.protocol import Bound, Monitored, Needs, Sampler
 from .collectives import Team
 from .noise import seed_words
 from .operators import Operator, operator
@@ -42,7 +42,7 @@ class Exchange:
 
     def __call__(self, messages: Any, team: Team, order: Array | None = None) -> Inbox:
         """What every agent's inbox holds after all agents sent their messages."""
-        mixed = summed = totalled = visiting = None
+        mixed = summed = totalled = exchanged = None
         if self.mix is not None:
             previous, mixed = None, messages
             for a, b in self.coefficients:
@@ -56,8 +56,8 @@ class Exchange:
             sums = team.total(messages)
             totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
         if order is not None:
-            visiting = team.handed_out(messages, order)
-        return Inbox(mixed, summed, totalled, visiting)
+            exchanged = team.permuted(messages, order)
+        return Inbox(mixed, summed, totalled, exchanged)
 
 
 @pytree
@@ -97,10 +97,15 @@ class Problem:
             self.potential,
         )
 
+    @property
+    def needs(self) -> Needs:
+        """What a round of the method takes."""
+        return self.sampler.needs(self.dim)
+
     def acting(self, round: Any) -> Agent:
         """The agents that have a state, stacked: all of them, or the one at the hub."""
         agents = self.agents(round)
-        if not self.sampler.at_hub:
+        if not self.needs.at_hub:
             return agents
         # the hub draws as agent 0; of its data it knows what it asks for
         return dataclasses.replace(_some(agents, slice(1)), index=jnp.zeros(1, jnp.uint32))
@@ -121,9 +126,8 @@ def _some(agents: Agent, chosen: Any) -> Agent:
 def build_problem(
     post: Posterior,
     network: Network,
-    sampler: Sampler,
+    bound: Bound,
     seed: int,
-    prepared: Prepared,
     place: Callable[[scipy.sparse.csr_array], Operator] = operator,
     team: Team | None = None,
     agents: Sequence[int] | None = None,
@@ -133,10 +137,10 @@ def build_problem(
 
     Parameters
     ----------
-    post, network, sampler, seed
+    post, network, seed
         As in `accord.sample`.
-    prepared
-        What the method worked out, its `own` with a row for each of `agents`.
+    bound
+        The method on them, its `own` with a row for each of `agents`.
     place
         Makes operators of matrices over the agents.
     team
@@ -148,24 +152,24 @@ def build_problem(
     """
     held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
-    weights = sampler.weights(network) if "mix" in sampler.receives else None
+    needs, weights = bound.sampler.needs(post.dim), bound.weights
     exchange = Exchange(
         place(weights) if weights is not None else None,
-        place(network.adjacency) if "neighbour_sum" in sampler.receives else None,
-        () if weights is None else tuple(chebyshev_coefficients(weights, sampler.exchanges_per_round())),
-        "total" in sampler.receives,
+        place(network.adjacency) if needs.inbox == "neighbour_sum" else None,
+        () if weights is None else tuple(chebyshev_coefficients(weights, needs.exchanges)),
+        needs.inbox == "total",
     )
     facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))
     return Problem(
-        sampler=sampler,
+        sampler=bound.sampler,
         potential=post.potential,
-        shards=post.stacked(spectral=sampler.proximal, agents=agents) if shards is None else shards,
+        shards=post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards,
         index=jnp.asarray(held, dtype=jnp.uint32),
         degree=jnp.asarray(degrees[held]),
-        members=jnp.asarray(_turns(network.coloring(), held)) if sampler.by_color else None,
-        own=jax.tree.map(jnp.asarray, prepared.own),
+        members=jnp.asarray(_turns(network.coloring(), held)) if needs.turns == "by color" else None,
+        own=jax.tree.map(jnp.asarray, bound.own),
         facts=facts,
-        shared=jax.tree.map(jnp.asarray, prepared.shared),
+        shared=jax.tree.map(jnp.asarray, bound.shared),
         exchange=exchange,
         seed=seed_words(seed),
         team=Team() if team is None else team,
@@ -193,28 +197,39 @@ def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], n
     def one(agent: Agent, x: Array, own: Noise) -> Any:
         return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
 
-    first = problem.team.everyones(position)[:1] if problem.sampler.at_hub else position
+    first = problem.team.everyones(position)[:1] if problem.needs.at_hub else position
     return everywhere(one, acting, (first, _for_each(acting, noise)))
 
 
 def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None) -> Any:
-    """One round of all agents and chains: messages, exchange, updates. On quadratic potentials an affine map.
+    """The state of all agents and chains after one round. On quadratic potentials an affine map."""
+    return network_transition(problem, state, noise, round, order)[0]
 
-    `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are handed out in it.
+
+def network_transition(
+    problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None
+) -> tuple[Any, Any]:
+    """One round of all agents and chains: messages, exchange, updates; their states, and the method's infos or None.
+
+    `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are permuted.
     """
     sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
+    at_hub = problem.needs.at_hub
     spread, team = _for_each(acting, noise), problem.team.at(round)
 
-    def ask(state: Any) -> Any:
+    def query(state: Any) -> Any:
         answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
-        return team.asked(state, answers, problem.num_agents)
+        return team.query(state, answers, problem.num_agents)
 
-    def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> Any:
-        if sampler.at_hub:
-            own_inbox = own_inbox._replace(asked=ask)
-        return sampler.update(agent, own_state, own_inbox, _scaled(sampler, agent, own_noise))
+    def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> tuple[Any, Any]:
+        if at_hub:
+            own_inbox = own_inbox._replace(evaluate=query)
+        scaled = _scaled(sampler, agent, own_noise)
+        if isinstance(sampler, Monitored):
+            return sampler.transition(agent, own_state, own_inbox, scaled)
+        return sampler.update(agent, own_state, own_inbox, scaled), None
 
-    if sampler.at_hub:
+    if at_hub:
         return everywhere(update, acting, (state, Inbox(), spread))
 
     def deliver(state: Any, team: Team) -> Inbox:
@@ -223,13 +238,23 @@ def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order:
     if problem.members is None:
         return everywhere(update, agents, (state, deliver(state, team), spread))
 
-    def turn(color: Array, members: Array, state: Any) -> Any:
+    def turn(color: Array, members: Array, both: tuple[Any, Any]) -> tuple[Any, Any]:
+        state, _ = both
         own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state, team.in_turn(color)), spread))
         new = everywhere(update, _some(agents, members), own)
-        return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), state, new)
+        return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), both, new)
 
     members = problem.members
-    return jax.lax.fori_loop(0, len(members), lambda c, state: turn(c, members[c], state), state)
+    # every agent has its turn, and then its info
+    shapes = jax.eval_shape(lambda: everywhere(update, agents, (state, deliver(state, team), spread)))
+    empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[1])
+    return jax.lax.fori_loop(0, len(members), lambda c, both: turn(c, members[c], both), (state, empty))
+
+
+def monitored(problem: Problem, infos: Any) -> dict[str, Array]:
+    """What the method's infos come to, by name: that of the agent with the most in each chain, (chain,)."""
+    named = {} if infos is None else infos._asdict()
+    return {name: problem.team.largest(value) for name, value in named.items() if value is not None}
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:

@@ -20,14 +20,14 @@ from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
-from ..engines.draws import silence
+from ..engines.draws import zero_noise
 from ..engines.operators import Dense
 from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, positions
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.mixing import MixingSampler
-from ..samplers.protocol import Sampler
-from .law import affine_sampler
+from ..samplers.mixing import Gossip
+from ..samplers.protocol import Bound, HasLaw, Sampler
+from .law import affine_bound
 
 # Rounds between two looks at whether the answers have died away.
 _BLOCK = 64
@@ -105,11 +105,15 @@ def respond(post: Posterior, net: Network, sampler: Sampler, *, most_rounds: int
     ArithmeticError
         The method is unstable on this posterior and network, or (`SlowError`) remembers for longer than that.
     """
-    sampler = stationary_sampler(post, net, sampler)
+    return respond_bound(post, net, stationary_bound(post, net, sampler), most_rounds=most_rounds)
+
+
+def respond_bound(post: Posterior, net: Network, bound: Bound, *, most_rounds: int = 20_000) -> Response:
+    """The same of a method that `stationary_bound` gives."""
     most_rounds = whole_number("most_rounds", most_rounds, 1)
     with jax.enable_x64(True):
-        problem = _problem(post, net, sampler)
-        units = sum(leaf.size for leaf in jax.tree.leaves(silence(problem, chains=1)))
+        problem = _problem(post, net, bound)
+        units = sum(leaf.size for leaf in jax.tree.leaves(zero_noise(problem, chains=1)))
         exact = _reported(post)
         scale = jnp.asarray(exact.sd)
         begun = _begin(problem, jnp.asarray(_center(post)), scale, units)
@@ -133,12 +137,12 @@ def respond(post: Posterior, net: Network, sampler: Sampler, *, most_rounds: int
     return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], memory[-1], decay, exact, sent)
 
 
-def stationary_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
+def stationary_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
     """The method as its stationary law knows it; raises `TypeError` or `ValueError` where there is none."""
-    sampler = affine_sampler(post, net, sampler)
-    if not sampler.is_constant():
+    bound = affine_bound(post, net, sampler)
+    if not (isinstance(bound.sampler, HasLaw) and bound.sampler.is_constant()):
         raise ValueError("a method with a step schedule has no stationary law")
-    return sampler
+    return bound
 
 
 def _follow(problem: Problem, sums: _Sums, scale: Array, units: int, most_rounds: int) -> _Sums:
@@ -199,7 +203,7 @@ def _slow(problem: Problem, rounds: int, left: float) -> SlowError:
 @partial(jax.jit, static_argnames="size")
 def _matrices(problem: Problem, like: Any, scale: Array, size: int) -> tuple[Array, Array, Array]:
     """A round as z -> A z + c, and the matrix that reads all positions and their average off z, as answers are."""
-    still = silence(problem, size + 1)
+    still = zero_noise(problem, size + 1)
     unit = jnp.concatenate([jnp.zeros((size, 1)), jnp.eye(size)], axis=1)
     states = _unflat(unit, like)
     moved = _flat(network_round(problem, states, still, 1))
@@ -235,13 +239,13 @@ def _message_size(problem: Problem, sums: _Sums) -> int:
     return sum(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(messages))
 
 
-def _problem(post: Posterior, net: Network, sampler: Sampler) -> Problem:
+def _problem(post: Posterior, net: Network, bound: Bound) -> Problem:
     """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
-    prepared = sampler.prepare(post, net)
-    if not isinstance(sampler, MixingSampler):
-        return build_problem(post, net, sampler, 0, prepared)
+    sampler = bound.sampler
+    if not isinstance(sampler, Gossip):
+        return build_problem(post, net, bound, 0)
     weights = jnp.asarray(sampler.effective_weights(net).toarray())
-    problem = build_problem(post, net, replace(sampler, mix_rounds=1), 0, prepared)
+    problem = build_problem(post, net, bound._replace(sampler=replace(sampler, mix_rounds=1)), 0)
     return replace(problem, exchange=replace(problem.exchange, mix=Dense(weights)))
 
 
@@ -255,7 +259,7 @@ def _center(post: Posterior) -> np.ndarray:
 def _begin(problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[Array, " dim"], units: int) -> _Sums:
     """Chain 0 hears no noise; in round 1 every other chain hears one unit of it. Round 0 may be unlike the others."""
     chains = units + 1
-    still = silence(problem, chains)
+    still = zero_noise(problem, chains)
     start = jnp.broadcast_to(center, (*center.shape[:2], chains))
     state = network_round(problem, initial_state(problem, start, still), still, 0)
     leaves: list[Array]
@@ -275,7 +279,7 @@ def _begin(problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[A
 
 @partial(jax.jit, static_argnames="units")
 def _go_on(problem: Problem, sums: _Sums, first: Array, scale: Float[Array, " dim"], units: int) -> _Sums:
-    still = silence(problem, units + 1)
+    still = zero_noise(problem, units + 1)
 
     def one(k: Array, sums: _Sums) -> _Sums:
         state = network_round(problem, sums.state, still, first + k)

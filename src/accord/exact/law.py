@@ -23,13 +23,14 @@ from jaxtyping import Float
 
 from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
-from ..engines.draws import silence
+from ..engines.agreement import bind
+from ..engines.draws import zero_noise
 from ..engines.round import build_problem, everywhere, initial_state, network_round, positions
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
-from ..samplers.protocol import Sampler
-from ..samplers.validation import check_complete, check_fit, check_rows
+from ..samplers import validation
+from ..samplers.protocol import Bound, HasLaw, Sampler
 
 # Columns of a Jacobian computed at once: bounds memory, not the result.
 _COLUMNS = 256
@@ -82,14 +83,16 @@ class Moments:
 class Law:
     """Mean and covariance of a method, exactly; made by `accord.law`."""
 
-    def __init__(self, post: Posterior, net: Network, sampler: Sampler, init: Any) -> None:
+    def __init__(self, post: Posterior, net: Network, bound: Bound, init: Any) -> None:
         self.num_agents, self.dim = post.num_agents, post.dim
+        sampler = bound.sampler
+        assert isinstance(sampler, HasLaw)
         self._name, self._constant = type(sampler).__name__, sampler.is_constant()
         self._maps: dict[int, Affine] = {}
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
-            self._problem = problem = build_problem(post, net, sampler, 0, sampler.prepare(post, net))
-            quiet = silence(problem, chains=1)
+            self._problem = problem = build_problem(post, net, bound, 0)
+            quiet = zero_noise(problem, chains=1)
             self._silence, self._noise = ravel_pytree(quiet)
             shape = (self.num_agents, self.dim, 1)
 
@@ -113,6 +116,7 @@ class Law:
 
     def _conserved_sum(self, z: jax.Array) -> jax.Array | None:
         problem = self._problem
+        assert isinstance(problem.sampler, HasLaw)
         found = everywhere(problem.sampler.conserved, problem.agents(0), (self._unravel(z),))
         return None if found is None else found.sum(axis=0).ravel()
 
@@ -299,23 +303,21 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     >>> law.stationary().average.dim
     1
     """
-    return Law(post, net, affine_sampler(post, net, sampler), init)
+    return Law(post, net, affine_bound(post, net, sampler), init)
 
 
-def affine_sampler(post: Posterior, net: Network, sampler: Sampler) -> Sampler:
-    """The method as its law knows it, numbers chosen and gradients full; raises what `law` does."""
+def affine_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
+    """The method as its law knows it, bound to the problem and with full gradients; raises what `law` does."""
     if not post.quadratic:
         raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
-    check_fit(post, net, sampler)
-    check_rows(post, sampler)
-    sampler = sampler.resolved(post, net)
-    check_complete(sampler)
-    if sampler.randomness(post.dim).key or "visitor" in sampler.receives:
+    validation.check_compatible(post, net, sampler)
+    if not isinstance(sampler, HasLaw) or sampler.needs(post.dim).key:
         raise TypeError(
             f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "
             "at every round and cannot be had exactly"
         )
-    return sampler.modelled()
+    validation.check_rows(post, sampler)
+    return bind(post, net, sampler.linear())
 
 
 def _jacobian(function: Callable[[Any], Any], x: Any) -> scipy.sparse.csr_array:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..base.text import __version__
 from ..posterior import Posterior
 from ..results.run import Run
 from ..sampling.sample import sample
@@ -200,7 +201,6 @@ def _row(claim: Claim) -> list[Any]:
 
 
 def _card(experiment: Experiment, size: str, seed: int, seconds: float) -> dict[str, Any]:
-    from .. import __version__
 
     return {
         "name": experiment.name,

@@ -17,7 +17,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 from .tree import Aggregation
-from .weights import RULES, checked_weights
+from .weights import RULES, Edges, checked_weights
 
 _DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
 
@@ -274,8 +274,16 @@ class Network:
             found = repr(mixing) if named else "a matrix"
             raise ValueError(f"only the 'laplacian' mixing takes delta, found delta = {delta!r} with {found}")
         options = {} if delta is None else {"delta": delta}
-        S = self._spread(RULES[mixing](self, **options)) if named else checked_weights(self, mixing)
+        S = (
+            self._spread(RULES[mixing](self._edge_facts, **options))
+            if named
+            else checked_weights(self._adjacency, mixing)
+        )
         return (S + sp.diags_array(1.0 - row_sums(S))).tocsr()
+
+    @property
+    def _edge_facts(self) -> Edges:
+        return Edges(self.degrees[self.edges], self.max_degree, self.laplacian_extremes)
 
     def mixing(self, name: Any = "metropolis", delta: float | None = None) -> np.ndarray:
         """Return `weights` as a dense array, (agent, agent) of float64."""

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 
 from .spectrum import check_doubly_stochastic, extreme_eigenvalues, largest_entry, off_diagonal
-
-if TYPE_CHECKING:
-    from .network import Network
-
 
 # Rounding of a single-precision matrix; what is left of it is removed after the checks.
 _TOLERANCE = 1e-6
@@ -42,28 +38,46 @@ class MixingMatrix:
         return f"<mixing matrix {self.matrix.shape}, sha256 {self._digest[:12]}>"
 
 
-def _metropolis(network: Network) -> np.ndarray:
-    return 1.0 / (1 + network.degrees[network.edges].max(axis=1))
+class Edges(NamedTuple):
+    """What rules know of a network.
+
+    Parameters
+    ----------
+    degrees
+        Degrees of the two agents of each edge, (edge, 2).
+    max_degree
+        The largest degree of all.
+    laplacian_extremes
+        Returns (lambda_2, lambda_max) of the Laplacian; lambda_2 is 0 for a disconnected network.
+    """
+
+    degrees: np.ndarray
+    max_degree: int
+    laplacian_extremes: Callable[[], tuple[float, float]]
 
 
-def _max_degree(network: Network) -> np.ndarray:
-    return np.full(len(network.edges), 1.0 / (1 + network.max_degree))
+def _metropolis(edges: Edges) -> np.ndarray:
+    return 1.0 / (1 + edges.degrees.max(axis=1))
 
 
-def _laplacian(network: Network, delta: float | None = None) -> np.ndarray:
-    if delta is None and (network.num_agents == 1 or not network.is_connected):
-        return _max_degree(network)
-    smallest, largest = network.laplacian_extremes()
+def _max_degree(edges: Edges) -> np.ndarray:
+    return np.full(len(edges.degrees), 1.0 / (1 + edges.max_degree))
+
+
+def _laplacian(edges: Edges, delta: float | None = None) -> np.ndarray:
+    smallest, largest = edges.laplacian_extremes()
+    if delta is None and smallest == 0:
+        return _max_degree(edges)
     if delta is None:
         delta = 2.0 / (smallest + largest)
     bound = 2.0 / largest if largest > 0 else np.inf
     if not 0 < delta < bound:
         raise ValueError(f"delta must be in (0, 2 / lambda_max(L)) = (0, {bound:.10g}), found {delta!r}")
-    return np.full(len(network.edges), float(delta))
+    return np.full(len(edges.degrees), float(delta))
 
 
-def _lazy(network: Network) -> np.ndarray:
-    return _metropolis(network) / 2
+def _lazy(edges: Edges) -> np.ndarray:
+    return _metropolis(edges) / 2
 
 
 # The weight of each edge, (edge,); the self weights follow, as rows sum to 1.
@@ -75,7 +89,7 @@ RULES: dict[str, Callable[..., np.ndarray]] = {
 }
 
 
-def checked_weights(network: Network, mixing: Any) -> scipy.sparse.csr_array:
+def checked_weights(adjacency: scipy.sparse.csr_array, mixing: Any) -> scipy.sparse.csr_array:
     """Return the part of a user's matrix that lies on the edges, after checking all of it."""
     if isinstance(mixing, MixingMatrix):
         mixing = mixing.matrix
@@ -85,9 +99,9 @@ def checked_weights(network: Network, mixing: Any) -> scipy.sparse.csr_array:
     if mixing.ndim != 2:
         raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
     W = scipy.sparse.csr_array(mixing, dtype=np.float64)
-    check_doubly_stochastic(W, network.num_agents, _TOLERANCE)
+    check_doubly_stochastic(W, adjacency.shape[0], _TOLERANCE)
     sent = off_diagonal(W)
-    on_edges = sent.multiply(network.adjacency).tocsr()
+    on_edges = sent.multiply(adjacency).tocsr()
     value, i, j = largest_entry(sent - on_edges)
     if value > _TOLERANCE:
         found = f"W[{i}, {j}] = {W[i, j]:.10g}"

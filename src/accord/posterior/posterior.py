@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,8 @@ from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from .coordinates import Coordinates, moved
 from .potential import Potential, Shard, unravel
-from .quadratic import Quadratic, with_eigenvectors
+from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
-
-if TYPE_CHECKING:
-    from ..network import Network
-    from ..samplers.protocol import Sampler
 
 # Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
 _NEWTON_DIM = 500
@@ -35,13 +31,6 @@ class Holders(Protocol):
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
-        ...
-
-    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> Any:
-        """An engine that runs a method where the data lies, for what agents find out together before round 0.
-
-        It has `start`, `advance` and `message_bytes` as engines do, and the `state` of its carry reads as arrays.
-        """
         ...
 
 
@@ -425,16 +414,14 @@ class Posterior:
 
     def laplace(self) -> Posterior:
         """The Gaussian posterior whose local potentials are the second-order expansions at the pooled mode."""
-        from ..models import quadratic
-
         if self.quadratic:
             return self
         mode = self.mode()
         hessians = self.hessians(mode)
         linear = np.einsum("nij,j->ni", hessians, mode) - self.gradients(mode)
-        expansion = quadratic(hessians, linear, names=self.names)
-        expansion.init = mode
-        return expansion
+        shards = [{"hessian": h, "linear": b} for h, b in zip(hessians, linear, strict=True)]
+        functions = Partial(quadratic_likelihood), Partial(flat_prior)
+        return Posterior(*functions, shards, mode, names=self.names, quadratic=True)
 
 
 def _check_variables(names: list[str]) -> None:

@@ -1,10 +1,12 @@
-"""Quadratic potentials in closed form."""
+"""Quadratic potentials: closed forms, and the functions that a posterior of nothing else is made of."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 
 class Quadratic(NamedTuple):
@@ -16,6 +18,16 @@ class Quadratic(NamedTuple):
     # Eigenvalues (dim,) and eigenvectors (dim, dim) of the Hessian; only where proximal steps need them, else None.
     eigenvalues: Any = None
     eigenvectors: Any = None
+
+
+def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:
+    """Log likelihood b' x - x' H x / 2 of a shard {"hessian": H, "linear": b}."""
+    return shard["linear"] @ x - x @ shard["hessian"] @ x / 2.0
+
+
+def flat_prior(x: Float[Array, " dim"]) -> Array:
+    """Log density 0 everywhere."""
+    return jnp.zeros((), x.dtype)
 
 
 # Eigenvalues closer than this, relative to the largest, count as one.

@@ -13,35 +13,13 @@ import numpy as np
 
 from .diagnostics import statistics
 from .netcdf import FORMAT, as_tree, flatten, from_tree, write
+from .traffic import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
     from .findings import Examination, Findings
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """What a run sent.
-
-    Parameters
-    ----------
-    rounds
-        Rounds run, burn-in and thinned ones included.
-    exchanges
-        Exchanges of messages that had to follow one another.
-    bytes_sent
-        Bytes that each agent sent in one chain, over all its edges, shape (agent,).
-    gradient_rows
-        Rows that each agent read for gradients or values of f_i in one chain, shape (agent,); a potential whose rows
-        cannot be told apart counts as one row.
-    """
-
-    rounds: int
-    exchanges: int
-    bytes_sent: np.ndarray
-    gradient_rows: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,43 +1,15 @@
-"""What an engine hands to a method: the agent, its noise and its inbox."""
+"""What an engine hands to a method: one agent, its noise in a round, and its inbox."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from ..base.pytree import pytree
 from ..posterior.potential import Potential, Shard
-
-if TYPE_CHECKING:
-    pass
-
-
-class Prepared(NamedTuple):
-    """What a method works out once, before round 0, from the posterior, the network and its own numbers."""
-
-    # Numbers of each agent, every array with a leading agent axis; a method reads its agent's as `agent.own`.
-    own: PyTree = ()
-    # Numbers that all agents know; read as `agent.shared`.
-    shared: PyTree = ()
-    # What finding them took: exchanges one after another, and bytes that each agent sent, (agent,) or 0.
-    exchanges: int = 0
-    bytes_sent: Any = 0
-
-
-class Randomness(NamedTuple):
-    """What a round of one agent draws; see `Noise`."""
-
-    # Whether it reads `noise.normal`.
-    normal: bool = True
-    # Shape (steps, width) of `noise.local`, or None.
-    local: tuple[int, int] | None = None
-    # Whether it reads `noise.key`.
-    key: bool = False
-    # Whether `normal` is the same for all agents: a hub's, or that of `noise="common"`.
-    shared: bool = False
 
 
 class Facts(NamedTuple):
@@ -99,13 +71,13 @@ class Noise(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """What arrived in a round, in the forms that the method declared in `receives`."""
+    """What arrived in a round, in the form that the method declared as its `Needs.inbox`."""
 
     mixed: PyTree = None
     summed: PyTree = None
     totalled: PyTree = None
-    visiting: PyTree = None
-    asked: Callable[[Any], PyTree] | None = None
+    exchanged: PyTree = None
+    evaluate: Callable[[Any], PyTree] | None = None
 
     def mix(self) -> PyTree:
         """The messages averaged by the mixing weights, the agent's own included: sum_j W_ij message_j."""
@@ -119,16 +91,16 @@ class Inbox(NamedTuple):
         """The sum of all agents' messages: what a hub computes."""
         return self._declared(self.totalled, "total")
 
-    def visitor(self) -> PyTree:
-        """The message of one agent, all agents' messages being handed out in random order: what a hub passes on."""
-        return self._declared(self.visiting, "visitor")
+    def permuted(self) -> PyTree:
+        """The message of one agent, a random permutation of all agents' messages being handed out by a hub."""
+        return self._declared(self.exchanged, "permuted")
 
-    def ask(self, state: Any) -> PyTree:
+    def query(self, state: Any) -> PyTree:
         """The sum over all agents of `message(agent, state)`, for a state that the hub makes within a round."""
-        return self._declared(self.asked, "ask")(state)
+        return self._declared(self.evaluate, "query")(state)
 
     @staticmethod
     def _declared(content: Any, name: str) -> Any:
         if content is None:
-            raise TypeError(f"the method reads inbox.{name}() but its `receives` does not name {name!r}")
+            raise TypeError(f"the method reads inbox.{name}() but does not declare it: needs(dim).inbox names another")
         return content

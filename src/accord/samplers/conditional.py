@@ -25,21 +25,12 @@ _POWER_ITERATIONS = 50
 
 
 class Count(NamedTuple):
-    """What an agent's draws have taken since the start."""
+    """What an agent's draw took."""
 
     # Proposals that were not accepted.
     rejections: Int[Array, ""]
     # Evaluations of f_i or its gradient.
     gradients: Int[Array, ""]
-
-    @classmethod
-    def zero(cls) -> Count:
-        """Before the first draw."""
-        return cls(jnp.int32(0), jnp.int32(0))
-
-    def plus(self, rejections: Any, gradients: Any) -> Count:
-        """The count after one more draw."""
-        return Count(self.rejections + rejections, self.gradients + gradients)
 
 
 class Conditional(abc.ABC):
@@ -71,12 +62,16 @@ class Conditional(abc.ABC):
         """The share of proposals that were accepted, from counts."""
         return draws / (draws + rejections)
 
-    def report(self, watched: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
+    def summarise(self, monitored: dict[str, np.ndarray], draws: np.ndarray) -> dict[str, np.ndarray]:
         """The statistics of a run: instead of rejections, the acceptance rate of the agent with the most of them."""
-        kept = {name: values for name, values in watched.items() if name != "rejections"}
-        if "rejections" in watched:
-            kept["acceptance_rate"] = self.acceptance_rate(watched["rejections"], draws)
+        kept = {name: values for name, values in monitored.items() if name != "rejections"}
+        if "rejections" in monitored:
+            kept["acceptance_rate"] = self.acceptance_rate(monitored["rejections"], draws)
         return kept
+
+    def explain(self) -> str:
+        """Why a draw became not a number, as the beginning of a sentence."""
+        return f"{self} found no draw of its conditional: its potential is not convex"
 
 
 @pytree
@@ -154,7 +149,7 @@ class Rejection(Conditional):
 
         start = (x, jnp.zeros((), bool), jnp.ones((), bool), jnp.int32(0))
         point, accepted, convex, tries = jax.lax.while_loop(unfinished, attempt, start)
-        # the run stops at what is not a number, and asks `failure` why
+        # the run stops at what is not a number, and asks `explain` why
         point = jnp.where(accepted & convex, point, jnp.nan)
         return point, Count(tries - 1, found.evaluations + 2 + tries)
 
@@ -215,13 +210,13 @@ class MALA(Conditional):
 CONDITIONALS: dict[str, type[Conditional]] = {"exact": Exact, "rejection": Rejection, "mala": MALA}
 
 
-def as_conditional(conditional: Any) -> Conditional:
+def as_conditional(name: str, conditional: Any) -> Conditional:
     """A conditional by name, or as it is."""
     if isinstance(conditional, Conditional):
         return conditional
     if conditional not in CONDITIONALS:
         names: Iterable[str] = CONDITIONALS
-        raise unknown_name_error("conditional", conditional, names)
+        raise unknown_name_error(name, conditional, names)
     return CONDITIONALS[conditional]()
 
 

@@ -18,7 +18,7 @@ def even_step(network: Network) -> float:
     return 1.0 / largest if largest > 0 else 1.0
 
 
-def consensus_weights(network: Network, name: str, step: Step) -> scipy.sparse.csr_array:
+def consensus_weights(network: Network, name: str, step: Step | None) -> scipy.sparse.csr_array:
     """W = I - step L at round 0 of a consensus step along the edges.
 
     Raises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -10,25 +9,28 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..base.checks import positive
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..schedules import Step, at
+from ..schedules import Step, as_step, at
 from .agent import Agent, Inbox, Noise
-from .protocol import Sampler
+from .protocol import HasLaw, Langevin, Monitored, Needs, Tunable
 from .proximal import proximal_point
 
 
 class DADMMSState(NamedTuple):
     position: Float[Array, " dim"]
     dual: Float[Array, " dim"]
-    # Error of the last proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
-    unsolved: Float[Array, ""]
-    # Gradients that proximal steps took so far; None where each takes one, in closed form.
+
+
+class DADMMSInfo(NamedTuple):
+    # Error of the proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
+    unsolved_error: Float[Array, ""]
+    # Gradients that it took; None where it takes one, in closed form.
     gradients: Int[Array, ""] | None
 
 
 @pytree
-class DADMMS(Sampler):
+class DADMMS(Tunable, Langevin, HasLaw, Monitored):
     """Distributed ADMM-based sampler.
 
     From agent i:
@@ -72,37 +74,28 @@ class DADMMS(Sampler):
     (2, 10, 3, 1)
     """
 
-    rho: Step = None  # type: ignore[assignment]
+    rho: Step | None = checked(as_step, default=None)
     calibration: str = static(default="calibrated")
     tolerance: float = static(default=1e-3)
 
-    receives: ClassVar[tuple[str, ...]] = ("neighbour_sum",)
-    proximal: ClassVar[bool] = True
-    planned: ClassVar[tuple[str, ...]] = ("rho",)
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_steps("rho")
         positive("tolerance", self.tolerance)
         if self.calibration not in _NOISE:
             raise ValueError(f'calibration must be "calibrated" or "published", found {self.calibration!r}')
 
-    def check_network(self, network: Network) -> None:
-        if network.num_agents == 1 or network.is_empty:
-            raise ValueError("D-ADMMS needs a neighbour for every agent: its proximal step is tied to the edges")
-        super().check_network(network)
-
-    def filled(self, step: float, network: Network) -> Self:
-        return replace(self, rho=1.0 / (2.0 * step * float(network.degrees.sum()))) if self.rho is None else self
+    def needs(self, dim: int) -> Needs:
+        return Needs("neighbour_sum", common=self.noise == "common", eigenvectors=True)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DADMMSState:
-        counted = None if agent.shard.quadratic is not None else jnp.int32(0)
-        return DADMMSState(position, jnp.zeros_like(position), jnp.zeros((), position.dtype), counted)
+        return DADMMSState(position, jnp.zeros_like(position))
 
     def message(self, agent: Agent, state: DADMMSState) -> Float[Array, " dim"]:
         return state.position
 
-    def update(self, agent: Agent, state: DADMMSState, inbox: Inbox, noise: Noise) -> DADMMSState:
+    def transition(
+        self, agent: Agent, state: DADMMSState, inbox: Inbox, noise: Noise
+    ) -> tuple[DADMMSState, DADMMSInfo]:
         x, neighbours, degree = state.position, inbox.neighbour_sum(), agent.degree
         # The dual step that ends round k - 1 needs the neighbours' positions of that round. They arrive now, with
         # the message of round k: one exchange serves both steps. Before round 0 there was no dual step.
@@ -117,24 +110,28 @@ class DADMMS(Sampler):
         if self.noise == "common":
             spread = spread * self.common_scale(agent)
         found = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
-        gradients = None if state.gradients is None else state.gradients + found.evaluations
-        return DADMMSState(found.point, dual, found.error / spread, gradients)
-
-    def position(self, state: DADMMSState) -> Float[Array, " dim"]:
-        return state.position
-
-    def conserved(self, agent: Agent, state: DADMMSState) -> Float[Array, " dim"]:
-        return state.dual
+        gradients = None if agent.shard.quadratic is not None else found.evaluations
+        return DADMMSState(found.point, dual), DADMMSInfo(found.error / spread, gradients)
 
     def common_scale(self, agent: Agent) -> Array:
         _, common = _NOISE[self.calibration]
         return common(agent)
 
-    def diagnostics(self, state: DADMMSState) -> dict[str, Array]:
-        watched = {"unsolved_error": state.unsolved}
-        return watched if state.gradients is None else {**watched, "gradients": state.gradients}
+    tunable: ClassVar[tuple[str, ...]] = ("rho",)
 
-    def complaint(self, statistics: dict[str, np.ndarray]) -> str | None:
+    def with_step(self, step: float, network: Network) -> Self:
+        return self.filled(rho=1.0 / (2.0 * step * float(network.degrees.sum())))
+
+    def conserved(self, agent: Agent, state: DADMMSState) -> Float[Array, " dim"]:
+        return state.dual
+
+    def langevin_step(self, network: Network) -> Step:
+        total = float(network.degrees.sum())
+        if callable(self.rho):
+            return lambda k: 1.0 / (2.0 * total * at(self.rho, k))
+        return 1.0 / (2.0 * total * at(self.rho, 0))
+
+    def warning(self, statistics: dict[str, np.ndarray]) -> str | None:
         worst = float(statistics["unsolved_error"].max())
         if worst == 0:
             return None
@@ -142,12 +139,6 @@ class DADMMS(Sampler):
             f"a proximal step of D-ADMMS missed its tolerance: its error was {worst:.3g} standard deviations of the "
             "step's noise; raise rho, or check that every potential is convex"
         )
-
-    def langevin_step(self, network: Network) -> Step:
-        total = float(network.degrees.sum())
-        if callable(self.rho):
-            return lambda k: 1.0 / (2.0 * total * at(self.rho, k))
-        return 1.0 / (2.0 * total * self.rho)
 
 
 # The noise against which proximal steps of the optimiser are judged, relative to that at temperature one.

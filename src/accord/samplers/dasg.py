@@ -8,12 +8,14 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..network.spectrum import extreme_eigenvalues, largest_curvature, reciprocal
-from ..schedules import Step, at, rescaled
-from .agent import Agent, Inbox, Noise, Randomness
-from .mixing import MixingSampler, static_mixing
+from ..posterior import Posterior
+from ..schedules import Step, as_step, at, rescaled
+from .agent import Agent, Inbox, Noise
+from .mixing import Gossip, as_mixing
+from .protocol import Bound, Needs
 
 
 class DASGState(NamedTuple):
@@ -23,7 +25,7 @@ class DASGState(NamedTuple):
 
 
 @pytree
-class DASG(MixingSampler):
+class DASG(Gossip):
     """Decentralised accelerated stochastic gradient: an optimiser, the noiseless relative of DE-SGHMC.
 
     From agent i:
@@ -46,7 +48,7 @@ class DASG(MixingSampler):
     mixing
         Weights W: "lazy" (default), "metropolis", "max-degree", "laplacian", or an (N, N) matrix.
     batch_size, mix_rounds
-        As in `MixingSampler`.
+        As in `Gossip`.
 
     Raises
     ------
@@ -63,24 +65,21 @@ class DASG(MixingSampler):
     (1, 10, 3, 1)
     """
 
-    step_size: Step
+    step_size: Step = checked(as_step)
     momentum: float
-    mixing: Any = static(default="lazy")
+    mixing: Any = static(as_mixing, default="lazy")
     temperature: float = static(default=0.0, kw_only=True)
 
     noises: ClassVar[tuple[str, ...]] = ("independent",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_steps("step_size")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be in [0, 1), found {self.momentum}")
         if self.temperature != 0:
             raise ValueError(f"DASG is an optimiser: its temperature must be 0, found {self.temperature}")
-        object.__setattr__(self, "mixing", static_mixing(self.mixing))
 
-    def check_network(self, network: Network) -> None:
-        super().check_network(network)
+    def bind(self, post: Posterior, network: Network) -> Bound:
         smallest, _ = extreme_eigenvalues(self.effective_weights(network))
         bound = -1.0 / (1.0 + 2.0 * float(self.momentum))
         if not smallest > bound:
@@ -88,9 +87,10 @@ class DASG(MixingSampler):
                 f"with momentum {float(self.momentum):.4g} the mixing matrix needs eigenvalues above {bound:.4g}, "
                 f'found {smallest:.4g}; mixing="lazy" has none below 0'
             )
+        return super().bind(post, network)
 
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(normal=False)
+    def needs(self, dim: int) -> Needs:
+        return super().needs(dim)._replace(normal=False)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DASGState:
         return DASGState(position, position)
@@ -102,9 +102,6 @@ class DASG(MixingSampler):
         step = at(self.step_size, agent.round)
         x = inbox.mix() - step * agent.gradient(state.ahead, noise.batch)
         return DASGState(x, x + self.momentum * (x - state.position))
-
-    def position(self, state: DASGState) -> Float[Array, " dim"]:
-        return state.position
 
     def langevin_step(self, network: Network) -> Step:
         # momentum repeats every step 1 + beta + beta^2 + ... times

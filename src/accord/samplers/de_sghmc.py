@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -11,13 +10,14 @@ import scipy.sparse
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..network.chebyshev import identity_plus
 from ..network.spectrum import largest_curvature
-from ..schedules import Step, at, rescaled
+from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
-from .mixing import MixingSampler, static_mixing
+from .mixing import Gossip, as_mixing
+from .protocol import Tunable
 
 
 class DESGHMCState(NamedTuple):
@@ -26,7 +26,7 @@ class DESGHMCState(NamedTuple):
 
 
 @pytree
-class DESGHMC(MixingSampler):
+class DESGHMC(Gossip, Tunable):
     """Decentralised stochastic gradient Hamiltonian Monte Carlo (kinetic Langevin, Euler).
 
     From agent i:
@@ -49,7 +49,7 @@ class DESGHMC(MixingSampler):
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
-        As in `MixingSampler` and `Sampler`.
+        As in `Gossip` and `Sampler`.
 
     Raises
     ------
@@ -66,29 +66,18 @@ class DESGHMC(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step = None  # type: ignore[assignment]
-    friction: float = None  # type: ignore[assignment]
-    mixing: Any = static(default="metropolis")
-
-    planned: ClassVar[tuple[str, ...]] = ("step_size", "friction")
+    step_size: Step | None = checked(as_step, default=None)
+    friction: Any = None
+    mixing: Any = static(as_mixing, default="metropolis")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_steps("step_size")
         if self.friction is not None:
             positive("friction", self.friction)
-        if self.is_complete():
+        if not self.left_out:
             product = float(at(self.step_size, 0)) * self.friction
             if not product < 2:
                 raise ValueError(f"step_size * friction must be < 2, found {product:.4g}")
-        object.__setattr__(self, "mixing", static_mixing(self.mixing))
-
-    def filled(self, step: float, network: Network) -> Self:
-        # the average moves on F / N, whose curvature is about 1 / N
-        friction = 2.0 * network.num_agents**-0.5 if self.friction is None else self.friction
-        # step_size * friction stays at 1 at most
-        size = min(step * friction * network.num_agents, 1.0 / friction) if self.step_size is None else self.step_size
-        return replace(self, step_size=size, friction=friction)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGHMCState:
         return DESGHMCState(position, jnp.zeros_like(position))
@@ -102,8 +91,13 @@ class DESGHMC(MixingSampler):
         velocity = state.velocity - step * force + (2.0 * self.friction * step) ** 0.5 * noise.normal
         return DESGHMCState(inbox.mix() + step * velocity, velocity)
 
-    def position(self, state: DESGHMCState) -> Float[Array, " dim"]:
-        return state.position
+    tunable: ClassVar[tuple[str, ...]] = ("step_size", "friction")
+
+    def with_step(self, step: float, network: Network) -> Self:
+        # the average moves on F / N, whose curvature is about 1 / N
+        friction = 2.0 * network.num_agents**-0.5 if self.friction is None else self.friction
+        # step_size * friction stays at 1 at most
+        return self.filled(step_size=min(step * friction * network.num_agents, 1.0 / friction), friction=friction)
 
     def langevin_step(self, network: Network) -> Step:
         # A kick of the velocity moves the average by kick / friction before it dies out, so that over

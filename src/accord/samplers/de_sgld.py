@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..network.chebyshev import identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
-from ..schedules import Step, at, rescaled
+from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
-from .mixing import MixingSampler, static_mixing
+from .mixing import Gossip, as_mixing
+from .protocol import Tunable
 
 
 class DESGLDState(NamedTuple):
@@ -23,7 +23,7 @@ class DESGLDState(NamedTuple):
 
 
 @pytree
-class DESGLD(MixingSampler):
+class DESGLD(Gossip, Tunable):
     """Decentralised stochastic gradient Langevin dynamics.
 
     From agent i:  `x_i+ = sum_j W_ij x_j - step_size grad f_i(x_i) + sqrt(2 step_size) w_i`.
@@ -43,7 +43,7 @@ class DESGLD(MixingSampler):
     mixing
         Weights W: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix.
     batch_size, mix_rounds, temperature, noise
-        As in `MixingSampler` and `Sampler`.
+        As in `Gossip` and `Sampler`.
 
     Raises
     ------
@@ -60,18 +60,8 @@ class DESGLD(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step = None  # type: ignore[assignment]
-    mixing: Any = static(default="metropolis")
-
-    planned: ClassVar[tuple[str, ...]] = ("step_size",)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_steps("step_size")
-        object.__setattr__(self, "mixing", static_mixing(self.mixing))
-
-    def filled(self, step: float, network: Network) -> Self:
-        return replace(self, step_size=step * network.num_agents) if self.step_size is None else self
+    step_size: Step | None = checked(as_step, default=None)
+    mixing: Any = static(as_mixing, default="metropolis")
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DESGLDState:
         return DESGLDState(position)
@@ -84,8 +74,10 @@ class DESGLD(MixingSampler):
         gradient = agent.gradient(state.position, noise.batch)
         return DESGLDState(inbox.mix() - step * gradient + (2.0 * step) ** 0.5 * noise.normal)
 
-    def position(self, state: DESGLDState) -> Float[Array, " dim"]:
-        return state.position
+    tunable: ClassVar[tuple[str, ...]] = ("step_size",)
+
+    def with_step(self, step: float, network: Network) -> Self:
+        return self.filled(step_size=step * network.num_agents)
 
     def langevin_step(self, network: Network) -> Step:
         return rescaled(self.step_size, 1.0 / network.num_agents)

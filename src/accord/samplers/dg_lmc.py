@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,12 @@ from ..base.checks import one_an_agent, positive, whole_numbers
 from ..base.pytree import pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.potential import Potential, Shard
-from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .agent import Agent, Inbox, Noise
+from .blocks import check_operators, padded, times
 from .conditional import curvatures, largest_curvature
-from .protocol import Sampler
+from .costs import total_traffic
+from .hub_gibbs import HubGibbs
+from .protocol import Bound, Needs
 
 # Guideline 3.2.1: the step is 0.1 to 0.5 of rho_i / (1 + rho_i M_i).
 _STEP_FRACTION = 0.25
@@ -49,7 +51,7 @@ class DGLMCHub(NamedTuple):
 
 
 @pytree
-class DGLMC(Sampler):
+class DGLMC(HubGibbs):
     """Distributed Gibbs using Langevin Monte Carlo.
 
     In each round the hub draws `theta ~ N(Q^-1 sum_i A_i' z_i / rho_i, Q^-1)`, Q = sum_i A_i' A_i / rho_i. From agent
@@ -100,9 +102,7 @@ class DGLMC(Sampler):
     local_steps: int | Sequence[int] | None = static(default=None)
     operators: Any = None
 
-    receives: ClassVar[tuple[str, ...]] = ("total",)
-    noises: ClassVar[tuple[str, ...]] = ("independent",)
-    planned: ClassVar[tuple[str, ...]] = ("rho",)
+    chosen_by_bind: ClassVar[tuple[str, ...]] = ("rho",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,17 +114,56 @@ class DGLMC(Sampler):
         if self.operators is not None:
             object.__setattr__(self, "operators", tuple(np.asarray(A, np.float64) for A in self.operators))
 
-    def is_complete(self) -> bool:
-        # other coordinates have other operators
-        return super().is_complete() or self.operators is not None
+    def needs(self, dim: int) -> Needs:
+        steps = np.atleast_1d(1 if self.local_steps is None else self.local_steps)
+        width = dim if self.operators is None else max(len(A) for A in self.operators)
+        gradients = steps if isinstance(self.local_steps, tuple) else int(steps.max())
+        return super().needs(dim)._replace(local=(int(steps.max()), width), gradients=gradients)
 
-    def filled(self, step: float, network: Network) -> Self:
-        # the local steps of the guidelines nearly forget where z_i was
-        return replace(self, rho=step * network.num_agents) if self.rho is None else self
+    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DGLMCState:
+        return DGLMCState(position, times(agent.own.operator, position))
 
-    def resolved(self, post: Posterior, network: Network) -> Self:
-        self._check_operators(post)
-        curvature, n = self._curvatures(post), post.num_agents
+    def message(self, agent: Agent, state: DGLMCState) -> Float[Array, " dim"]:
+        return times(agent.own.operator.T, state.local) / agent.own.rho
+
+    def update(self, agent: Agent, state: DGLMCState, inbox: Inbox, noise: Noise) -> DGLMCState:
+        own, hub = agent.own, agent.shared
+        assert noise.local is not None and noise.normal is not None
+        theta = times(hub.covariance, inbox.total()) + times(hub.factor, noise.normal)
+        step, pull = own.step_size, own.step_size / own.rho
+        center, local = times(own.operator, theta), noise.local
+
+        def langevin(k: Array, z: Array) -> Array:
+            gradient = times(own.inverse.T, agent.gradient(times(own.inverse, z)))
+            moved = (1.0 - pull) * z + pull * center - step * gradient + (2.0 * step) ** 0.5 * local[k]
+            return jnp.where(k < own.local_steps, moved, z)
+
+        return DGLMCState(theta, jax.lax.fori_loop(0, local.shape[0], langevin, state.local))
+
+    def bind(self, post: Posterior, network: Network) -> Bound:
+        n, dim = post.num_agents, post.dim
+        if self.operators is None:
+            A, inverse, curvature = np.ones(n), np.ones(n), curvatures(post)
+        else:
+            check_operators(self.operators, post)
+            A, inverse = padded(self.operators)
+            curvature = post.each(largest_curvature, post.init, own=(inverse,))
+        rho, step, steps = self._numbers(curvature)
+        if self.operators is None:
+            precision = np.sum(1.0 / rho)
+            hub, sent = DGLMCHub(1.0 / precision, precision**-0.5), 1
+        else:
+            covariance = np.linalg.inv(np.einsum("nki,nkj,n->ij", A, A, 1.0 / rho))
+            hub = DGLMCHub(covariance, np.linalg.cholesky((covariance + covariance.T) / 2.0))
+            sent = dim**2
+        own = DGLMCNumbers(rho, step, steps, A, inverse)
+        chosen = replace(self, rho=rho, step_size=step, local_steps=tuple(int(k) for k in steps))
+        # Q is one total
+        return Bound(chosen, own=own, shared=hub, spent=total_traffic(network, sent))
+
+    def _numbers(self, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """rho_i, gamma_i and N_i, each (agent,), by the guidelines where they are left out; M_i are given."""
+        n = curvature.size
         if self.rho is None and not (curvature > 0).all():
             agent = int(np.argmin(curvature))
             raise ValueError(
@@ -145,61 +184,17 @@ class DGLMC(Sampler):
             steps = np.full(n, int(np.ceil(np.mean(bound / step) - 1e-9)))
         else:
             steps = one_an_agent("local_steps", self.local_steps, n)
-        return replace(self, rho=rho, step_size=step, local_steps=tuple(int(k) for k in steps))
+        return rho, step, steps
 
-    def prepare(self, post: Posterior, network: Network) -> Prepared:
-        n, dim = post.num_agents, post.dim
-        if self.operators is None:
-            precision = np.sum(1.0 / self.rho)
-            hub = DGLMCHub(1.0 / precision, precision**-0.5)
-            own = DGLMCNumbers(self.rho, self.step_size, np.array(self.local_steps), np.ones(n), np.ones(n))
-            numbers = 1
-        else:
-            A, inverse = self._padded(dim)
-            precision = np.einsum("nki,nkj,n->ij", A, A, 1.0 / self.rho)
-            covariance = np.linalg.inv(precision)
-            hub = DGLMCHub(covariance, np.linalg.cholesky((covariance + covariance.T) / 2.0))
-            own = DGLMCNumbers(self.rho, self.step_size, np.array(self.local_steps), A, inverse)
-            numbers = dim**2
-        # Q is one total
-        tree = network.aggregation
-        sent = tree.sums_sent * numbers * np.dtype(jnp.result_type(float)).itemsize
-        return Prepared(own, hub, 2 * tree.height, sent)
-
-    def randomness(self, dim: int) -> Randomness:
-        assert isinstance(self.local_steps, tuple)
-        return Randomness(local=(max(self.local_steps), self._width(dim)), shared=True)
-
-    def gradients_per_round(self) -> np.ndarray:
-        return np.array(self.local_steps)
-
-    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DGLMCState:
-        return DGLMCState(position, _times(agent.own.operator, position))
-
-    def message(self, agent: Agent, state: DGLMCState) -> Float[Array, " dim"]:
-        return _times(agent.own.operator.T, state.local) / agent.own.rho
-
-    def update(self, agent: Agent, state: DGLMCState, inbox: Inbox, noise: Noise) -> DGLMCState:
-        own, hub = agent.own, agent.shared
-        assert noise.local is not None and noise.normal is not None
-        theta = _times(hub.covariance, inbox.total()) + _times(hub.factor, noise.normal)
-        step, pull = own.step_size, own.step_size / own.rho
-        center, local = _times(own.operator, theta), noise.local
-
-        def langevin(k: Array, z: Array) -> Array:
-            gradient = _times(own.inverse.T, agent.gradient(_times(own.inverse, z)))
-            moved = (1.0 - pull) * z + pull * center - step * gradient + (2.0 * step) ** 0.5 * local[k]
-            return jnp.where(k < own.local_steps, moved, z)
-
-        return DGLMCState(theta, jax.lax.fori_loop(0, local.shape[0], langevin, state.local))
-
-    def position(self, state: DGLMCState) -> Float[Array, " dim"]:
-        return state.position
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        # other coordinates have other operators, so that only `bind` chooses with them
+        return super().left_out if self.operators is None else ()
 
     def langevin_step(self, network: Network) -> float:
         if self.rho is None or self.step_size is None or self.local_steps is None:
             raise ValueError(
-                "numbers that were left out are chosen for a posterior: ask method.resolved(post, network)"
+                "numbers that were left out are chosen for a posterior: ask method.bind(post, network).sampler"
             )
         # Without gradients z follows a linear recursion whose invariant direction weighs z_i by
         # 1 / (rho_i (1 - a_i)), a_i = (1 - gamma_i / rho_i)^N_i; a round moves it by -h sum_i grad f_i.
@@ -207,57 +202,3 @@ class DGLMC(Sampler):
         forgotten = 1.0 - (1.0 - step / rho) ** steps
         per_agent = np.broadcast_to(1.0 / (rho * forgotten), network.num_agents)
         return float(1.0 / per_agent.sum())
-
-    def _width(self, dim: int) -> int:
-        return dim if self.operators is None else max(len(A) for A in self.operators)
-
-    def _padded(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
-        """Operators (agent, width, dim) with rows of zeros below, and pseudo-inverses (agent, dim, width)."""
-        width = self._width(dim)
-        A = np.stack([np.pad(a, ((0, width - len(a)), (0, 0))) for a in self.operators])
-        return A, np.linalg.pinv(A)
-
-    def _curvatures(self, post: Posterior) -> np.ndarray:
-        """The largest eigenvalue M_i of the Hessian of each U_i."""
-        if self.operators is None:
-            return curvatures(post)
-        _, inverse = self._padded(post.dim)
-        return post.each(largest_curvature, post.init, own=(inverse,))
-
-    def _check_operators(self, post: Posterior) -> None:
-        if self.operators is None:
-            return
-        if len(self.operators) != post.num_agents:
-            raise ValueError(f"operators must hold one matrix an agent, {post.num_agents}, found {len(self.operators)}")
-        for agent, A in enumerate(self.operators):
-            if A.ndim != 2 or A.shape[1] != post.dim or A.shape[0] == 0 or not np.isfinite(A).all():
-                raise ValueError(
-                    f"the operator of agent {agent} must be finite of shape (d_i, {post.dim}), found {A.shape}"
-                )
-        total = sum(A.T @ A for A in self.operators)
-        values = np.linalg.eigvalsh(total)
-        if not values[0] > 1e-10 * values[-1]:
-            raise ValueError(
-                f"sum_i A_i' A_i must be invertible (H1 of the DG-LMC paper), found the eigenvalue {values[0]:.3g}"
-            )
-        A, inverse = self._padded(post.dim)
-        x = post.init + np.random.default_rng(0).standard_normal(post.dim)
-        outside = post.each(_outside, x, own=(np.eye(post.dim) - inverse @ A,))
-        if (outside > 1e-6).any():
-            agent = int(np.argmax(outside))
-            raise ValueError(
-                f"the potential of agent {agent} depends on more than A_i x: its gradient has a part of relative size "
-                f"{outside[agent]:.3g} outside the rows of its operator (a proper prior does this; "
-                "give it to an agent of its own)"
-            )
-
-
-def _outside(potential: Potential, shard: Shard, x: Array, projector: Array) -> Array:
-    """The part of an agent's gradient that a projector leaves, relative to the whole."""
-    gradient = potential.gradient(shard, x)
-    return jnp.abs(projector @ gradient).max() / (1.0 + jnp.abs(gradient).max())
-
-
-def _times(A: Any, x: Array) -> Array:
-    """A x, where a number A stands for a multiple of the identity."""
-    return A * x if jnp.ndim(A) == 0 else A @ x

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..base.pytree import pytree
+from ..base.pytree import checked, pytree
 from ..network import Network
 from ..network.chebyshev import identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
-from ..schedules import Step, at
+from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .consensus import consensus_weights, even_step
-from .mixing import MixingSampler
+from .mixing import Gossip
+from .protocol import Tunable
 
 
 class DULAState(NamedTuple):
@@ -24,7 +24,7 @@ class DULAState(NamedTuple):
 
 
 @pytree
-class DULA(MixingSampler):
+class DULA(Gossip, Tunable):
     """Decentralised unadjusted Langevin algorithm (D-ULA).
 
     From agent i:
@@ -44,7 +44,7 @@ class DULA(MixingSampler):
     consensus_step
         beta, 0 < beta < 2 / lambda_max(L), a number or a schedule that does not grow; None: half of that bound.
     batch_size, mix_rounds, temperature, noise
-        As in `MixingSampler` and `Sampler`.
+        As in `Gossip` and `Sampler`.
 
     Raises
     ------
@@ -61,21 +61,8 @@ class DULA(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step = None  # type: ignore[assignment]
-    consensus_step: Step = None  # type: ignore[assignment]
-
-    planned: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_steps("step_size", "consensus_step")
-
-    def filled(self, step: float, network: Network) -> Self:
-        return replace(
-            self,
-            step_size=step if self.step_size is None else self.step_size,
-            consensus_step=even_step(network) if self.consensus_step is None else self.consensus_step,
-        )
+    step_size: Step | None = checked(as_step, default=None)
+    consensus_step: Step | None = checked(as_step, default=None)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DULAState:
         return DULAState(position)
@@ -91,11 +78,13 @@ class DULA(MixingSampler):
         mixed = state.position - gain * (state.position - inbox.mix())
         return DULAState(mixed - step * gradient + (2.0 * step) ** 0.5 * noise.normal)
 
-    def position(self, state: DULAState) -> Float[Array, " dim"]:
-        return state.position
+    tunable: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step")
+
+    def with_step(self, step: float, network: Network) -> Self:
+        return self.filled(step_size=step, consensus_step=even_step(network))
 
     def langevin_step(self, network: Network) -> Step:
-        return self.step_size
+        return rescaled(self.step_size, 1.0)
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
         return consensus_weights(network, "consensus_step", self.consensus_step)

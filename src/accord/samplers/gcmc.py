@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..base.checks import positive, whole_number
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from .agent import Agent, Inbox, Noise
 from .conditional import Count, as_conditional
-from .protocol import Sampler
+from .hub_gibbs import HubGibbs
+from .protocol import Bound, Monitored, Needs, Weighted
 
 
 class GCMCState(NamedTuple):
@@ -23,11 +24,10 @@ class GCMCState(NamedTuple):
     position: Float[Array, " dim"]
     # the agent's own variable z_i
     local: Float[Array, " dim"]
-    taken: Count | None
 
 
 @pytree
-class GCMC(Sampler):
+class GCMC(HubGibbs, Monitored, Weighted):
     """Global consensus Monte Carlo, with an optional sequence of tolerances (an SMC sampler).
 
     In each round the hub draws `theta ~ N(mean of z_i, rho / N I)`. From agent i:
@@ -73,24 +73,18 @@ class GCMC(Sampler):
     (2, 10, 3, 1)
     """
 
-    rho: float = None  # type: ignore[assignment]
-    conditional: Any = "mala"
+    rho: Any = None
+    conditional: Any = checked(as_conditional, default="mala")
     tolerances: tuple[float, ...] = static(default=())
     rounds_per_tolerance: int = static(default=10)
 
-    receives: ClassVar[tuple[str, ...]] = ("total",)
-    proximal: ClassVar[bool] = True
-    planned: ClassVar[tuple[str, ...]] = ("rho",)
-    noises: ClassVar[tuple[str, ...]] = ("independent",)
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.is_complete():
+        if self.rho is not None:
             positive("rho", self.rho)
         elif self.tolerances:
             raise ValueError("tolerances need a rho to end above, found none")
         whole_number("rounds_per_tolerance", self.rounds_per_tolerance, 1)
-        object.__setattr__(self, "conditional", as_conditional(self.conditional))
         object.__setattr__(self, "tolerances", tuple(float(t) for t in self.tolerances))
         ladder = np.array(self.tolerances if self.rho is None else [*self.tolerances, self.rho])
         if not (np.isfinite(ladder).all() and (np.diff(ladder) < 0).all()):
@@ -100,42 +94,24 @@ class GCMC(Sampler):
         if self.temperature == 0 and not self.conditional.is_linear:
             raise ValueError(f'temperature 0 needs conditional="exact", found {self.conditional}')
 
-    def filled(self, step: float, network: Network) -> Self:
-        return replace(self, rho=step * network.num_agents) if self.rho is None else self
-
-    def modelled(self) -> Self:
-        return replace(self, conditional="exact")
-
-    def prepare(self, post: Posterior, network: Network) -> Prepared:
-        self.conditional.check(post)
-        return Prepared(self.conditional.curvatures(post))
-
-    def randomness(self, dim: int) -> Randomness:
+    def needs(self, dim: int) -> Needs:
         linear = self.conditional.is_linear
-        return Randomness(local=(1, dim) if linear else None, key=not linear, shared=True)
-
-    def is_constant(self) -> bool:
-        return not self.tolerances
-
-    def least_burn_in(self) -> int:
-        return len(self.tolerances) * self.rounds_per_tolerance
+        local = (1, dim) if linear else None
+        return super().needs(dim)._replace(local=local, key=not linear, eigenvectors=True)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GCMCState:
-        return GCMCState(position, position, None if self.conditional.is_linear else Count.zero())
+        return GCMCState(position, position)
 
     def message(self, agent: Agent, state: GCMCState) -> Float[Array, " dim"]:
         return state.local
 
-    def update(self, agent: Agent, state: GCMCState, inbox: Inbox, noise: Noise) -> GCMCState:
+    def transition(self, agent: Agent, state: GCMCState, inbox: Inbox, noise: Noise) -> tuple[GCMCState, Count | None]:
         assert noise.normal is not None
         rho, n = self._tolerance(agent.round), agent.num_agents
         theta = inbox.total() / n + jnp.sqrt(rho / n) * noise.normal
         own = noise if noise.local is None else noise._replace(normal=noise.local[0])
         z, taken = self.conditional.draw(agent, theta, 1.0 / rho, state.local, own, self.temperature, agent.own)
-        return GCMCState(theta, z, None if state.taken is None else state.taken.plus(*taken))
-
-    def position(self, state: GCMCState) -> Float[Array, " dim"]:
-        return state.position
+        return GCMCState(theta, z), taken
 
     def log_weight(self, agent: Agent, state: GCMCState) -> Array | None:
         if not self.tolerances:
@@ -143,16 +119,22 @@ class GCMC(Sampler):
         change = 1.0 / self._tolerance(agent.round + 1) - 1.0 / self._tolerance(agent.round)
         return -change * jnp.sum((state.local - state.position) ** 2) / (2.0 * self.temperature)
 
-    def diagnostics(self, state: GCMCState) -> dict[str, Array]:
-        return {} if state.taken is None else state.taken._asdict()
+    def bind(self, post: Posterior, network: Network) -> Bound:
+        self.conditional.check(post)
+        adapting = len(self.tolerances) * self.rounds_per_tolerance
+        return Bound(self, own=self.conditional.curvatures(post), adapting=adapting)
 
-    def report(self, watched: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
-        return self.conditional.report(watched, rounds)
+    def linear(self) -> Self:
+        return replace(self, conditional="exact")
 
-    def failure(self, prepared: Prepared, agent: int) -> str | None:
-        if self.conditional.is_linear:
-            return None
-        return f"{self.conditional} found no draw of its conditional: its potential is not convex, or rho is too large"
+    def is_constant(self) -> bool:
+        return not self.tolerances
+
+    def summarise(self, monitored: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
+        return self.conditional.summarise(monitored, rounds)
+
+    def explain(self, bound: Bound, agent: int) -> str | None:
+        return None if self.conditional.is_linear else f"{self.conditional.explain()}, or rho is too large"
 
     def langevin_step(self, network: Network) -> float:
         # one round moves theta by -(rho / N) sum_i grad f_i, and its two Gaussian draws have the noise of that step

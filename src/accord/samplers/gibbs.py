@@ -10,22 +10,20 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..schedules import Step, at, rescaled
-from ..tuning.mode import agree_on_mode
-from .agent import Agent, Inbox, Noise, Prepared, Randomness
+from ..results.traffic import Traffic
+from ..schedules import Step, as_step, at, rescaled
+from .agent import Agent, Inbox, Noise
 from .conditional import Count, as_conditional
-from .mixing import static_mixing
-from .protocol import Sampler
+from .mixing import as_mixing
+from .protocol import Bound, HasLaw, Langevin, Monitored, Needs, Recentred, Tunable
 from .proximal import proximal_point
 
 
 class GibbsState(NamedTuple):
     position: Float[Array, " dim"]
-    # what the draws took, where that is random
-    taken: Count | None
 
 
 class GibbsNumbers(NamedTuple):
@@ -38,7 +36,7 @@ class GibbsNumbers(NamedTuple):
 
 
 @pytree
-class Gibbs(Sampler):
+class Gibbs(Tunable, Langevin, HasLaw, Monitored, Recentred):
     """Distributed Gibbs sampler on any connected network.
 
     From agent i, colour by colour:
@@ -86,65 +84,26 @@ class Gibbs(Sampler):
     (2, 10, 3, 1)
     """
 
-    eta: Step = None  # type: ignore[assignment]
-    conditional: Any = "exact"
-    mixing: Any = static(default="metropolis")
+    eta: Step | None = checked(as_step, default=None)
+    conditional: Any = checked(as_conditional, default="exact")
+    mixing: Any = static(as_mixing, default="metropolis")
     recentre: bool = static(default=False)
 
-    receives: ClassVar[tuple[str, ...]] = ("mix",)
-    by_color: ClassVar[bool] = True
-    proximal: ClassVar[bool] = True
-    planned: ClassVar[tuple[str, ...]] = ("eta",)
     noises: ClassVar[tuple[str, ...]] = ("independent",)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_steps("eta")
-        object.__setattr__(self, "conditional", as_conditional(self.conditional))
-        object.__setattr__(self, "mixing", static_mixing(self.mixing))
-
-    def check_network(self, network: Network) -> None:
-        if network.num_agents == 1 or network.is_empty:
-            raise ValueError("Gibbs needs a neighbour for every agent: each draw is tied to the neighbours' values")
-        super().check_network(network)
-
-    def filled(self, step: float, network: Network) -> Self:
-        if self.is_complete():
-            return self
-        return replace(self, eta=step / float(at(replace(self, eta=1.0).langevin_step(network), 0)))
-
-    def modelled(self) -> Self:
-        return replace(self, conditional="exact")
-
-    def weights(self, network: Network) -> scipy.sparse.csr_array:
-        weights = network.weights(self.mixing)
-        tied = weights - scipy.sparse.diags_array(weights.diagonal())
-        if tied.min() < 0:
-            raise ValueError(f"the ties between agents must not be negative, found the weight {tied.min():.4g}")
-        return weights
-
-    def prepare(self, post: Posterior, network: Network) -> Prepared:
-        self.conditional.check(post)
-        diagonal = self.weights(network).diagonal()
-        own = GibbsNumbers(
-            1.0 - diagonal, diagonal, np.zeros((post.num_agents, post.dim)), self.conditional.curvatures(post)
-        )
-        if not self.recentre:
-            return Prepared(own)
-        found = agree_on_mode(post, network)
-        return Prepared(own._replace(shift=found.gradients), (), found.exchanges, found.bytes_sent)
-
-    def randomness(self, dim: int) -> Randomness:
+    def needs(self, dim: int) -> Needs:
         linear = self.conditional.is_linear
-        return Randomness(normal=linear, key=not linear)
+        return Needs("mix", "by color", normal=linear, key=not linear, eigenvectors=True)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GibbsState:
-        return GibbsState(position, None if self.conditional.is_linear else Count.zero())
+        return GibbsState(position)
 
     def message(self, agent: Agent, state: GibbsState) -> Float[Array, " dim"]:
         return state.position
 
-    def update(self, agent: Agent, state: GibbsState, inbox: Inbox, noise: Noise) -> GibbsState:
+    def transition(
+        self, agent: Agent, state: GibbsState, inbox: Inbox, noise: Noise
+    ) -> tuple[GibbsState, Count | None]:
         own, x = agent.own, state.position
         strength = own.tie / at(self.eta, agent.round)
         # inbox.mix() holds the agent's own value too, which does not tie it
@@ -152,29 +111,45 @@ class Gibbs(Sampler):
         if self.temperature == 0:
             tolerance = 1e-4 / jnp.sqrt(strength)
             found = proximal_point(agent, center, strength, start=x, tolerance=tolerance)
-            return state._replace(position=found.point)
+            return GibbsState(found.point), None
         x, taken = self.conditional.draw(agent, center, strength, x, noise, self.temperature, own.curvature)
-        return GibbsState(x, None if state.taken is None else state.taken.plus(*taken))
+        return GibbsState(x), taken
 
-    def position(self, state: GibbsState) -> Float[Array, " dim"]:
-        return state.position
+    def weights(self, network: Network) -> scipy.sparse.csr_array:
+        """The ties sigma_ij, beside a diagonal that makes the rows sum to one."""
+        weights = network.weights(self.mixing)
+        tied = weights - scipy.sparse.diags_array(weights.diagonal())
+        if tied.min() < 0:
+            raise ValueError(f"the ties between agents must not be negative, found the weight {tied.min():.4g}")
+        return weights
 
-    def diagnostics(self, state: GibbsState) -> dict[str, Array]:
-        return {} if state.taken is None else state.taken._asdict()
+    def bind(self, post: Posterior, network: Network) -> Bound:
+        self.conditional.check(post)
+        weights = self.weights(network)
+        diagonal, shift = weights.diagonal(), np.zeros((post.num_agents, post.dim))
+        return Bound(self, weights, GibbsNumbers(1.0 - diagonal, diagonal, shift, self.conditional.curvatures(post)))
 
-    def report(self, watched: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
-        return self.conditional.report(watched, rounds)
+    def recentred(self, bound: Bound, gradients: np.ndarray, spent: Traffic) -> Bound:
+        return bound._replace(own=bound.own._replace(shift=gradients), spent=bound.spent + spent)
 
-    def failure(self, prepared: Prepared, agent: int) -> str | None:
+    tunable: ClassVar[tuple[str, ...]] = ("eta",)
+
+    def with_step(self, step: float, network: Network) -> Self:
+        return self.filled(eta=step / float(at(replace(self, eta=1.0).langevin_step(network), 0)))
+
+    def linear(self) -> Self:
+        return replace(self, conditional="exact")
+
+    def summarise(self, monitored: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
+        return self.conditional.summarise(monitored, rounds)
+
+    def explain(self, bound: Bound, agent: int) -> str | None:
         if self.conditional.is_linear or self.temperature == 0:
             return None
-        tie, curvature = prepared.own.tie[agent], prepared.own.curvature[agent]
-        dim = prepared.own.shift.shape[1]
-        bound = f"{tie / (curvature * dim):.6g}" if curvature > 0 else "sum_j sigma_ij / (beta_i dim)"
-        return (
-            f"{self.conditional} found no draw of its conditional: its potential is not convex, or eta is too large; "
-            f"rejection takes few tries for eta below {bound}"
-        )
+        tie, curvature = bound.own.tie[agent], bound.own.curvature[agent]
+        dim = bound.own.shift.shape[1]
+        limit = f"{tie / (curvature * dim):.6g}" if curvature > 0 else "sum_j sigma_ij / (beta_i dim)"
+        return f"{self.conditional.explain()}, or eta is too large; rejection takes few tries for eta below {limit}"
 
     def langevin_step(self, network: Network) -> Step:
         # A sweep is Gauss-Seidel on the ties' Laplacian K = L + D + L'. For any colouring its invariant direction

@@ -12,11 +12,12 @@ import scipy.sparse
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..schedules import Step, at, rescaled
+from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
-from .mixing import MixingSampler, static_mixing
+from .mixing import Gossip, as_mixing
+from .protocol import Tunable
 
 # Exchanges a step that are tried.
 _MOST_EXCHANGES = 256
@@ -39,7 +40,7 @@ class GTBAOABMessage(NamedTuple):
 
 
 @pytree
-class GTBAOAB(MixingSampler):
+class GTBAOAB(Gossip, Tunable):
     """Gradient-tracking BAOAB: kinetic Langevin whose stationary positions are exact on Gaussian targets.
 
     From agent i, with (x, v, d) mixed over `mix_rounds` exchanges and c = exp(-friction step_size):
@@ -71,7 +72,7 @@ class GTBAOAB(MixingSampler):
     noise
         "common" (default) or "independent", which spreads the agents around their average.
     batch_size, temperature
-        As in `MixingSampler` and `Sampler`.
+        As in `Gossip` and `Sampler`.
 
     Raises
     ------
@@ -88,29 +89,15 @@ class GTBAOAB(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step = None  # type: ignore[assignment]
+    step_size: Step | None = checked(as_step, default=None)
     friction: float = 0.3
-    mixing: Any = static(default="metropolis")
+    mixing: Any = static(as_mixing, default="metropolis")
     noise: str = static(default="common", kw_only=True)
-    mix_rounds: int | None = static(default=None, kw_only=True)  # type: ignore[assignment]
+    mix_rounds: int | None = static(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_steps("step_size")
         positive("friction", self.friction)
-        object.__setattr__(self, "mixing", static_mixing(self.mixing))
-
-    planned: ClassVar[tuple[str, ...]] = ("step_size", "mix_rounds")
-
-    def settings(self, network: Network, stiffness: float) -> Iterator[Self]:
-        # stable below 2 / sqrt(curvature), at the stiffest draws too; on a Gaussian posterior 1 takes fewer exchanges
-        step = min(1.0, _OF_STABLE * 2.0 / stiffness**0.5) if self.step_size is None else self.step_size
-        exchanges = 1 if self.mix_rounds is None else self.mix_rounds
-        while exchanges <= _MOST_EXCHANGES:
-            yield replace(self, step_size=step, mix_rounds=exchanges)
-            if self.mix_rounds is not None:
-                return
-            exchanges += 1 + exchanges // 6
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GTBAOABState:
         gradient = agent.gradient(position, noise.batch)
@@ -132,8 +119,23 @@ class GTBAOAB(MixingSampler):
         gradient = agent.gradient(x, noise.batch)
         return GTBAOABState(x, v, d + gradient - state.gradient, gradient)
 
-    def position(self, state: GTBAOABState) -> Float[Array, " dim"]:
-        return state.position
+    def weights(self, network: Network) -> scipy.sparse.csr_array:
+        return network.weights(self.mixing)
+
+    tunable: ClassVar[tuple[str, ...]] = ("step_size", "mix_rounds")
+
+    def with_step(self, step: float, network: Network) -> Self:
+        return self.filled(step_size=step * self.friction, mix_rounds=1)
+
+    def candidates(self, network: Network, stiffness: float) -> Iterator[Self]:
+        # stable below 2 / sqrt(curvature), at the stiffest draws too; on a Gaussian posterior 1 takes fewer exchanges
+        step = min(1.0, _OF_STABLE * 2.0 / stiffness**0.5) if self.step_size is None else self.step_size
+        exchanges = 1 if self.mix_rounds is None else self.mix_rounds
+        while exchanges <= _MOST_EXCHANGES:
+            yield replace(self, step_size=step, mix_rounds=exchanges)
+            if self.mix_rounds is not None:
+                return
+            exchanges += 1 + exchanges // 6
 
     def conserved(self, agent: Agent, state: GTBAOABState) -> Float[Array, " dim"]:
         return state.tracker - state.gradient
@@ -141,9 +143,6 @@ class GTBAOAB(MixingSampler):
     def langevin_step(self, network: Network) -> Step:
         # over times longer than 1 / friction kinetic Langevin is Langevin with time slowed by the friction
         return rescaled(self.step_size, 1.0 / float(self.friction))
-
-    def weights(self, network: Network) -> scipy.sparse.csr_array:
-        return network.weights(self.mixing)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
         """The largest step at which the average is stable; disagreement may need a smaller one, or more exchanges."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float
 
-from ..base.pytree import pytree
+from ..base.pytree import checked, pytree
 from ..network import Network
 from ..network.chebyshev import contraction, identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
-from ..schedules import Step, at
+from ..posterior import Posterior
+from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .consensus import consensus_weights, even_step
-from .mixing import MixingSampler
+from .mixing import Gossip
+from .protocol import Bound, Tunable
 
 
 class GTDULAState(NamedTuple):
@@ -31,7 +32,7 @@ class GTDULAMessage(NamedTuple):
 
 
 @pytree
-class GTDULA(MixingSampler):
+class GTDULA(Gossip, Tunable):
     """Decentralised unadjusted Langevin algorithm with gradient tracking.
 
     From agent i:
@@ -56,7 +57,7 @@ class GTDULA(MixingSampler):
         beta and gamma, between 0 and 2 / lambda_max(L), numbers or schedules that do not grow; None: half of that
         bound.
     batch_size, mix_rounds, temperature, noise
-        As in `MixingSampler` and `Sampler`.
+        As in `Gossip` and `Sampler`.
 
     Raises
     ------
@@ -73,24 +74,9 @@ class GTDULA(MixingSampler):
     (2, 10, 3, 1)
     """
 
-    step_size: Step = None  # type: ignore[assignment]
-    consensus_step: Step = None  # type: ignore[assignment]
-    tracking_step: Step = None  # type: ignore[assignment]
-
-    planned: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step", "tracking_step")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._check_steps("step_size", "consensus_step", "tracking_step")
-
-    def filled(self, step: float, network: Network) -> Self:
-        even = even_step(network)
-        return replace(
-            self,
-            step_size=step if self.step_size is None else self.step_size,
-            consensus_step=even if self.consensus_step is None else self.consensus_step,
-            tracking_step=even if self.tracking_step is None else self.tracking_step,
-        )
+    step_size: Step | None = checked(as_step, default=None)
+    consensus_step: Step | None = checked(as_step, default=None)
+    tracking_step: Step | None = checked(as_step, default=None)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GTDULAState:
         gradient = agent.gradient(position, noise.batch)
@@ -111,27 +97,33 @@ class GTDULA(MixingSampler):
         gradient = agent.gradient(position, noise.batch)
         return GTDULAState(position, state.tracker - blend + gradient - state.gradient, gradient)
 
-    def position(self, state: GTDULAState) -> Float[Array, " dim"]:
-        return state.position
-
     def conserved(self, agent: Agent, state: GTDULAState) -> Float[Array, " dim"]:
         return state.tracker - state.gradient
 
-    def langevin_step(self, network: Network) -> Step:
-        return self.step_size
-
     def weights(self, network: Network) -> scipy.sparse.csr_array:
+        return consensus_weights(network, "consensus_step", self.consensus_step)
+
+    def bind(self, post: Posterior, network: Network) -> Bound:
         consensus_weights(network, "tracking_step", self.tracking_step)
-        weights = consensus_weights(network, "consensus_step", self.consensus_step)
-        if self.mix_rounds > 1:
+        bound = super().bind(post, network)
+        if self.exchanges > 1:
             # the tracker mixes by I - (gamma / beta)(I - P), and no eigenvalue of P is below -contraction
-            bound = 2.0 * float(at(self.consensus_step, 0)) / (1.0 + contraction(weights, self.mix_rounds))
-            if not float(at(self.tracking_step, 0)) < bound:
+            limit = 2.0 * float(at(self.consensus_step, 0)) / (1.0 + contraction(bound.weights, self.exchanges))
+            if not float(at(self.tracking_step, 0)) < limit:
                 raise ValueError(
-                    f"tracking_step must be below {bound:.6g} with mix_rounds={self.mix_rounds} and this "
+                    f"tracking_step must be below {limit:.6g} with mix_rounds={self.mix_rounds} and this "
                     f"consensus_step, found {float(at(self.tracking_step, 0)):.6g}"
                 )
-        return weights
+        return bound
+
+    tunable: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step", "tracking_step")
+
+    def with_step(self, step: float, network: Network) -> Self:
+        even = even_step(network)
+        return self.filled(step_size=step, consensus_step=even, tracking_step=even)
+
+    def langevin_step(self, network: Network) -> Step:
+        return rescaled(self.step_size, 1.0)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
         # Roots of z^2 - z (W_b + W_c - a N H) + (W_c W_b - a N H) leave the unit circle at z = -1.

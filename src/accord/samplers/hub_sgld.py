@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,8 @@ from ..base.pytree import pytree, static
 from ..network import Network
 from ..network.spectrum import reciprocal
 from ..posterior import Posterior
-from .agent import Agent, Inbox, Noise, Prepared, Randomness
-from .protocol import Sampler
+from .agent import Agent, Inbox, Noise
+from .protocol import Bound, Langevin, Needs
 
 
 class HubSGLDState(NamedTuple):
@@ -27,7 +27,7 @@ class HubSGLDState(NamedTuple):
 
 
 @pytree
-class HubSGLD(Sampler):
+class HubSGLD(Langevin):
     """Distributed SGLD between workers and a hub (D-SGLD of Ahn et al. 2014).
 
     N chains travel; every agent holds one of them at a time. From agent i, N_i times:
@@ -72,7 +72,6 @@ class HubSGLD(Sampler):
     local_steps: int | Sequence[int] = static(default=1)
     batch_size: int | None = static(default=None)
 
-    receives: ClassVar[tuple[str, ...]] = ("visitor",)
     noises: ClassVar[tuple[str, ...]] = ("independent",)
 
     def __post_init__(self) -> None:
@@ -82,22 +81,13 @@ class HubSGLD(Sampler):
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, 1)
 
-    def resolved(self, post: Posterior, network: Network) -> Self:
-        steps = one_an_agent("local_steps", self.local_steps, post.num_agents)
-        return replace(self, local_steps=tuple(int(n) for n in steps))
-
-    def prepare(self, post: Posterior, network: Network) -> Prepared:
+    def needs(self, dim: int) -> Needs:
         steps = np.array(self.local_steps)
-        return Prepared((steps, steps / steps.sum()))
+        return Needs("permuted", normal=False, local=(self._longest, dim), gradients=steps, batch_size=self.batch_size)
 
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(normal=False, local=(self._longest, dim))
-
-    def rows_per_gradient(self) -> int | None:
-        return self.batch_size
-
-    def gradients_per_round(self) -> np.ndarray:
-        return np.array(self.local_steps)
+    def bind(self, post: Posterior, network: Network) -> Bound:
+        steps = one_an_agent("local_steps", self.local_steps, post.num_agents)
+        return Bound(replace(self, local_steps=tuple(int(n) for n in steps)), own=(steps, steps / steps.sum()))
 
     @property
     def _longest(self) -> int:
@@ -110,7 +100,7 @@ class HubSGLD(Sampler):
         return state.leaving
 
     def update(self, agent: Agent, state: HubSGLDState, inbox: Inbox, noise: Noise) -> HubSGLDState:
-        arrived, local = inbox.visitor(), noise.local
+        arrived, local = inbox.permuted(), noise.local
         steps, share = agent.own
         assert local is not None
         batches = None if noise.batch is None else noise.batch.reshape(self._longest, -1)

@@ -1,24 +1,24 @@
-"""Base of the methods that mix with their neighbours."""
+"""Base of the methods that mix with their neighbours and step along a gradient."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+import abc
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import scipy.sparse
 
 from ..base.checks import whole_number
 from ..base.pytree import static
+from ..network import Network
 from ..network.chebyshev import chebyshev
 from ..network.weights import MixingMatrix
-from .protocol import Sampler
-
-if TYPE_CHECKING:
-    from ..network import Network
+from ..posterior import Posterior
+from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixingSampler(Sampler):
+class Gossip(Langevin, HasLaw):
     """Base of the methods that mix with their neighbours and step along a gradient.
 
     Parameters
@@ -33,30 +33,38 @@ class MixingSampler(Sampler):
     """
 
     batch_size: int | None = static(default=None)
-    mix_rounds: int = static(default=1)
-
-    receives: ClassVar[tuple[str, ...]] = ("mix",)
+    mix_rounds: int | None = static(default=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batch_size", "mix_rounds"):
-            value = getattr(self, name)
-            if value is not None:
-                whole_number(name, value, 1)
+        if self.batch_size is not None:
+            whole_number("batch_size", self.batch_size, 1)
+        if not (self.mix_rounds is None and isinstance(self, Tunable) and "mix_rounds" in self.tunable):
+            whole_number("mix_rounds", self.mix_rounds, 1)
 
-    def rows_per_gradient(self) -> int | None:
-        return self.batch_size
+    def needs(self, dim: int) -> Needs:
+        return Needs("mix", common=self.noise == "common", exchanges=self.exchanges, batch_size=self.batch_size)
 
-    def exchanges_per_round(self) -> int:
-        return self.mix_rounds
+    @property
+    def exchanges(self) -> int:
+        """Exchanges in one step; one as long as their number is left out."""
+        return 1 if self.mix_rounds is None else self.mix_rounds
+
+    @abc.abstractmethod
+    def weights(self, network: Network) -> scipy.sparse.csr_array:
+        """The mixing matrix W of one exchange."""
+
+    def bind(self, post: Posterior, network: Network) -> Bound:
+        return Bound(self, self.weights(network))
+
+    def linear(self) -> Self:
+        return self if self.batch_size is None else replace(self, batch_size=None)
 
     def effective_weights(self, network: Network) -> scipy.sparse.csr_array:
         """The matrix that one whole step applies to the messages: the Chebyshev polynomial of W over its exchanges."""
-        weights = self.weights(network)
-        assert weights is not None
-        return chebyshev(weights, self.mix_rounds)
+        return chebyshev(self.weights(network), self.exchanges)
 
 
-def static_mixing(mixing: Any) -> str | MixingMatrix:
+def as_mixing(name: str, mixing: Any) -> str | MixingMatrix:
     """A mixing rule as static data of a compiled method: its name, or a user's matrix behind a hash."""
     return mixing if isinstance(mixing, str | MixingMatrix) else MixingMatrix(mixing)

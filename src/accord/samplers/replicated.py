@@ -14,17 +14,17 @@ from jaxtyping import Array, Float, Int
 
 from ..base.checks import positive, whole_number
 from ..base.errors import unknown_name_error
-from ..base.pytree import pytree, static
+from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.pooled_nuts import require_blackjax
-from .agent import Agent, Inbox, Noise, Prepared, Randomness
-from .protocol import Sampler
+from .agent import Agent, Inbox, Noise
+from .protocol import Bound, Monitored, Needs
 
 Vector = Float[Array, " dim"]
 
 
-class Moved(NamedTuple):
+class Transition(NamedTuple):
     """What one transition of a kernel did."""
 
     position: Vector
@@ -32,7 +32,7 @@ class Moved(NamedTuple):
     gradient: Vector
     acceptance_rate: Float[Array, ""]
     # evaluations of the log density with its gradient
-    asks: Int[Array, ""]
+    evaluations: Int[Array, ""]
     diverged: Any
 
 
@@ -43,7 +43,7 @@ class Kernel(abc.ABC):
     target_rate: ClassVar[float]
 
     @abc.abstractmethod
-    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Transition:
         """One transition from (position, logdensity, gradient)."""
 
 
@@ -57,14 +57,14 @@ class NUTS(Kernel):
     def __post_init__(self) -> None:
         whole_number("max_doublings", self.max_doublings, 1)
 
-    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Transition:
         from blackjax.mcmc import hmc, nuts
 
         metric = jnp.ones_like(start[0])
         state, info = nuts.build_kernel()(
             key, hmc.HMCState(*start), logdensity, step_size, metric, max_num_doublings=self.max_doublings
         )
-        return Moved(
+        return Transition(
             state.position,
             state.logdensity,
             state.logdensity_grad,
@@ -84,14 +84,14 @@ class HMC(Kernel):
     def __post_init__(self) -> None:
         whole_number("steps", self.steps, 1)
 
-    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Transition:
         from blackjax.mcmc import hmc
 
         for_length, for_move = jax.random.split(key)
         length = jax.random.randint(for_length, (), 1, 2 * self.steps)
         metric = jnp.ones_like(start[0])
         state, info = hmc.build_kernel()(for_move, hmc.HMCState(*start), logdensity, step_size, metric, length)
-        return Moved(
+        return Transition(
             state.position, state.logdensity, state.logdensity_grad, info.acceptance_rate, length, info.is_divergent
         )
 
@@ -102,14 +102,25 @@ class MALA(Kernel):
 
     target_rate: ClassVar[float] = 0.574
 
-    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Moved:
+    def move(self, key: Array, start: tuple, logdensity: Callable[[Vector], Array], step_size: Array) -> Transition:
         from blackjax.mcmc import mala
 
         state, info = mala.build_kernel()(key, mala.MALAState(*start), logdensity, step_size)
-        return Moved(state.position, state.logdensity, state.logdensity_grad, info.acceptance_rate, jnp.int32(1), False)
+        return Transition(
+            state.position, state.logdensity, state.logdensity_grad, info.acceptance_rate, jnp.int32(1), False
+        )
 
 
 KERNELS: dict[str, type[Kernel]] = {"nuts": NUTS, "hmc": HMC, "mala": MALA}
+
+
+def as_kernel(name: str, kernel: Any) -> Kernel:
+    """A kernel by name, or as it is."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if kernel not in KERNELS:
+        raise unknown_name_error(name, kernel, KERNELS)
+    return KERNELS[kernel]()
 
 
 class Evaluation(NamedTuple):
@@ -129,12 +140,18 @@ class ReplicatedState(NamedTuple):
     scale: Any
     # BlackJAX's dual averaging and mass matrix
     adaptation: Any
-    asks: Int[Array, ""]
+
+
+class ReplicatedInfo(NamedTuple):
+    # evaluations of the log density with its gradient: sums over all agents, and what each agent evaluated for them
+    evaluations: Int[Array, ""]
+    gradients: Int[Array, ""]
+    # transitions that diverged after warm-up
     divergences: Int[Array, ""]
 
 
 @pytree
-class Replicated(Sampler):
+class Replicated(Monitored):
     """Exact Markov chain on the posterior itself, whose every gradient is a sum over all agents.
 
     From agent i: answer every position x that the hub asks about with f_i(x) and grad f_i(x); the hub moves x by a
@@ -176,13 +193,11 @@ class Replicated(Sampler):
     (2, 10, 3, 1)
     """
 
-    kernel: Any = "nuts"
+    kernel: Any = checked(as_kernel, default="nuts")
     step_size: float = 0.5
     warmup: int = static(default=500)
     dense: bool = static(default=True)
 
-    receives: ClassVar[tuple[str, ...]] = ("ask",)
-    at_hub: ClassVar[bool] = True
     noises: ClassVar[tuple[str, ...]] = ("independent",)
 
     def __post_init__(self) -> None:
@@ -190,30 +205,10 @@ class Replicated(Sampler):
         positive("step_size", self.step_size)
         positive("temperature", self.temperature)
         whole_number("warmup", self.warmup, 0)
-        kernel = self.kernel
-        if not isinstance(kernel, Kernel):
-            if kernel not in KERNELS:
-                raise unknown_name_error("kernel", kernel, KERNELS)
-            kernel = KERNELS[kernel]()
-        object.__setattr__(self, "kernel", kernel)
 
-    def prepare(self, post: Posterior, network: Network) -> Prepared:
-        require_blackjax("Replicated")
-        from blackjax.adaptation.window_adaptation import build_schedule
-
-        # at least one entry, so that there is something to index; it is read in warm-up only
-        schedule = np.array(build_schedule(self.warmup) if self.warmup else [(0, False)], dtype=np.int32)
-        return Prepared(shared=schedule)
-
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(normal=False, key=True)
-
-    def least_burn_in(self) -> int:
-        return self.warmup
-
-    def gradients_per_round(self) -> int:
-        # counted by the state
-        return 0
+    def needs(self, dim: int) -> Needs:
+        # gradients are counted by the info
+        return Needs("query", "at the hub", normal=False, key=True, gradients=0)
 
     def init(self, agent: Agent, position: Vector, noise: Noise) -> ReplicatedState:
         averaging, metric = self._adaptation()
@@ -226,16 +221,16 @@ class Replicated(Sampler):
             step_size=step,
             scale=scale,
             adaptation=(averaging[0](step), metric[0](position.size)),
-            asks=jnp.int32(0),
-            divergences=jnp.int32(0),
         )
 
     def message(self, agent: Agent, state: ReplicatedState) -> Evaluation:
         return Evaluation(agent.value(state.position), agent.gradient(state.position))
 
-    def update(self, agent: Agent, state: ReplicatedState, inbox: Inbox, noise: Noise) -> ReplicatedState:
+    def transition(
+        self, agent: Agent, state: ReplicatedState, inbox: Inbox, noise: Noise
+    ) -> tuple[ReplicatedState, ReplicatedInfo]:
         def evaluate(x: Vector) -> tuple[Array, Vector]:
-            total = inbox.ask(state._replace(position=x))
+            total = inbox.query(state._replace(position=x))
             return -total.value / self.temperature, -total.gradient / self.temperature
 
         # BlackJAX differentiates the log density that it is given; the agents have sent the gradient with the value
@@ -255,13 +250,15 @@ class Replicated(Sampler):
             position=x + _times(scale, moved.position),
             logdensity=moved.logdensity,
             gradient=_solve_transposed(scale, moved.gradient),
-            asks=state.asks + moved.asks + first,
-            divergences=state.divergences + jnp.where(agent.round < self.warmup, 0, moved.diverged),
         )
+        evaluations = moved.evaluations + first
+        # as integers: true and false would not add up
+        divergences = jnp.where(agent.round < self.warmup, 0, moved.diverged).astype(jnp.int32)
+        info = ReplicatedInfo(evaluations, evaluations, divergences)
         if self.warmup == 0:
-            return state
+            return state, info
         adapted = lambda state: self._adapted(agent, state, moved.acceptance_rate)  # noqa: E731
-        return jax.lax.cond(agent.round < self.warmup, adapted, lambda state: state, state)
+        return jax.lax.cond(agent.round < self.warmup, adapted, lambda state: state, state), info
 
     def _adaptation(self) -> tuple[tuple, tuple]:
         """(init, update, final) of the step size and of the metric."""
@@ -289,23 +286,22 @@ class Replicated(Sampler):
         step = jnp.where(agent.round == self.warmup - 1, averaging[2](steps), jnp.exp(steps.log_step_size))
         return state._replace(step_size=step.astype(rate.dtype), scale=scale, adaptation=(steps, moments))
 
-    def position(self, state: ReplicatedState) -> Vector:
-        return state.position
+    def bind(self, post: Posterior, network: Network) -> Bound:
+        require_blackjax("Replicated")
+        from blackjax.adaptation.window_adaptation import build_schedule
 
-    def diagnostics(self, state: ReplicatedState) -> dict[str, Array]:
-        return {"asks": state.asks, "gradients": state.asks, "divergences": state.divergences}
+        # at least one entry, so that there is something to index; it is read in warm-up only
+        schedule = np.array(build_schedule(self.warmup) if self.warmup else [(0, False)], dtype=np.int32)
+        return Bound(self, shared=schedule, adapting=self.warmup)
 
-    def report(self, watched: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: values for name, values in watched.items() if name != "asks"}
+    def summarise(self, monitored: dict[str, np.ndarray], rounds: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: values for name, values in monitored.items() if name != "evaluations"}
 
-    def complaint(self, statistics: dict[str, np.ndarray]) -> str | None:
+    def warning(self, statistics: dict[str, np.ndarray]) -> str | None:
         count = int(statistics["divergences"][:, -1].sum())
         if count == 0:
             return None
         return f"{count} transitions of Replicated diverged after warm-up: draws may miss part of the posterior"
-
-    def langevin_step(self, network: Network) -> None:
-        return None
 
 
 def _times(scale: Array, y: Vector) -> Vector:

@@ -1,29 +1,61 @@
-"""What must fit before a run: posterior, network and method."""
+"""Checks that posterior, network and method are compatible."""
 
 from __future__ import annotations
 
 from ..network import Network
 from ..posterior import Posterior
-from .protocol import Sampler
+from .protocol import Bound, HasLaw, Langevin, Sampler, Tunable
 
 # The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
 # stopped when it does.
 _BOUND_SIZE = 20_000
+# The same where several exchanges fill that matrix.
 _DENSE_BOUND_SIZE = 2_000
 
 
-def check_fit(post: Posterior, net: Network, sampler: Sampler) -> None:
-    """Raise one clear `ValueError` where posterior, network and method do not fit one another."""
+def check_compatible(post: Posterior, net: Network, sampler: Sampler) -> None:
+    """Raise one clear `ValueError` where posterior, network and method do not fit one another.
+
+    A network must be connected, unless it has no edge at all: then every agent samples alone, on purpose. What is
+    summed or handed out over all agents needs a connected one.
+    """
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler must be a method from accord.samplers, such as DESGLD(0.01), found {sampler!r}")
     if net.num_agents != post.num_agents:
         raise ValueError(f"the network has {net.num_agents} agents but the posterior has {post.num_agents} shards")
-    sampler.check_network(net)
+    needs = sampler.needs(post.dim)
+    if needs.turns == "by color" or needs.inbox == "neighbour_sum":
+        if net.num_agents == 1 or net.is_empty:
+            raise ValueError(
+                f"{type(sampler).__name__} needs a neighbour for every agent: its draws are tied to the neighbours'"
+            )
+    if not net.is_empty or needs.spans_network:
+        net.require_connected()
 
 
-def check_complete(sampler: Sampler) -> None:
-    """Raise `ValueError` where numbers are left out that only a plan chooses."""
-    missing = [name for name in sampler.planned if getattr(sampler, name) is None]
+def is_complete(sampler: Sampler) -> bool:
+    """Whether no number was left out that tuning chooses."""
+    return not (isinstance(sampler, Tunable) and sampler.left_out)
+
+
+def bind(post: Posterior, net: Network, sampler: Sampler) -> Bound:
+    """The method on a problem, after all checks but that of its step.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Something does not fit, or numbers are left out that only tuning chooses.
+    """
+    check_compatible(post, net, sampler)
+    check_rows(post, sampler)
+    _check_complete(sampler)
+    return sampler.bind(post, net)
+
+
+def _check_complete(sampler: Sampler) -> None:
+    if not isinstance(sampler, Tunable):
+        return
+    missing = [name for name in sampler.left_out if name not in sampler.chosen_by_bind]
     if missing:
         raise ValueError(
             f"{type(sampler).__name__} has no {' and no '.join(missing)}, which is chosen in whitened coordinates: "
@@ -33,7 +65,7 @@ def check_complete(sampler: Sampler) -> None:
 
 def check_rows(post: Posterior, sampler: Sampler) -> None:
     """Raise `ValueError` where the agents' data does not allow the method's minibatches."""
-    rows = sampler.rows_per_gradient()
+    rows = sampler.needs(post.dim).batch_size
     if rows is not None and not post.splits:
         raise ValueError("batch_size needs a log_likelihood that returns one number a row; this one returns a scalar")
     if rows is not None and rows > post.sizes.min():
@@ -48,9 +80,9 @@ def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
 
     Hessians do not travel for it: a posterior that is held elsewhere is not checked.
     """
-    if not post.quadratic or not sampler.is_constant() or not bound_is_cheap(post, sampler):
+    if not post.quadratic or (isinstance(sampler, HasLaw) and not sampler.is_constant()):
         return
-    bound, step = sampler.max_step(net, post.hessians()), getattr(sampler, "step_size", None)
+    bound, step = cheap_bound(post, net, sampler), getattr(sampler, "step_size", None)
     if bound is not None and step is not None and not step < bound:
         raise ValueError(
             f"step_size {step:.6g} is not below {bound:.6g}, the stability bound of {type(sampler).__name__} "
@@ -58,8 +90,9 @@ def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
         )
 
 
-def bound_is_cheap(post: Posterior, sampler: Sampler) -> bool:
-    """Whether `max_step` is found in no time; where the data is held elsewhere it is not looked for."""
-    # several exchanges fill the matrix that the bound factors
-    limit = _BOUND_SIZE if sampler.exchanges_per_round() == 1 else _DENSE_BOUND_SIZE
-    return not post.is_held_elsewhere and post.num_agents * post.dim <= limit
+def cheap_bound(post: Posterior, net: Network, sampler: Sampler) -> float | None:
+    """The method's `max_step` where it has one that is found in no time, from data that lies here."""
+    limit = _BOUND_SIZE if sampler.needs(post.dim).exchanges == 1 else _DENSE_BOUND_SIZE
+    if not isinstance(sampler, Langevin) or post.is_held_elsewhere or post.num_agents * post.dim > limit:
+        return None
+    return sampler.max_step(net, post.hessians())

@@ -12,7 +12,8 @@ import numpy as np
 from ..base.errors import DivergenceError
 from ..base.terminal import ProgressBar
 from ..engines.engine import Engine
-from ..samplers.validation import bound_is_cheap
+from ..samplers.protocol import Monitored
+from ..samplers.validation import cheap_bound
 from ..schedules import at
 from .checkpointing import Journal
 from .recorder import Tape
@@ -95,7 +96,8 @@ def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape:
         tape.append(records, (bad - 1) // tape.thin)
     last = tape.rounds + bad - 1
     tape.rounds += bad
-    why = tape.sampler.failure(tape.prepared, agent)
+    sampler = tape.bound.sampler
+    why = sampler.explain(tape.bound, agent) if isinstance(sampler, Monitored) else None
     kept = f"; {tape.count} draws before it are in this error's `run`" if tape.count else ""
     what = (
         f"agent {agent} stopped in round {last}: {why}" if why else f"agent {agent} became non-finite in round {last}"
@@ -106,14 +108,12 @@ def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape:
 
 def _remedy(tape: Tape, last: int) -> str:
     """What to say of a diverged run: the step's bound where one is known."""
-    sampler, step = tape.sampler, getattr(tape.sampler, "step_size", None)
-    bound = None
-    if bound_is_cheap(tape.post, sampler):
-        try:
-            bound = sampler.max_step(tape.net, tape.post.hessians())
-        except (ArithmeticError, ValueError):
-            # a bound is a help, not worth losing the draws over
-            bound = None
+    sampler, step = tape.bound.sampler, getattr(tape.bound.sampler, "step_size", None)
+    try:
+        bound = cheap_bound(tape.post, tape.net, sampler)
+    except (ArithmeticError, ValueError):
+        # a bound is a help, not worth losing the draws over
+        bound = None
     if bound is None or step is None or not np.isfinite(bound):
         return ""
     return (

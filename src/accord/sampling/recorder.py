@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run, Traffic
-from ..samplers.agent import Prepared
-from ..samplers.protocol import Sampler
+from ..samplers.costs import messages_per_round, rows_per_gradient
+from ..samplers.protocol import Bound, Monitored
 from ..tuning.examination import examination
 from ..tuning.forecast import Forecast
 from ..tuning.warmup import Warmup
@@ -24,8 +24,7 @@ class Tape:
 
     post: Posterior
     net: Network
-    sampler: Sampler
-    prepared: Prepared
+    bound: Bound
     kept: np.ndarray
     chains: int
     draws: int
@@ -77,9 +76,10 @@ class Tape:
     def run(self) -> Run:
         """The run so far."""
         assert self.average is not None and self.agents is not None
+        sampler = self.bound.sampler
         watched = {name: values[:, : self.count] for name, values in self.statistics.items()}
         rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
-        statistics = self.sampler.report(watched, rounds)
+        statistics = sampler.summarise(watched, rounds) if isinstance(sampler, Monitored) else watched
         return Run(
             average=self.average[:, : self.count],
             agents=self.kept,
@@ -90,27 +90,33 @@ class Tape:
             traffic=self._traffic(watched),
             seconds=self.seconds,
             settings={
-                "method": repr(self.sampler),
+                "method": repr(sampler),
                 "network": repr(self.net),
                 "burn_in": self.burn_in,
                 "thin": self.thin,
                 "seed": self.seed,
                 **({"chosen": self.chosen} if self.chosen else {}),
             },
-            examine=examination(self.post, self.net, self.sampler, self.warmup, self.foreseen),
+            examine=examination(self.post, self.net, sampler, self.warmup, self.foreseen),
         )
 
     def _traffic(self, watched: dict[str, np.ndarray]) -> Traffic:
         def count(name: str, otherwise: Any) -> Any:
             return watched[name][:, -1].mean(dtype=np.float64) if name in watched else otherwise
 
-        exchanges, messages = self.sampler.traffic_per_round(self.net)
-        times = count("asks", self.rounds)
-        gradients = count("gradients", self.rounds * self.sampler.gradients_per_round())
-        exchanges = round(times * exchanges) + self.prepared.exchanges
-        bytes_sent = times * messages * self.message_bytes + self.prepared.bytes_sent
-        gradient_rows = gradients * self.sampler.rows_read(self.post.sizes)
-        if self.warmup is not None:
-            exchanges += self.warmup.exchanges
-            bytes_sent, gradient_rows = bytes_sent + self.warmup.bytes_sent, gradient_rows + self.warmup.gradient_rows
-        return Traffic(self.rounds, exchanges, np.round(bytes_sent).astype(np.int64), np.round(gradient_rows))
+        needs = self.bound.sampler.needs(self.post.dim)
+        exchanges, messages = messages_per_round(needs, self.net)
+        times = count("evaluations", self.rounds)
+        gradients = count("gradients", self.rounds * needs.gradients)
+        own = Traffic(
+            self.rounds,
+            round(times * exchanges),
+            times * messages * self.message_bytes,
+            gradients * rows_per_gradient(needs, self.post.sizes),
+        )
+        spent = own + self.bound.spent + (Traffic() if self.warmup is None else self.warmup.spent)
+        return replace(
+            spent,
+            bytes_sent=np.round(spent.bytes_sent).astype(np.int64),
+            gradient_rows=np.round(spent.gradient_rows),
+        )

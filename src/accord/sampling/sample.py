@@ -14,6 +14,7 @@ import numpy as np
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import ProgressBar
+from ..engines.agreement import bind
 from ..engines.engine import Builder
 from ..engines.local import LocalEngine
 from ..engines.mesh.engine import MeshEngine
@@ -23,8 +24,8 @@ from ..posterior import Posterior
 from ..posterior.starts import starting_law
 from ..results.findings import TOLERANCE
 from ..results.run import Run
-from ..samplers.protocol import Sampler
-from ..samplers.validation import check_complete, check_fit, check_rows, check_step
+from ..samplers.protocol import Bound, Monitored, Sampler
+from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
 from ..tuning.forecast import Forecast
 from ..tuning.search import choose, usual_methods
@@ -125,8 +126,8 @@ def sample(
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     builder = _builder(engine)
     methods = usual_methods(post, net) if sampler is None else [sampler]
-    check_fit(post, net, methods[0])
-    whiten = not methods[0].is_complete() if whiten is None else whiten
+    check_compatible(post, net, methods[0])
+    whiten = not is_complete(methods[0]) if whiten is None else whiten
     kept = _kept_agents(keep, net.num_agents)
     _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
@@ -134,24 +135,24 @@ def sample(
     common = fingerprint(post, net, methods[0], named=sampler is not None, **settings)
     with builder.placed(post) as placed:
         check_rows(placed, methods[0])
-        warmup = warm_up(placed, net) if whiten else None
+        warmup = warm_up(placed, net, builder=builder) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
         sampler, foreseen, why = _chosen(methods, placed, net, warmup)
         means, factors = _start_positions(init, placed, chains, seed)
-        sampler = sampler.resolved(placed, net)
-        check_complete(sampler)
+        bound = bind(placed, net, sampler, builder)
+        sampler = bound.sampler
         check_step(placed, net, sampler)
-        burn_in = _burn_in(foreseen, sampler) if burn_in is None else burn_in
+        burn_in = _burn_in(foreseen, bound) if burn_in is None else burn_in
         thin = (1 if foreseen is None else ceil(foreseen.rounds / _WORTH)) if thin is None else thin
-        if burn_in < sampler.least_burn_in():
+        if burn_in < bound.adapting:
             raise ValueError(
-                f"burn_in must be at least {sampler.least_burn_in()}, the rounds in which {type(sampler).__name__} "
+                f"burn_in must be at least {bound.adapting}, the rounds in which {type(sampler).__name__} "
                 f"adapts and whose states are not draws; found {burn_in}"
             )
-        machine = builder.build(placed, net, sampler, chains=chains, seed=seed, keep=kept, fingerprint=common)
+        machine = builder.build(placed, net, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
         lengths = (chains, draws, burn_in, thin)
-        tape = Tape(placed, net, sampler, machine.prepared, kept, *lengths, seed, warmup, why, foreseen)
+        tape = Tape(placed, net, bound, kept, *lengths, seed, warmup, why, foreseen)
         journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
         name = type(sampler).__name__
         with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
@@ -163,9 +164,9 @@ def sample(
                     raise
                 warnings.warn(f"interrupted: the run keeps the {tape.count} of {draws} draws made so far", stacklevel=2)
         run = tape.run()
-        complaint = sampler.complaint(run.statistics)
-        if complaint:
-            warnings.warn(complaint, stacklevel=2)
+        warning = sampler.warning(run.statistics) if isinstance(sampler, Monitored) else None
+        if warning:
+            warnings.warn(warning, stacklevel=2)
     return run
 
 
@@ -173,7 +174,7 @@ def _chosen(
     methods: list[Sampler], placed: Posterior, net: Network, warmup: Warmup | None
 ) -> tuple[Sampler, Forecast | None, str]:
     """The method to run, what is expected of it where that was asked, and why it is chosen."""
-    if warmup is None or methods[0].is_complete():
+    if warmup is None or is_complete(methods[0]):
         return methods[0], None, ""
     trial, why = choose(methods, placed, net, warmup)
     assert trial.forecast is not None
@@ -182,8 +183,8 @@ def _chosen(
     return trial.sampler, trial.forecast, why
 
 
-def _burn_in(foreseen: Forecast | None, sampler: Sampler) -> int:
-    return max(sampler.least_burn_in(), _BURN_IN if foreseen is None else 3 * foreseen.burn_in)
+def _burn_in(foreseen: Forecast | None, bound: Bound) -> int:
+    return max(bound.adapting, _BURN_IN if foreseen is None else 3 * foreseen.burn_in)
 
 
 def _builder(engine: str | Builder) -> Builder:

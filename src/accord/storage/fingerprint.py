@@ -17,6 +17,7 @@ import jaxlib
 import numpy as np
 import scipy.sparse
 
+from ..base.text import __version__
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
@@ -62,7 +63,6 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings:
 def versions() -> dict[str, str]:
     """The versions of what draws, by name."""
     # imported here: the package imports this module
-    from ..base.text import __version__
 
     return {
         "accord": __version__,

@@ -14,7 +14,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..results.findings import Examination, Expected, Findings, recalled
-from ..samplers.protocol import Sampler
+from ..samplers.protocol import HasLaw, Sampler
 from .forecast import Forecast, forecast, gaussian_model
 from .warmup import Warmup, warm_up
 
@@ -64,7 +64,7 @@ def examine(
 
 def _agreeing(sampler: Sampler) -> bool:
     # travelling chains are drawn one by one
-    return "visitor" not in sampler.receives
+    return sampler.needs(1).inbox != "permuted"
 
 
 def _expected(
@@ -78,9 +78,9 @@ def _expected(
     if foreseen is None:
         if post.is_held_elsewhere:
             return None, "the data lies elsewhere, where nothing was asked about the method's law"
-        if not sampler.is_constant():
+        if isinstance(sampler, HasLaw) and not sampler.is_constant():
             return None, "a method with a step schedule has no stationary law"
-        if sampler.randomness(post.dim).key or "visitor" in sampler.receives:
+        if not isinstance(sampler, HasLaw) or sampler.needs(post.dim).key:
             return None, f"the law of {type(sampler).__name__} is not known exactly"
         try:
             foreseen = _forecast(post, network, sampler, warmup)

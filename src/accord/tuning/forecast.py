@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import models
-from ..exact.impulse_response import respond
+from ..exact.impulse_response import respond_bound, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
-from ..samplers.protocol import Sampler
+from ..samplers.costs import float_bytes, messages_per_round, rows_per_gradient
+from ..samplers.protocol import Bound, HasLaw, Sampler
 from .warmup import Warmup
 
 # Draws that an agent's Hessian is averaged over.
@@ -155,16 +156,23 @@ def forecast(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sam
     ArithmeticError
         The method is unstable, or forgets too slowly to be followed.
     """
-    found = respond(model, network, sampler.modelled(), most_rounds=_MOST_ROUNDS)
+    linear = sampler.linear() if isinstance(sampler, HasLaw) else sampler
+    return forecast_bound(model, sizes, network, sampler, stationary_bound(model, network, linear))
+
+
+def forecast_bound(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sampler, law: Bound) -> Forecast:
+    """The same of a method whose linear form, as `stationary_bound` gives it, is known already."""
+    found = respond_bound(model, network, law, most_rounds=_MOST_ROUNDS)
+    # the law reads all rows, the method its minibatches
+    needs = law.sampler.needs(model.dim)._replace(batch_size=sampler.needs(model.dim).batch_size)
     exact = found.exact
     mean, sd = (found.mean - exact.mean) / exact.sd, found.sd / exact.sd
     average_mean, average_sd = (found.average_mean - exact.mean) / exact.sd, found.average_sd / exact.sd
     # draws that alternate make means precise and nothing else
     rounds = max(1.0, float(found.memory.max()))
-    exchanges, messages = sampler.traffic_per_round(network)
-    gradients = rounds * np.max(sampler.rows_read(sizes) * sampler.resolved(model, network).gradients_per_round())
-    width = np.dtype(jnp.result_type(float)).itemsize * found.message_size
-    sent = rounds * float(messages.max()) * width
+    exchanges, messages = messages_per_round(needs, network)
+    gradients = rounds * np.max(rows_per_gradient(needs, sizes) * needs.gradients)
+    sent = rounds * float(messages.max()) * float_bytes() * found.message_size
     return Forecast(
         sampler, mean, sd, average_mean, average_sd, found.decay, rounds, rounds * exchanges, sent, float(gradients)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.pytree import pytree
+from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.agent import Agent, Inbox, Noise, Randomness
-from ..samplers.protocol import Sampler
+from ..samplers.agent import Agent, Inbox, Noise
+from ..samplers.protocol import Bound, Needs, Sampler
 from .exchange_budget import Budget
 
 
@@ -36,47 +37,28 @@ class Expansions:
         What all sums together may take.
     """
 
-    def __init__(self, post: Posterior, network: Network, budget: Budget) -> None:
-        self.post, self.network, self.budget = post, network, budget
+    def __init__(self, post: Posterior, network: Network, budget: Budget, builder: Builder) -> None:
+        self.post, self.network, self.budget, self.builder = post, network, budget, builder
 
     def __call__(self, *positions: np.ndarray) -> Expansion:
         """The mean of F's expansions at some positions, each (dim,)."""
         dim, origin = self.post.dim, positions[0]
         self.budget.sums(1, width=(dim + 1) * (dim + 2) // 2, gradients=len(positions) * (1 + dim))
-        engine = machine(self.post, self.network, _Sums(np.stack(positions) - origin))
+        engine = self.builder.preliminary(self.post, self.network, Bound(_Sums(np.stack(positions) - origin)))
         carry = engine.start(np.broadcast_to(origin, (self.network.num_agents, dim)), None)
         # the sums are the same at every agent
-        sums = np.asarray(engine.advance(carry, 1).state.sums, np.float64)[0, :, 0]
+        sums = np.asarray(engine.states(engine.advance(carry, 1)).sums, np.float64)[0, :, 0]
         hessian = np.zeros((dim, dim))
         hessian[np.triu_indices(dim)] = sums[1 + dim :]
         return Expansion(float(sums[0]), sums[1 : 1 + dim], hessian + np.triu(hessian, 1).T)
 
 
-def machine(post: Posterior, network: Network, method: Sampler, *, chains: int = 1) -> Any:
-    """An engine for what agents find out together, where the data lies."""
-    if post.holders is not None:
-        return post.holders.machine(post, network, method, chains=chains, seed=0)
-    from ..engines.local import LocalEngine
-
-    return LocalEngine(post, network, method, chains=chains, seed=0, keep=np.arange(post.num_agents))
-
-
 class Summing(Sampler):
     """Base of what agents find out by sums over all of them; they hold the same states, so that all draw the same."""
 
-    receives: ClassVar[tuple[str, ...]] = ("total",)
-
-    def position(self, state: Any) -> Float[Array, " dim"]:
-        """The state's own."""
-        return state.position
-
-    def langevin_step(self, network: Network) -> None:
-        """None: no plan asks for one."""
-        return None
-
-    def randomness(self, dim: int) -> Randomness:
-        """The same normal numbers for all agents."""
-        return Randomness(shared=True)
+    def needs(self, dim: int) -> Needs:
+        """A total, and the same normal numbers for all agents."""
+        return Needs("total", common=True)
 
 
 class _SumsState(NamedTuple):
@@ -107,5 +89,5 @@ class _Sums(Summing):
     def update(self, agent: Agent, state: _SumsState, inbox: Inbox, noise: Noise) -> _SumsState:
         return state._replace(sums=inbox.total())
 
-    def randomness(self, dim: int) -> Randomness:
-        return Randomness(normal=False)
+    def needs(self, dim: int) -> Needs:
+        return Needs("total", normal=False)

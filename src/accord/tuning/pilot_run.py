@@ -14,12 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.pytree import pytree
+from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..samplers.agent import Agent, Inbox, Noise
+from ..samplers.protocol import Bound
 from .exchange_budget import Budget
-from .network_sums import Summing, machine
+from .network_sums import Summing
 
 # Chains of the run, its rounds before the first draw, draws of each chain and rounds from one to the next.
 _CHAINS, _BURN_IN, _DRAWS, _THIN = 64, 50, 12, 8
@@ -29,7 +31,9 @@ _FRICTION = 0.3
 _POWERS, _STIFFEST = 7, 0.02
 
 
-def explore(post: Posterior, network: Network, start: Coordinates, step_size: float, budget: Budget) -> np.ndarray:
+def explore(
+    post: Posterior, network: Network, start: Coordinates, step_size: float, budget: Budget, builder: Builder
+) -> np.ndarray:
     """Draws of the posterior: BAOAB on F, from draws of the Gaussian that some coordinates stand for.
 
     Parameters
@@ -51,12 +55,12 @@ def explore(post: Posterior, network: Network, start: Coordinates, step_size: fl
     method = _Explorer(step_size)
     z = np.random.default_rng(0).standard_normal((post.dim, _CHAINS))
     budget.sums(_BURN_IN + _DRAWS * _THIN, width=_CHAINS * post.dim, gradients=_CHAINS)
-    engine = machine(post.transformed(start), network, method, chains=_CHAINS)
+    engine = builder.preliminary(post.transformed(start), network, Bound(method), chains=_CHAINS)
     carry = engine.advance(engine.start(_for_all(network, z), None), _BURN_IN)
     draws = []
     for _ in range(_DRAWS):
         carry = engine.advance(carry, _THIN)
-        draws.append(np.asarray(carry.state.position, np.float64)[0].T)
+        draws.append(np.asarray(engine.states(carry).position, np.float64)[0].T)
     return np.stack(draws)
 
 
@@ -84,7 +88,9 @@ def whitening(draws: np.ndarray, start: Coordinates) -> Coordinates:
     return Coordinates(start.origin + start.factor @ mean, start.factor @ np.linalg.cholesky(shrunk))
 
 
-def stiffest(post: Posterior, network: Network, place: Coordinates, draws: np.ndarray, budget: Budget) -> np.ndarray:
+def stiffest(
+    post: Posterior, network: Network, place: Coordinates, draws: np.ndarray, budget: Budget, builder: Builder
+) -> np.ndarray:
     """The largest eigenvalue of F's Hessian in coordinates at some draws, (draw, dim), by power iterations.
 
     Returns
@@ -94,9 +100,9 @@ def stiffest(post: Posterior, network: Network, place: Coordinates, draws: np.nd
     """
     # the round before the first only makes directions
     budget.sums(_POWERS + 1, width=draws.size, gradients=2 * len(draws))
-    engine = machine(post.transformed(place), network, _PowerIteration(), chains=len(draws))
+    engine = builder.preliminary(post.transformed(place), network, Bound(_PowerIteration()), chains=len(draws))
     carry = engine.advance(engine.start(_for_all(network, draws.T), None), _POWERS + 1)
-    return np.asarray(carry.state.value, np.float64)[0]
+    return np.asarray(engine.states(carry).value, np.float64)[0]
 
 
 def stiffness(values: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from rich.table import Table
 from ..base import figures
 from ..base.text import human_bytes
 from ..samplers.protocol import Sampler
+from ..samplers.validation import is_complete
 from .forecast import SHARE, Forecast
 from .warmup import Warmup
 
@@ -239,4 +240,4 @@ def label(sampler: Sampler) -> str:
     """A method's name, with its noise where it has a choice, and whether all its numbers were given."""
     name = type(sampler).__name__
     name = f"{name}, {sampler.noise} noise" if len(sampler.noises) > 1 else name
-    return f"{name}, as given" if sampler.is_complete() else name
+    return f"{name}, as given" if is_complete(sampler) else name

@@ -11,14 +11,14 @@ from .. import samplers
 from ..base.checks import positive
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
-from ..exact.impulse_response import SlowError, stationary_sampler
+from ..exact.impulse_response import SlowError, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..results.findings import TOLERANCE
-from ..samplers.protocol import Sampler
-from ..samplers.validation import check_fit
+from ..samplers.protocol import Bound, HasLaw, Langevin, Sampler, Tunable
+from ..samplers.validation import check_compatible, is_complete
 from ..schedules import at
-from .forecast import SHARE, Model, forecast, gaussian_model
+from .forecast import SHARE, Model, forecast_bound, gaussian_model
 from .plan import COSTS, Plan, Trial, label
 from .warmup import Warmup, warm_up
 
@@ -81,7 +81,7 @@ def plan(
     net.require_connected()
     methods = every_method(post, net) if methods is None else list(methods)
     for sampler in methods:
-        check_fit(post, net, sampler)
+        check_compatible(post, net, sampler)
     with waiting("warm-up", progress):
         warmup = warm_up(post, net)
     model = gaussian_model(post.transformed(warmup.coordinates), warmup)
@@ -100,7 +100,7 @@ def usual_methods(post: Posterior, net: Network) -> list[Sampler]:
 
 def _fits(post: Posterior, net: Network, sampler: Sampler) -> bool:
     try:
-        check_fit(post, net, sampler)
+        check_compatible(post, net, sampler)
     except ValueError:
         return False
     return True
@@ -109,7 +109,7 @@ def _fits(post: Posterior, net: Network, sampler: Sampler) -> bool:
 def every_method(post: Posterior, net: Network) -> list[Sampler]:
     """All methods that have an exact law and fit, without numbers, with every noise that they have a meaning for."""
     classes = [getattr(samplers, name) for name in samplers.__all__]
-    every = [cls(noise=noise) for cls in classes if cls.planned for noise in cls.noises]
+    every = [cls(noise=noise) for cls in classes if issubclass(cls, Tunable) for noise in cls.noises]
     return [sampler for sampler in every if _fits(post, net, sampler)]
 
 
@@ -155,20 +155,34 @@ def try_out(
     sampler: Sampler, model: Model, sizes: np.ndarray, network: Network, stiffness: float, tolerance: float
 ) -> Iterator[Trial]:
     """The settings of a method, from those with the cheapest draws to the first that meets the tolerance."""
-    name, whitened = label(sampler), not sampler.is_complete()
-    idle, least, passed_over = 0, np.inf, list[Sampler]()
+    whitened = not is_complete(sampler)
+    post = model.whitened if whitened else model.plain
+    none = Trial(label(sampler), sampler, whitened, None, "", np.nan)
+    if post is None:
+        yield none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
+        return
+    if not isinstance(sampler, HasLaw):
+        yield none._replace(trouble=f"the law of {type(sampler).__name__} is not known exactly")
+        return
+    idle, least, passed_over = 0, np.inf, list[tuple[Trial, Bound]]()
     # Langevin steps and biases of the forecasts so far
     known: list[tuple[float, float]] = []
-    for setting in sampler.settings(network, stiffness):
-        step = _langevin_step(setting, model, network)
+    for setting in sampler.candidates(network, stiffness) if isinstance(sampler, Tunable) else [sampler]:
+        trial = none._replace(sampler=setting)
         try:
-            if _hoped(known, step) > _FAR * SHARE * tolerance:
-                passed_over.append(setting)
-                continue
-            trial = _trial(name, setting, whitened, model, sizes, network)
+            law = stationary_bound(post, network, setting.linear())
+        except (TypeError, ValueError) as error:
+            yield trial._replace(trouble=str(error))
+            continue
+        step = _langevin_step(law.sampler, network)
+        if _hoped(known, step) > _FAR * SHARE * tolerance:
+            passed_over.append((trial, law))
+            continue
+        try:
+            trial = _judged(trial, law, post, sizes, network)
         except SlowError as error:
             # those that follow forget still more slowly
-            yield Trial(name, setting, whitened, None, str(error), np.nan)
+            yield trial._replace(trouble=str(error))
             return
         yield trial
         if trial.forecast is None:
@@ -179,34 +193,24 @@ def try_out(
         if trial.forecast.meets(tolerance) or idle == _PATIENCE:
             break
     while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):
-        trial = _trial(name, passed_over.pop(), whitened, model, sizes, network)
+        trial = _judged(*passed_over.pop(), post, sizes, network)
         yield trial
 
 
-def _trial(name: str, sampler: Sampler, whitened: bool, model: Model, sizes: np.ndarray, network: Network) -> Trial:
-    """One setting in prospect; `SlowError` where it forgets too slowly."""
-    post = model.whitened if whitened else model.plain
-    none = Trial(name, sampler, whitened, None, "", np.nan)
-    if post is None:
-        return none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
+def _judged(trial: Trial, law: Bound, post: Posterior, sizes: np.ndarray, network: Network) -> Trial:
+    """A trial with its forecast, or with its trouble; `SlowError` where it forgets too slowly."""
+    largest = law.sampler.max_step(network, post.hessians()) if isinstance(law.sampler, Langevin) else None
+    trial = trial._replace(limit=np.nan if largest is None else float(largest))
     try:
-        stationary = stationary_sampler(post, network, sampler.modelled())
-    except (TypeError, ValueError) as error:
-        return none._replace(trouble=str(error))
-    bound = stationary.max_step(network, post.hessians())
-    limit = np.nan if bound is None else float(bound)
-    try:
-        found = forecast(post, sizes, network, sampler)
+        return trial._replace(forecast=forecast_bound(post, sizes, network, trial.sampler, law))
     except SlowError:
         raise
     except ArithmeticError as error:
-        return none._replace(trouble=str(error), limit=limit)
-    return none._replace(forecast=found, limit=limit)
+        return trial._replace(trouble=str(error))
 
 
-def _langevin_step(sampler: Sampler, model: Model, network: Network) -> float:
-    step = sampler.resolved(model.whitened, network).langevin_step(network)
-    return np.nan if step is None else float(at(step, 0))
+def _langevin_step(sampler: Sampler, network: Network) -> float:
+    return float(at(sampler.langevin_step(network), 0)) if isinstance(sampler, Langevin) else np.nan
 
 
 def _hoped(known: list[tuple[float, float]], step: float) -> float:

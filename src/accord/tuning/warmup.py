@@ -10,12 +10,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
+from ..engines.agreement import agree_on_mode, scales
+from ..engines.engine import Builder
+from ..engines.local import LocalEngine
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
+from ..results.traffic import Traffic
 from .exchange_budget import Budget
-from .mode import agree_on_mode, scales
 from .network_sums import Expansions
 from .newton import FLAT, change, newton
 from .pilot_run import explore, stiffest, stiffness, whitening
@@ -43,21 +46,25 @@ class Warmup(NamedTuple):
     stiffness
         The largest eigenvalue of the Hessian of F in z at the stiffest fiftieth of draws, on average: 1 for a Gaussian
         posterior, and what a step in posterior standard deviations has to be shortened by, squared.
-    exchanges, bytes_sent, gradient_rows
-        Exchanges one after another; bytes that each agent sent and rows that it read, shape (agent,). A Hessian counts
-        as one gradient for each parameter.
+    spent
+        What finding them took. A Hessian counts as one gradient for each parameter.
     """
 
     mode: np.ndarray
     coordinates: Coordinates
     curvature: np.ndarray
     stiffness: float
-    exchanges: int
-    bytes_sent: np.ndarray
-    gradient_rows: np.ndarray
+    spent: Traffic
 
 
-def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchanges: int = 100_000) -> Warmup:
+def warm_up(
+    post: Posterior,
+    network: Network,
+    *,
+    dense: int = 200,
+    max_exchanges: int = 100_000,
+    builder: Builder = LocalEngine,
+) -> Warmup:
     """Find the mode and whitening coordinates, over the network alone.
 
     The mode is found by Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a
@@ -77,6 +84,8 @@ def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchange
         Most parameters d for which messages of (d + 1)(d + 2) / 2 numbers are sent.
     max_exchanges
         Exchanges that this may take, one after another.
+    builder
+        Makes the engines that the agents find this out by.
 
     Returns
     -------
@@ -92,27 +101,29 @@ def warm_up(post: Posterior, network: Network, *, dense: int = 200, max_exchange
     dense, max_exchanges = whole_number("dense", dense, 0), whole_number("max_exchanges", max_exchanges, 1)
     network.require_connected()
     find = _by_sums if post.dim <= dense else _by_admm
-    return find(post, network, max_exchanges)
+    return find(post, network, max_exchanges, builder)
 
 
-def _by_sums(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
+def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     budget = Budget(network, max_exchanges)
-    expand = Expansions(post, network, budget)
+    expand = Expansions(post, network, budget, builder)
     mode, hessian = newton(expand, post.init)
     coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
     if not post.quadratic:
-        coordinates, stiff = _by_pilot(post, network, _nearest_gaussian(expand, coordinates), budget)
+        coordinates, stiff = _by_pilot(post, network, _nearest_gaussian(expand, coordinates), budget, builder)
     curvature, rows = _curvature(post, coordinates), budget.gradients * post.sizes
-    return Warmup(mode, coordinates, curvature, stiff, budget.exchanges, budget.bytes_sent, rows)
+    return Warmup(mode, coordinates, curvature, stiff, Traffic(0, budget.exchanges, budget.bytes_sent, rows))
 
 
-def _by_pilot(post: Posterior, network: Network, start: Coordinates, budget: Budget) -> tuple[Coordinates, float]:
+def _by_pilot(
+    post: Posterior, network: Network, start: Coordinates, budget: Budget, builder: Builder
+) -> tuple[Coordinates, float]:
     """Coordinates that whiten the draws of a pilot run, and the stiffness there; a Gaussian posterior needs none."""
     z = np.random.default_rng(1).standard_normal((_FEW, post.dim))
-    stiff = max(1.0, stiffness(stiffest(post, network, start, z, budget)))
+    stiff = max(1.0, stiffness(stiffest(post, network, start, z, budget, builder)))
     if stiff <= 1.0 + _GAUSSIAN:
         return start, 1.0
-    draws = explore(post, network, start, stiff**-0.5, budget)
+    draws = explore(post, network, start, stiff**-0.5, budget, builder)
     if not np.isfinite(draws).all():
         warnings.warn(
             "a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=4
@@ -120,14 +131,14 @@ def _by_pilot(post: Posterior, network: Network, start: Coordinates, budget: Bud
         return start, stiff
     place = whitening(draws, start)
     looked_at = place.inverse(start.origin + draws.reshape(-1, post.dim)[-_MANY:] @ start.factor.T)
-    return place, max(1.0, stiffness(stiffest(post, network, place, looked_at, budget)))
+    return place, max(1.0, stiffness(stiffest(post, network, place, looked_at, budget, builder)))
 
 
-def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
+def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
     at_start = post.each(scales, post.init)[1].sum(axis=0)
     scaled = Coordinates(post.init, np.maximum(at_start, FLAT * at_start.max() + np.finfo(float).tiny) ** -0.5)
-    found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges)
+    found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges, builder=builder)
     mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
     diagonal = post.each(scales, mode)[1].sum(axis=0)
     coordinates = Coordinates.whitening(mode, _definite(diagonal, post.names))
@@ -135,8 +146,8 @@ def _by_admm(post: Posterior, network: Network, max_exchanges: int) -> Warmup:
     # no sum of Hessians is known: that of their largest eigenvalues is above its largest
     stiffness = max(1.0, float(curvature[:, 1].sum()))
     # one gradient at least in every exchange; a proximal step takes some
-    rows = found.exchanges * post.sizes
-    return Warmup(mode, coordinates, curvature, stiffness, found.exchanges, found.bytes_sent, rows)
+    rows = found.spent.exchanges * post.sizes
+    return Warmup(mode, coordinates, curvature, stiffness, found.spent + Traffic(gradient_rows=rows))
 
 
 def _nearest_gaussian(expand: Expansions, start: Coordinates) -> Coordinates:

@@ -25,7 +25,7 @@ class MeshTeam(Team):
         """The sum over all agents of every array (agent, ...) of a pytree."""
         return jax.tree.map(lambda x: jax.lax.psum(jnp.where(self._along(x), x, 0).sum(axis=0), AGENTS), values)
 
-    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+    def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
         """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
         return jax.tree.map(lambda x: self.own(reordered(self.everyones(x), order)), messages)
 

@@ -24,9 +24,10 @@ from jaxtyping import Array
 from ...base.pytree import unchecked
 from ...network import Network
 from ...posterior import Posterior
-from ...samplers.protocol import Sampler
+from ...samplers.protocol import Bound
 from ..arrays import ArrayEngine, Programs
 from ..draws import RawNoise
+from ..local import LocalEngine
 from ..loop import Carry, Records, advance, finite, record, start
 from ..round import Exchange, Problem, build_problem, by_color
 from .collectives import AGENTS, MeshTeam
@@ -62,11 +63,11 @@ def _specs(problem: Problem) -> Problem:
 
 
 def _carry_specs(problem: Problem) -> Any:
-    needs = problem.sampler.randomness(problem.dim)
+    needs = problem.needs
     everywhere: Any = P()
-    rows: Any = P() if problem.sampler.at_hub else P(AGENTS)
-    noise = RawNoise(everywhere if needs.shared else rows, rows, rows, rows, everywhere)
-    return Carry(rows, noise, everywhere, everywhere)
+    rows: Any = P() if needs.at_hub else P(AGENTS)
+    noise = RawNoise(everywhere if needs.common else rows, rows, rows, rows, everywhere)
+    return Carry(rows, noise, everywhere, rows)
 
 
 @partial(jax.jit, static_argnames=("mesh", "chains"))
@@ -116,26 +117,38 @@ class MeshEngine(ArrayEngine):
         yield post.held_by(Shares(post)) if several else post
 
     @classmethod
-    def build(cls, post: Posterior, network: Network, sampler: Sampler, **options: Any) -> ArrayEngine:
+    def build(cls, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
         """The engine; all processes must be given the same."""
         require_alike(options["fingerprint"])
-        return super().build(post, network, sampler, **options)
+        return super().build(post, network, bound, **options)
 
-    def _problem(self, post: Posterior, network: Network, sampler: Sampler, seed: int) -> Problem:
-        devices = jax.devices()
+    @classmethod
+    def preliminary(cls, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
+        """An engine for what the agents find out together: on one device, where one process has all their data."""
+        if not post.is_held_elsewhere:
+            return LocalEngine.preliminary(post, network, bound, chains=chains)
+        return super().preliminary(post, network, bound, chains=chains)
+
+    def states(self, carry: Carry) -> Any:
+        """The method's states of all agents and chains, host arrays (agent, ..., chain) in every process."""
+        gathered = multihost_utils.process_allgather(carry.state, tiled=True)
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.num_agents], gathered)
+
+    def _problem(self, post: Posterior, network: Network, seed: int) -> Problem:
+        devices, needs = jax.devices(), self.bound.sampler.needs(post.dim)
         self.mesh = Mesh(np.array(devices), (AGENTS,))
         self.rows = -(-network.num_agents // len(devices))
         total = self.rows * len(devices)
         place = partial(fetched, devices=len(devices), rows=self.rows)
         shares = post.holders if isinstance(post.holders, Shares) else None
-        shards = None if shares is None else shares.stacked(sampler.proximal, self._longest(post), post.coordinates)
-        whole = build_problem(post, network, sampler, seed, self.prepared, place, shards=shards)
+        shards = None if shares is None else shares.stacked(needs.eigenvectors, self._longest(post), post.coordinates)
+        whole = build_problem(post, network, self.bound, seed, place, shards=shards)
         spread = dataclasses.replace(
             whole,
             shards=self._padded(whole.shards) if shares is None else self._joined(whole.shards, shares.mine.start),
             index=jnp.arange(total, dtype=jnp.uint32),
             degree=self._padded(whole.degree),
-            members=self._members(network) if sampler.by_color else None,
+            members=self._members(network) if needs.turns == "by color" else None,
             own=self._padded(whole.own),
             team=MeshTeam(jnp.arange(total) < network.num_agents),
         )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
-from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Shard
-from ...samplers.protocol import Sampler
 
 
 class Shares:
@@ -66,34 +64,3 @@ class Shares:
         parts = np.asarray(multihost_utils.process_allgather(sent))
         rows = np.concatenate([part[: len(span)] for part, span in zip(parts, self.spans, strict=True)])
         return rows.view(part.dtype).reshape(-1, *part.shape[1:])
-
-    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> Any:
-        """A mesh engine for what agents find out together before round 0; the state of its carry is all agents'."""
-        from .engine import MeshEngine
-
-        return _Gathering(MeshEngine(post, network, sampler, chains=chains, seed=seed, keep=np.arange(1)))
-
-
-class _Gathering:
-    """An engine whose carries show the states of all agents in every process."""
-
-    def __init__(self, engine: Any) -> None:
-        self._engine = engine
-        self.start = self._shown(engine.start)
-        self.message_bytes = lambda carry: engine.message_bytes(carry.carry)
-
-    def advance(self, carry: _Shown, rounds: int) -> _Shown:
-        return self._shown(self._engine.advance)(carry.carry, rounds)
-
-    def _shown(self, work: Callable[..., Any]) -> Callable[..., _Shown]:
-        def call(*arguments: Any) -> _Shown:
-            carry = work(*arguments)
-            state = multihost_utils.process_allgather(carry.state, tiled=True)
-            return _Shown(carry, jax.tree.map(lambda leaf: leaf[: self._engine.num_agents], state))
-
-        return call
-
-
-class _Shown(NamedTuple):
-    carry: Any
-    state: Any

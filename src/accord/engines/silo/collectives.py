@@ -66,13 +66,13 @@ class SiloTeam(Team):
         rows = [operator(x.reshape(degree + 1, -1)).reshape(own.shape) for x, own in zip(held, leaves, strict=True)]
         return treedef.unflatten(rows)
 
-    def handed_out(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
+    def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
         leaves: list[Array]
         treedef: Any
         leaves, treedef = jax.tree.flatten(messages)
-        return treedef.unflatten(self._called(self.mail.handed_out, _shapes(leaves), order, *leaves))
+        return treedef.unflatten(self._called(self.mail.permute, _shapes(leaves), order, *leaves))
 
-    def asked(self, state: Any, answers: Any, num_agents: int) -> Any:
+    def query(self, state: Any, answers: Any, num_agents: int) -> Any:
         question, self.mail.question = ravel_pytree(state)
         own, restore = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answers))
         shape = jax.ShapeDtypeStruct((num_agents, own.size), own.dtype)

@@ -19,7 +19,7 @@ from ...base.checks import positive
 from ...base.errors import unknown_name_error
 from ...network import Network
 from ...posterior import Posterior
-from ...samplers.protocol import Sampler
+from ...samplers.protocol import Bound
 from ...storage.fingerprint import claim
 from ..engine import Trouble
 from ..loop import Records
@@ -110,11 +110,16 @@ class Silo:
             self._crew.close()
         self._crew = None
 
+    def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> SiloEngine:
+        """An engine for what the agents find out together, as `engine.Builder` has it."""
+        every = np.arange(network.num_agents)
+        return self.build(post, network, bound, chains=chains, seed=0, keep=every, fingerprint={})
+
     def build(
         self,
         post: Posterior,
         network: Network,
-        sampler: Sampler,
+        bound: Bound,
         *,
         chains: int,
         seed: int,
@@ -124,7 +129,7 @@ class Silo:
         """An engine on the processes that hold the posterior."""
         crew = post.holders
         assert isinstance(crew, Crew)
-        return SiloEngine(crew, post, network, sampler, chains=chains, seed=seed, keep=keep, parts=fingerprint)
+        return SiloEngine(crew, post, network, bound, chains=chains, seed=seed, keep=keep, parts=fingerprint)
 
 
 class SiloCarry(NamedTuple):
@@ -132,13 +137,6 @@ class SiloCarry(NamedTuple):
 
     round: int
     finite: tuple[bool, ...]
-    engine: SiloEngine
-
-    @property
-    def state(self) -> Any:
-        """The method's states of all agents, stacked, as long as this is the round they are at."""
-        states = self.engine.states(self.round)
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
 
 class SiloEngine:
@@ -149,7 +147,7 @@ class SiloEngine:
         crew: Crew,
         post: Posterior,
         network: Network,
-        sampler: Sampler,
+        bound: Bound,
         *,
         chains: int,
         seed: int,
@@ -157,18 +155,15 @@ class SiloEngine:
         parts: dict[str, str],
     ) -> None:
         self.crew, self.num_agents, self._parts = crew, network.num_agents, parts
-        self.prepared = sampler.prepare(post, network)
-        self.sampler, self.keep = sampler, np.asarray(keep)
-        self.root = network.aggregation.root if sampler.at_hub else 0
+        self.bound, self.keep = bound, np.asarray(keep)
+        self.at_hub = bound.sampler.needs(post.dim).at_hub
+        self.root = network.aggregation.root if self.at_hub else 0
         width = np.dtype(jnp.result_type(float)).itemsize
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
         self._folder = Path(tempfile.gettempdir()) / f"accord-{secrets.token_hex(8)}"
-        shared = (network, sampler, seed, chains, post.coordinates)
-        own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], self.prepared.own) for i in self._agents]
-        self._tasks = [
-            Assignment(*shared, own[i], self.prepared.shared, parts, crew.key, crew.options.timeout)
-            for i in self._agents
-        ]
+        own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], bound.own) for i in self._agents]
+        rest = (seed, chains, post.coordinates, parts, crew.key, crew.options.timeout)
+        self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._at = 0
         # where states of this run may be found
@@ -191,7 +186,7 @@ class SiloEngine:
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> SiloCarry:
         """Before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim) or None."""
-        places = [0 if self.sampler.at_hub else i for i in self._agents]
+        places = [0 if self.at_hub else i for i in self._agents]
         self._starts = [(means[i], None if factors is None else factors[i]) for i in places]
 
         def begin() -> list[Report]:
@@ -210,7 +205,7 @@ class SiloEngine:
         """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call."""
         reports = self._reach(Goal(carry.round, draws * thin, draws, thin, self.capacity), self._folder)
         found: Any = [report.draws for report in reports]
-        if self.sampler.at_hub:
+        if self.at_hub:
             found = [found[self.root]] * self.num_agents
         x: Any = np.stack([part for part in found if part is not None], axis=1)
         with np.errstate(over="ignore", invalid="ignore"):  # of chains that diverge, which is named elsewhere
@@ -238,11 +233,12 @@ class SiloEngine:
         """Bytes of the message that one agent of one chain sends in one exchange."""
         return int(self._attempt(lambda: self.crew.call("message_bytes"), carry.round)[self.root])
 
-    def states(self, round: int) -> list[Any]:
-        """The method's state of each agent at a round."""
-        if self._at != round:
-            self._recover(round)
-        return self._attempt(lambda: self.crew.call("state"), round)
+    def states(self, carry: SiloCarry) -> Any:
+        """The method's states of all agents and chains, host arrays (agent, ..., chain)."""
+        if self._at != carry.round:
+            self._recover(carry.round)
+        states = self._attempt(lambda: self.crew.call("state"), carry.round)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
     def bytes_sent(self) -> np.ndarray:
         """Bytes that each agent sent in all chains since the last crash or start, labels left out, (agent,)."""
@@ -264,7 +260,7 @@ class SiloEngine:
         """The carry of a saved round."""
         self._folders.add(Path(folder).resolve())
         self._recover(round)
-        return SiloCarry(round, (True,) * self.num_agents, self)
+        return SiloCarry(round, (True,) * self.num_agents)
 
     def close(self) -> None:
         """Remove what the agents keep for themselves."""
@@ -346,4 +342,4 @@ class SiloEngine:
         return [arguments] * self.num_agents
 
     def _carry(self, round: int, reports: list[Report]) -> SiloCarry:
-        return SiloCarry(round, tuple(report.finite for report in reports), self)
+        return SiloCarry(round, tuple(report.finite for report in reports))

@@ -97,7 +97,7 @@ class Mail:
         self._exchange(_DOWN, dict.fromkeys(self.below, _packed(sums)), ())
         return sums
 
-    def handed_out(self, round: Any, order: Any, *own: Any) -> list[np.ndarray]:
+    def permute(self, round: Any, order: Any, *own: Any) -> list[np.ndarray]:
         """The message that a random order of the agents gives this one in each chain.
 
         All letters go up to the root, and each agent's new one comes down.

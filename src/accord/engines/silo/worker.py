@@ -22,12 +22,11 @@ from jaxtyping import Array
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
-from ...samplers.agent import Prepared
-from ...samplers.protocol import Sampler
+from ...samplers.protocol import Bound
 from ...storage.checkpoint import Shelf
 from ...storage.fingerprint import combined, fingerprint, versions
 from ..loop import Carry, advance, finite, observed, start
-from ..round import AGENT_AXES, Problem, build_problem, everywhere, positions
+from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
 from .collectives import SiloTeam, row
 from .connections import Channels
 from .handshake import Address
@@ -46,12 +45,12 @@ class Assignment(NamedTuple):
 
     Parameters
     ----------
-    network, sampler, seed, chains
+    network, seed, chains
         As in `accord.sample`.
+    bound
+        The method on the run's posterior, its `own` on a leading axis of one agent.
     coordinates
         What the method moves in, or None.
-    own, shared
-        What the method worked out: the agent's own numbers, on a leading axis of one agent, and those of all.
     parts
         The driver's fingerprint of the run.
     key
@@ -61,12 +60,10 @@ class Assignment(NamedTuple):
     """
 
     network: Network
-    sampler: Sampler
+    bound: Bound
     seed: int
     chains: int
     coordinates: Coordinates | None
-    own: Any
-    shared: Any
     parts: dict[str, str]
     key: bytes
     limit: float
@@ -161,21 +158,22 @@ class Agent:
         assert self.post is not None
         self.task, network = task, task.network
         post = self.post if task.coordinates is None else self.post.transformed(task.coordinates)
-        self.parts = {**task.parts, **fingerprint(post, network, task.sampler)}
+        sampler = task.bound.sampler
+        self.parts = {**task.parts, **fingerprint(post, network, sampler)}
         self.mail = Mail(network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit)
         root = not network.is_connected or self.mail.parent is None
-        self.acting = root or not task.sampler.at_hub
+        self.at_hub = sampler.needs(post.dim).at_hub
+        self.acting = root or not self.at_hub
         self.problem = build_problem(
             post,
             network,
-            task.sampler,
+            task.bound,
             task.seed,
-            Prepared(task.own, task.shared),
             place=partial(row, agent=self.index, neighbours=self.mail.neighbours),
             team=SiloTeam(mail=self.mail),
             agents=[self.index],
         )
-        if task.sampler.at_hub:
+        if self.at_hub:
             # the hub starts where agent 0 would, wherever it is
             self.problem = replace(self.problem, index=jnp.zeros(1, jnp.uint32))
 
@@ -239,7 +237,7 @@ class Agent:
             carry, seen = _record(self.problem, carry, *numbers, chains=chains, capacity=goal.capacity)
             seen = jax.tree.map(lambda leaf: np.asarray(leaf)[: goal.draws], seen)
         self.carry = jax.block_until_ready(carry)
-        if self.task.sampler.at_hub:
+        if self.at_hub:
             self.mail.dismiss()
         return self._report(seen)
 
@@ -318,7 +316,7 @@ def _record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, chains: int, capacity: int
 ) -> tuple[Carry, tuple[Array, dict[str, Array]]]:
     def observe(carry: Carry) -> tuple[Array, dict[str, Array]]:
-        return positions(problem, carry.state), carry.watched
+        return positions(problem, carry.state), monitored(problem, carry.infos)
 
     return observed(problem, carry, draws, thin, observe, chains, capacity)
 

@@ -13,15 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...network import Network
 from ...posterior import Posterior
-from ...samplers.protocol import Sampler
 from ...storage.fingerprint import first_difference, versions
 from .connections import LateNeighbourError, LostNeighbourError
 from .worker import NewcomerError
 
 if TYPE_CHECKING:
-    from .engine import Silo, SiloEngine
+    from .engine import Silo
 
 # Values of JAX's configuration that agents share with the driver.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_compilation_cache_dir")
@@ -105,12 +103,6 @@ class Crew:
         rows = [(function, arguments, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own)) for i in range(self.size)]
         answers = self.insist("each", rows)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *answers)
-
-    def machine(self, post: Posterior, network: Network, sampler: Sampler, *, chains: int, seed: int) -> SiloEngine:
-        """An engine on these processes, for what they find out together before round 0."""
-        from .engine import SiloEngine
-
-        return SiloEngine(self, post, network, sampler, chains=chains, seed=seed, keep=np.arange(self.size), parts={})
 
     # --- calls ---
 

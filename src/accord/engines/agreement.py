@@ -1,4 +1,4 @@
-"""The common minimiser, which agents find over the network by C-ADMM."""
+"""The common minimiser of the potentials, which agents find over the network by C-ADMM; methods bound with its help."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ..base.checks import positive
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
-from ..samplers.d_admms import DADMMS
-from .network_sums import machine
+from ..results.traffic import Traffic
+from ..samplers import DADMMS, validation
+from ..samplers.protocol import Bound, Recentred, Sampler
+from .engine import Builder
+from .local import LocalEngine
 
 # Exchanges between two looks at whether the agents agree.
 _BLOCK = 50
@@ -30,18 +33,44 @@ class Agreement(NamedTuple):
     gradients
         Each agent's own gradient there, as its dual variable holds it, shape (agent, dim); their sum is zero up to
         rounding, however far the positions have converged.
-    exchanges, bytes_sent
-        Exchanges one after another, and bytes that each agent sent, shape (agent,).
+    spent
+        What finding it took.
     """
 
     position: np.ndarray
     gradients: np.ndarray
-    exchanges: int
-    bytes_sent: np.ndarray
+    spent: Traffic
+
+
+def bind(post: Posterior, network: Network, sampler: Sampler, builder: Builder = LocalEngine) -> Bound:
+    """The method on a problem, after all checks but that of its step; a minimiser that it asks for is found first.
+
+    Parameters
+    ----------
+    post, network, sampler
+        As in `accord.sample`.
+    builder
+        Makes the engine that the agents find it by.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Something does not fit, or numbers are left out that only tuning chooses.
+    """
+    bound = validation.bind(post, network, sampler)
+    if not (isinstance(sampler, Recentred) and sampler.recentre):
+        return bound
+    found = agree_on_mode(post, network, builder=builder)
+    return sampler.recentred(bound, found.gradients, found.spent)
 
 
 def agree_on_mode(
-    post: Posterior, network: Network, *, tolerance: float = 0.01, max_exchanges: int = _MAX_EXCHANGES
+    post: Posterior,
+    network: Network,
+    *,
+    tolerance: float = 0.01,
+    max_exchanges: int = _MAX_EXCHANGES,
+    builder: Builder = LocalEngine,
 ) -> Agreement:
     """Find the minimiser of sum_i f_i over the network, by C-ADMM (D-ADMMS without noise).
 
@@ -56,6 +85,8 @@ def agree_on_mode(
         Largest distance of an agent from the minimiser, in units of 1 / sqrt(curvature of the sum), > 0.
     max_exchanges
         Exchanges that it may take.
+    builder
+        Makes the engine that it runs on.
 
     Raises
     ------
@@ -66,19 +97,20 @@ def agree_on_mode(
     largest, diagonal = post.each(scales, post.init)
     # the penalty that weighs an agent's ties as much as its own potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
-    engine = machine(post, network, DADMMS(rho, temperature=0.0))
+    engine = builder.preliminary(post, network, Bound(DADMMS(rho, temperature=0.0)))
     carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
     width = engine.message_bytes(carry)
     root = np.sqrt(np.maximum(diagonal.sum(axis=0), np.finfo(float).tiny))
     for exchanges in range(_BLOCK, max(_BLOCK, max_exchanges) + 1, _BLOCK):
         carry = engine.advance(carry, _BLOCK)
-        x, p = (np.asarray(part, np.float64)[:, :, 0] for part in (carry.state.position, carry.state.dual))
+        state = engine.states(carry)
+        x, p = (np.asarray(part, np.float64)[:, :, 0] for part in (state.position, state.dual))
         mean = x.mean(axis=0)
         # at agreement p_i = -grad f_i(m); what is left of their sum is the distance to the minimiser
         slope = post.gradients(mean)
         apart = np.abs((x - mean) * root).max()
         if apart <= tolerance and np.abs(slope.sum(axis=0) / root).max() <= tolerance:
-            return Agreement(x, -p, exchanges, exchanges * width * network.degrees)
+            return Agreement(x, -p, Traffic(0, exchanges, exchanges * width * network.degrees))
     raise ArithmeticError(
         f"the agents found no common minimiser in {exchanges} exchanges: they are still {apart:.3g} apart, in "
         "units of the posterior's scale; does the posterior have a mode?"

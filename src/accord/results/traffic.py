@@ -1,0 +1,42 @@
+"""What agents spend: rounds, exchanges, bytes and rows read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+def _nothing() -> np.ndarray:
+    return np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """What a run, or a part of it, took; parts add up.
+
+    Parameters
+    ----------
+    rounds
+        Rounds run, burn-in and thinned ones included.
+    exchanges
+        Exchanges of messages that had to follow one another.
+    bytes_sent
+        Bytes that each agent sent in one chain, over all its edges, shape (agent,).
+    gradient_rows
+        Rows that each agent read for gradients or values of f_i in one chain, shape (agent,); a potential whose rows
+        cannot be told apart counts as one row.
+    """
+
+    rounds: int = 0
+    exchanges: int = 0
+    bytes_sent: np.ndarray = field(default_factory=_nothing)
+    gradient_rows: np.ndarray = field(default_factory=_nothing)
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.rounds + other.rounds,
+            self.exchanges + other.exchanges,
+            self.bytes_sent + other.bytes_sent,
+            self.gradient_rows + other.gradient_rows,
+        )

@@ -1,0 +1,38 @@
+"""What a round costs, from what its method declares."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..network import Network
+from ..results.traffic import Traffic
+from .protocol import Needs
+
+
+def messages_per_round(needs: Needs, network: Network) -> tuple[int, np.ndarray]:
+    """Exchanges of a round that must follow one another, and the messages that each agent sends in them, (agent,).
+
+    A total goes up a spanning tree and down again: to the hub and back where an agent is everybody's neighbour.
+    """
+    if needs.spans_network:
+        tree = network.aggregation
+        return 2 * tree.height, tree.letters_sent if needs.inbox == "permuted" else tree.sums_sent
+    exchanges = int(network.coloring().max()) + 1 if needs.turns == "by color" else needs.exchanges
+    return exchanges, needs.exchanges * network.degrees
+
+
+def rows_per_gradient(needs: Needs, sizes: np.ndarray) -> np.ndarray:
+    """Rows that each agent reads for a gradient, (agent,), of agents with so many rows."""
+    return sizes if needs.batch_size is None else np.full_like(sizes, needs.batch_size)
+
+
+def total_traffic(network: Network, numbers: int, count: int = 1) -> Traffic:
+    """What `count` sums of so many numbers over all agents take."""
+    tree, width = network.aggregation, float_bytes()
+    return Traffic(exchanges=2 * tree.height * count, bytes_sent=tree.sums_sent * numbers * width * count)
+
+
+def float_bytes() -> int:
+    """Bytes of a number as runs send it: 4, or 8 with `jax_enable_x64`."""
+    return int(np.dtype(jnp.result_type(float)).itemsize)
