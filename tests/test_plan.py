@@ -126,6 +126,15 @@ def test_numbers_left_out_are_chosen():
     assert not DGLMC().bind(post, net).sampler.left_out
 
 
+def test_more_exchanges_than_are_tried_may_be_given():
+    post, net = unequal_curvature(2), NETWORKS["ring"]
+    found, moved, _ = prospect(post, net)
+    trial, _ = choose([GTBAOAB(mix_rounds=300)], moved, net, found)
+    assert trial.sampler.mix_rounds == 300 and trial.sampler.is_complete() and trial.forecast.meets(0.05)
+    (same,) = accord.plan(post, net, [GTBAOAB(mix_rounds=300)]).trials
+    assert same.sampler.mix_rounds == 300 and same.forecast.exchanges == pytest.approx(300 * same.forecast.rounds)
+
+
 def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():
     post, net = unequal_curvature(2), NETWORKS["complete"]
     with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the nearest is off by"):
@@ -231,6 +240,8 @@ def test_a_plan_refuses_what_does_not_fit():
         accord.plan(post, accord.Network.empty(AGENTS))
     with pytest.raises(ValueError, match="5 agents"):
         accord.plan(post, accord.Network.ring(5), [GTBAOAB()])
+    with pytest.raises(ValueError, match="methods is empty"):
+        accord.plan(post, net, [])
 
 
 def test_numbers_that_are_not_defaults_are_shown():

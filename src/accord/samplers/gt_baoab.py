@@ -19,7 +19,7 @@ from .agent import Agent, Inbox, Noise
 from .mixing import Gossip, as_mixing
 from .protocol import Tunable
 
-# Exchanges a step that are tried.
+# The most exchanges a step that are tried; a user may ask for more.
 _MOST_EXCHANGES = 256
 # Of the longest step that is stable at the stiffest draws. On the skewed posteriors of `benchmarks/no_knobs.py` the
 # bias is within some hundredths of a standard deviation up to 0.85, and grows suddenly beyond.
@@ -130,11 +130,12 @@ class GTBAOAB(Gossip, Tunable):
     def candidates(self, network: Network, stiffness: float) -> Iterator[Self]:
         # stable below 2 / sqrt(curvature), at the stiffest draws too; on a Gaussian posterior 1 takes fewer exchanges
         step = min(1.0, _OF_STABLE * 2.0 / stiffness**0.5) if self.step_size is None else self.step_size
-        exchanges = 1 if self.mix_rounds is None else self.mix_rounds
+        if self.mix_rounds is not None:
+            yield replace(self, step_size=step)
+            return
+        exchanges = 1
         while exchanges <= _MOST_EXCHANGES:
             yield replace(self, step_size=step, mix_rounds=exchanges)
-            if self.mix_rounds is not None:
-                return
             exchanges += 1 + exchanges // 6
 
     def conserved(self, agent: Agent, state: GTBAOABState) -> Float[Array, " dim"]:

@@ -63,7 +63,7 @@ def plan(
     Raises
     ------
     ValueError
-        A number out of its range, or a method that does not fit the posterior or the network.
+        A number out of its range, no method, or one that does not fit the posterior or the network.
     ArithmeticError
         Warm-up found no mode.
 
@@ -80,6 +80,8 @@ def plan(
         raise unknown_name_error("cost", cost, COSTS)
     net.require_connected()
     methods = every_method(post, net) if methods is None else list(methods)
+    if not methods:
+        raise ValueError("methods is empty: name at least one, or leave it out to compare all")
     for sampler in methods:
         check_compatible(post, net, sampler)
     with waiting("warm-up", progress):
