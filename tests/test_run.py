@@ -61,11 +61,48 @@ def test_saved_runs_load_as_they_were(tmp_path, keep):
     np.testing.assert_array_equal(loaded.average, run.average)
     np.testing.assert_array_equal(loaded.agents, run.agents)
     assert (loaded.names, loaded.variables, loaded.seconds) == (run.names, run.variables, run.seconds)
-    assert loaded.settings["method"] == run.settings["method"]
+    assert loaded.settings == run.settings and isinstance(loaded.settings["burn_in"], int)
     np.testing.assert_array_equal(loaded.traffic.bytes_sent, run.traffic.bytes_sent)
     for name, values in run.statistics.items():
         np.testing.assert_array_equal(loaded.statistics[name], values)
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_settings_come_back_as_the_numbers_and_texts_they_were(run, tmp_path):
+    settings = {
+        "seed": 2**64 - 1,
+        "burn_in": np.int64(50),
+        "share": 0.1 + 0.2,
+        "width": np.float32(0.5),
+        "whiten": True,
+        "flag": np.bool_(False),
+        "method": "DESGLD(step_size=0.1)",
+        "text of a number": "12",
+        "letters": "Zürich, \u03b3",
+        "long": "agents " * 30_000,
+        "limit": float("inf"),
+        "network": accord.Network.ring(3),
+    }
+    dataclasses.replace(run, settings=settings, examine=None).save(tmp_path / "run.nc")
+    found = accord.Run.load(tmp_path / "run.nc").settings
+    # equal and of the same type: 1 == True == 1.0 would pass otherwise
+    plain = {"burn_in": 50, "width": 0.5, "flag": False, "network": "<Network.ring(3): 3 agents, 3 edges>"}
+    expected = {**settings, **plain}
+    assert found == expected and list(found) == list(settings)
+    assert [type(value) for value in found.values()] == [type(value) for value in expected.values()]
+    dataclasses.replace(run, settings={}, examine=None).save(tmp_path / "bare.nc")
+    assert accord.Run.load(tmp_path / "bare.nc").settings == {}
+
+
+def test_files_whose_settings_are_all_text_still_load(run, tmp_path):
+    tree = run.to_datatree()
+    del tree.attrs["settings"]
+    tree.attrs |= {"setting_names": ["method", "thin"], "setting_values": ["DESGLD(step_size=0.1)", "5"]}
+    tree.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    assert accord.Run.load(tmp_path / "run.nc").settings == {"method": "DESGLD(step_size=0.1)", "thin": "5"}
+    tree.attrs |= {"setting_names": ["method"], "setting_values": ["DESGLD(step_size=0.1)"]}
+    tree.to_netcdf(tmp_path / "one.nc", engine="h5netcdf")
+    assert accord.Run.load(tmp_path / "one.nc").settings == {"method": "DESGLD(step_size=0.1)"}
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from .findings import Findings
 
 
-# Attributes of the saved tree that rebuild a run; everything else of a method or network is in `settings` as text.
+# Attributes of the saved tree that rebuild a run; all that is kept of a method or network is in `settings`.
 FORMAT = "accord-run-2"
 
 
@@ -28,6 +30,20 @@ def write(tree: xr.DataTree, path: Path) -> None:
     unfinished = path.with_name(path.name + ".partial")
     tree.to_netcdf(unfinished, engine="h5netcdf")
     unfinished.replace(path)
+
+
+def as_text(settings: Mapping[str, Any]) -> str:
+    """A run's settings as one JSON text, in which numbers stay numbers; what JSON does not know becomes text."""
+    return json.dumps(settings, default=lambda value: value.item() if isinstance(value, np.generic) else str(value))
+
+
+def from_attributes(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """A run's settings from the attributes of its file."""
+    if "settings" in attrs:
+        return dict(json.loads(attrs["settings"]))
+    # written when every setting was saved as text
+    names, values = (map(str, np.atleast_1d(attrs[name])) for name in ("setting_names", "setting_values"))
+    return dict(zip(names, values, strict=True))
 
 
 def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:

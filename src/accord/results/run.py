@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .diagnostics import statistics
-from .netcdf import FORMAT, as_tree, flatten, from_tree, write
+from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Run:
     seconds
         Wall seconds of the run, compilation included.
     settings
-        Text about the run: method, network, seed, burn_in, thin, ...
+        Texts and numbers about the run: method, network, seed, burn_in, thin, ...
     examine
         Finds `findings` from the average's draws when they are first asked for; None: nothing but the draws is known.
     """
@@ -121,8 +121,7 @@ class Run:
             "rounds": self.traffic.rounds,
             "exchanges": self.traffic.exchanges,
             "seconds": self.seconds,
-            "setting_names": list(self.settings),
-            "setting_values": [str(value) for value in self.settings.values()],
+            "settings": as_text(self.settings),
         }
         return tree
 
@@ -197,13 +196,7 @@ class Run:
                 *(tree["traffic"].to_dataset()[name].values for name in ("bytes_sent", "gradient_rows")),
             ),
             seconds=float(attrs["seconds"]),
-            settings=dict(
-                zip(
-                    map(str, np.atleast_1d(attrs["setting_names"])),
-                    map(str, np.atleast_1d(attrs["setting_values"])),
-                    strict=True,
-                )
-            ),
+            settings=from_attributes(attrs),
             examine=None if findings is None else partial(recalled, findings),
         )
 
