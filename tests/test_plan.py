@@ -135,6 +135,16 @@ def test_more_exchanges_than_are_tried_may_be_given():
     assert same.sampler.mix_rounds == 300 and same.forecast.exchanges == pytest.approx(300 * same.forecast.rounds)
 
 
+def test_where_no_method_serves_each_is_named_with_its_own_reason():
+    post, net = unequal_curvature(2), NETWORKS["ring"]
+    found, moved, _ = prospect(post, net)
+    with pytest.raises(ArithmeticError, match="no setting was found to serve") as raised:
+        choose([GTBAOAB(10.0, mix_rounds=2), DESGLD(diminishing(0.1), noise="common")], moved, net, found)
+    tracking, descent = str(raised.value).split("; ")[1:]
+    assert tracking.startswith("GTBAOAB, common noise, as given: ") and "GTBAOAB is unstable" in tracking
+    assert descent.startswith("DESGLD, common noise, as given: ") and "schedule" in descent
+
+
 def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():
     post, net = unequal_curvature(2), NETWORKS["complete"]
     with pytest.warns(UserWarning, match="no setting of GTBAOAB.*within 0.05.*the nearest is off by"):

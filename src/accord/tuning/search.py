@@ -149,7 +149,11 @@ def choose(
     found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
     first = found.ranked[0]
     if first.forecast is None:
-        raise ArithmeticError(f"no setting of {first.label} was found to serve: {trials[-1].trouble}")
+        # of each method the last setting, which came closest to serving
+        reasons = {trial.label: trial.trouble for trial in trials}
+        raise ArithmeticError(
+            "no setting was found to serve; " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        )
     return first, found.why(first)
 
 
