@@ -3,16 +3,17 @@
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 from several import HERE, alone
 
 import accord
 from accord.engines.silo import workers as crew
+from accord.sampling.sample import _builder
 
-pytestmark = pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 
-
+@pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_inside(which):
     pytest.importorskip("ray")
@@ -24,6 +25,67 @@ def test_inside(which):
     environment = {**os.environ, **kept, "PYTHONPATH": path}
     found = subprocess.run([*alone(), *command], env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
+
+
+class FakeRay(types.ModuleType):
+    """As much of Ray as making and ending a crew asks for."""
+
+    def __init__(self):
+        super().__init__("ray")
+        self.running, self.begun, self.killed = False, 0, []
+
+    def is_initialized(self):
+        return self.running
+
+    def init(self, **options):
+        self.running, self.begun = True, self.begun + 1
+
+    def shutdown(self):
+        self.running = False
+
+    def remote(self, **options):
+        process = types.SimpleNamespace(remote=lambda *arguments: object())
+        return lambda actor: types.SimpleNamespace(options=lambda **options: process)
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+
+@pytest.fixture
+def fake_ray(monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "accord.engines.silo.actor", types.SimpleNamespace(AgentProcess=object))
+    monkeypatch.setattr(crew.Crew, "hold", lambda self, post: post.held_by(self))
+    return ray
+
+
+def test_every_run_has_processes_of_its_own(fake_ray):
+    post = accord.models.gaussian([[0.0], [1.0]], [[[1.0]], [[1.0]]])
+    first, second = (_builder("silo") for _ in range(2))
+    with first.placed(post) as held:
+        with second.placed(post) as other:
+            assert held.holders is not other.holders
+            own = set(map(id, held.holders._actors))
+            assert len(own) == 2 and not own & set(map(id, other.holders._actors))
+        # the second run's end leaves the first one's processes and their cluster alone
+        assert len(fake_ray.killed) == 2 and not own & set(map(id, fake_ray.killed)) and fake_ray.running
+    assert len(fake_ray.killed) == 4 and not fake_ray.running and fake_ray.begun == 1
+
+
+def test_the_first_of_two_runs_to_end_leaves_ray_to_the_other(fake_ray):
+    first, second = crew.Crew(2, accord.Silo()), crew.Crew(3, accord.Silo())
+    first.close()
+    first.close()
+    assert fake_ray.running and len(second._actors) == 3
+    second.close()
+    assert not fake_ray.running
+
+
+def test_ray_that_the_user_began_goes_on(fake_ray):
+    fake_ray.init()
+    crew.Crew(2, accord.Silo()).close()
+    assert fake_ray.running and fake_ray.begun == 1
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from math import ceil
 from pathlib import Path
@@ -35,7 +35,8 @@ from .chunks import drive
 from .interruptions import interruptions
 from .recorder import Tape
 
-ENGINES: dict[str, Builder] = {"local": LocalEngine, "mesh": MeshEngine, "silo": Silo()}
+# What makes the builder of a run: a Silo holds that run's processes, so that every run has one of its own.
+ENGINES: dict[str, Callable[[], Builder]] = {"local": lambda: LocalEngine, "mesh": lambda: MeshEngine, "silo": Silo}
 
 # Rounds of burn-in where nothing is known; draws that are worth one where thinning is left out, as far as a Gaussian
 # tells: a skewed posterior remembers some three times as long.
@@ -194,7 +195,7 @@ def _builder(engine: str | Builder) -> Builder:
         return engine
     if engine not in ENGINES:
         raise unknown_name_error("engine", engine, ENGINES)
-    return ENGINES[engine]
+    return ENGINES[engine]()
 
 
 def _engine_name(engine: str | Builder) -> str:

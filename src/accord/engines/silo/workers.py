@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -64,9 +65,7 @@ class Crew:
     def __init__(self, size: int, options: Silo) -> None:
         self.options, self.size = options, size
         self._ray = require_ray()
-        self._began_ray = not self._ray.is_initialized()
-        if self._began_ray:
-            _begin_ray(self._ray, options.address)
+        self._shares_ray = _share_ray(self._ray, options.address)
         self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
         self.key = secrets.token_bytes(32)
         self.attempt = 0
@@ -262,16 +261,43 @@ class Crew:
         self.listener(lines)
 
     def close(self) -> None:
-        """End the processes, and Ray if it was begun for them."""
+        """End the processes, and Ray if it was begun here and no other crew uses it."""
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
-        if self._began_ray:
-            self._ray.shutdown()
+        if self._shares_ray:
+            self._shares_ray = False
+            _leave_ray(self._ray)
 
 
 # An agent waits most of the time; it comes back as often as it must, and lost calls are the driver's affair.
 _LIFE = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+
+
+# The crews that use a Ray which was begun here: runs in several threads share it, and the last one ends it.
+_sharing = 0
+_lock = threading.Lock()
+
+
+def _share_ray(ray: Any, address: str | None) -> bool:
+    """Begin Ray, or join it; whether it was begun here, for this crew or for others."""
+    global _sharing
+    with _lock:
+        if not ray.is_initialized():
+            _begin_ray(ray, address)
+        elif _sharing == 0:
+            # the user's own, who also ends it
+            return False
+        _sharing += 1
+        return True
+
+
+def _leave_ray(ray: Any) -> None:
+    global _sharing
+    with _lock:
+        _sharing -= 1
+        if _sharing == 0:
+            ray.shutdown()
 
 
 def _begin_ray(ray: Any, address: str | None) -> None:
