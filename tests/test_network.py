@@ -411,7 +411,7 @@ def test_largest_curvature_is_one_number_by_both_ways():
     factor = rng.standard_normal((200, 3, 3))
     hessians = factor @ np.swapaxes(factor, 1, 2)
     metric = sp.csr_array(sp.eye_array(200) + network.weights("metropolis"))
-    blocks = sp.block_diag(list(hessians)).toarray()
+    blocks = scipy.linalg.block_diag(*hessians)
     dense = scipy.linalg.eigh(blocks, np.kron(metric.toarray(), np.eye(3)), eigvals_only=True)[-1]
     assert largest_curvature(hessians, metric) == pytest.approx(dense, rel=1e-5)
 

@@ -110,7 +110,9 @@ class Law:
             self._conserved = _jacobian(self._conserved_sum, z) if conserved else None
             P = np.zeros((z.size, z.size))
             if factors is not None:
-                root = _jacobian(start, flat) @ scipy.sparse.block_diag(list(factors), format="csr")
+                # of sparse arrays, as SciPy 1.20 will make of dense blocks too
+                blocks = scipy.sparse.block_diag([scipy.sparse.coo_array(factor) for factor in factors], format="csr")
+                root = _jacobian(start, flat) @ blocks
                 P = (root @ root.T).toarray()
         self._known = {0: (np.asarray(z), P)}
 
