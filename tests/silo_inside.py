@@ -207,9 +207,9 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before(tmp_path, monkeypatch):
             patch.setattr(SiloEngine, "record", lost)
             with pytest.raises(OSError, match="power"):
                 short(sites, draws=100, checkpoint=tmp_path, checkpoint_every=10)
-        newest = sorted(tmp_path.glob("agent-2/*.checkpoint"))[-1]
+        newest = sorted(tmp_path.glob("agent-2/*.npz"))[-1]
         newest.write_bytes(newest.read_bytes()[:-7])
-        other = sorted(tmp_path.glob("agent-1/*.checkpoint"))[-1]
+        other = sorted(tmp_path.glob("agent-1/*.npz"))[-1]
         assert newest.name == other.name
         with pytest.warns(UserWarning, match="agent-2.*is torn or corrupt; it is left out"):
             found = short(sites, draws=100, checkpoint=tmp_path, checkpoint_every=10)

@@ -1,5 +1,7 @@
 """A run that is lost and taken up again has the draws of an undisturbed one, whatever happened to its files."""
 
+import json
+
 import numpy as np
 import pytest
 from mesh_worker import ALL
@@ -95,7 +97,7 @@ def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monke
 
 
 def files(folder, kind):
-    return sorted((folder / "process-0" / kind).glob("*.checkpoint"))
+    return sorted((folder / "process-0" / kind).glob("*.npz"))
 
 
 def damage(path, rng):
@@ -132,7 +134,7 @@ def test_a_lost_write_leaves_the_file_before_it(tmp_path, monkeypatch):
     expected = draw()
     lose(monkeypatch, 4, folder=tmp_path)
     for path in (tmp_path / "process-0" / "states", tmp_path / "process-0" / "draws"):
-        (path / "round-000000000041.checkpoint.partial").write_bytes(b"accord check")
+        (path / "round-000000000041.npz.partial").write_bytes(b"accord check")
     assert_same(draw(folder=tmp_path), expected)
 
 
@@ -192,16 +194,57 @@ def test_a_shelf_keeps_the_newest_whole_files(tmp_path):
         np.testing.assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
     # a damaged file does not count among the two
-    (tmp_path / "round-000000000100.checkpoint").write_bytes(b"")
+    (tmp_path / "round-000000000100.npz").write_bytes(b"")
     shelf = Shelf(tmp_path, "one")
     shelf.write(200, arrays)
-    with pytest.warns(UserWarning, match="000100.checkpoint is torn or corrupt"):
+    with pytest.warns(UserWarning, match="000100.npz is torn or corrupt"):
         assert shelf.rounds() == [20, 200]
     with pytest.raises(ValueError, match="torn or corrupt"):
         shelf.read(100)
     assert not list(tmp_path.glob("*.partial"))
     with pytest.raises(ValueError, match="belongs to another run"):
         Shelf(tmp_path, "other").rounds()
+
+
+def test_numpy_opens_a_checkpoint_without_pickles(tmp_path):
+    arrays = {"x/y": np.arange(3, dtype=np.uint32), "": np.array(np.nan, np.float32), "none": np.zeros((0, 4))}
+    Shelf(tmp_path, "one").write(3, arrays)
+    with np.load(tmp_path / "round-000000000003.npz", allow_pickle=False) as found:
+        assert set(found) == {*arrays, "checkpoint"}
+        assert json.loads(str(found["checkpoint"])) == {"tag": "one", "round": 3}
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array, strict=True)
+    with pytest.raises(ValueError, match="a checkpoint holds arrays of numbers, found objects under 'bad'"):
+        Shelf(tmp_path, "one").write(4, {"good": np.zeros(2), "bad": np.array([None])})
+    assert Shelf(tmp_path, "one").rounds() == [3]
+
+
+def test_every_torn_file_and_every_flipped_byte_is_found(tmp_path):
+    shelf, path = Shelf(tmp_path, "one"), tmp_path / "round-000000000003.npz"
+    shelf.write(3, {"x": np.arange(3, dtype=np.uint32), "none": np.zeros((0, 4))})
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    flips = rng.integers(1, 256, len(whole))
+    torn = [whole[:length] for length in range(len(whole))]
+    flipped = [whole[:k] + bytes([whole[k] ^ flips[k]]) + whole[k + 1 :] for k in range(len(whole))]
+    for content in [*torn, *flipped, whole + b"\0"]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="torn or corrupt"):
+            shelf.read(3)
+    # a whole file under another round's name
+    path.write_bytes(whole)
+    path.rename(tmp_path / "round-000000000004.npz")
+    with pytest.warns(UserWarning, match=r"000004.npz holds round 3; it is left out"):
+        assert shelf.rounds() == []
+
+
+def test_files_of_the_older_format_are_named_and_left_out(tmp_path, monkeypatch):
+    expected = draw()
+    lose(monkeypatch, 2, folder=tmp_path)
+    for path in files(tmp_path, "states") + files(tmp_path, "draws"):
+        path.with_suffix(".checkpoint").write_bytes(b"accord checkpoint 1\n" + bytes(50))
+        path.unlink()
+    with pytest.warns(UserWarning, match="(states|draws) holds checkpoints of an older accord; they are left out"):
+        assert_same(draw(folder=tmp_path), expected)
 
 
 def test_a_fingerprint_tells_runs_apart_and_nothing_of_the_data(tmp_path):

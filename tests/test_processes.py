@@ -167,7 +167,7 @@ def test_killed_ten_times_it_draws_what_it_would_have_drawn(room, folder):
     states, reached = folder / "kept" / "process-0" / "states", []
 
     def newest():
-        return max((int(path.stem.removeprefix("round-")) for path in states.glob("*.checkpoint")), default=0)
+        return max((int(path.stem.removeprefix("round-")) for path in states.glob("*.npz")), default=0)
 
     for attempt in range(10):
         both, before = start(room, folder, 2, "--timeout", 20), newest()
@@ -217,7 +217,7 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     write(folder, draws=20000)
     both = start(room, folder, 2, "--checkpoint", "kept")
     states = folder / "kept" / "process-1" / "states"
-    wait_for(lambda: len(list(states.glob("*.checkpoint"))) == 2)
+    wait_for(lambda: len(list(states.glob("*.npz"))) == 2)
     both[1].kill(signal.SIGINT)
     finish(both)
     assert all("interrupted: the run keeps the" in one.stderr for one in both)
@@ -225,8 +225,8 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     assert 0 < partial.shape[1] < 20000
     # the same command goes on, and replaces what it had written
     again = start(room, folder, 2, "--checkpoint", "kept")
-    newest = max(states.glob("*.checkpoint"))
-    wait_for(lambda: max(states.glob("*.checkpoint")) > newest)
+    newest = max(states.glob("*.npz"))
+    wait_for(lambda: max(states.glob("*.npz")) > newest)
     both[0].end()
     again[0].kill(signal.SIGINT)
     finish(again)
@@ -309,7 +309,7 @@ def test_what_stops_one_process_stops_the_others_with_its_words(name, room, fold
 def test_a_process_that_falls_silent_is_named(room, folder):
     write(folder, draws=200000)
     both = start(room, folder, 2, "--heartbeat", 3, "--checkpoint", "kept")
-    wait_for(lambda: list((folder / "kept").glob("process-1/states/*.checkpoint")))
+    wait_for(lambda: list((folder / "kept").glob("process-1/states/*.npz")))
     both[1].kill(signal.SIGSTOP)
     try:
         began = time.monotonic()

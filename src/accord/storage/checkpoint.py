@@ -8,14 +8,17 @@ import json
 import os
 import re
 import warnings
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-# A file is the magic, the SHA-256 of what follows, a line of JSON (tag, round, names) and the arrays as .npy, in order.
-_MAGIC = b"accord checkpoint 1\n"
+# A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
+_METADATA = "checkpoint"
+# The archive's comment, its last bytes, is the SHA-256 of all before it: CRC-32 leaves a zip's headers unchecked.
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_NAME = re.compile(r"round-(\d+)\.checkpoint")
+_NAME = re.compile(r"round-(\d+)\.npz")
 
 
 class Shelf:
@@ -38,12 +41,8 @@ class Shelf:
 
     def write(self, round: int, arrays: dict[str, np.ndarray]) -> None:
         """Write the file of a round; after a crash it is there in full or not at all."""
-        body = io.BytesIO()
-        body.write(json.dumps({"tag": self.tag, "round": int(round), "names": list(arrays)}).encode() + b"\n")
-        for array in arrays.values():
-            np.lib.format.write_array(body, np.asarray(array), allow_pickle=False)
-        content = body.getvalue()
-        write_whole(self._path(round), _MAGIC + hashlib.sha256(content).digest() + content)
+        about = json.dumps({"tag": self.tag, "round": int(round)})
+        write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}))
         self._whole.add(int(round))
         self._prune()
 
@@ -55,6 +54,8 @@ class Shelf:
         ValueError
             A file belongs to another run.
         """
+        if any(self.folder.glob("round-*.checkpoint")):
+            warnings.warn(f"{self.folder} holds checkpoints of an older accord; they are left out", stacklevel=2)
         found = []
         for round in self._written():
             try:
@@ -74,31 +75,29 @@ class Shelf:
         ValueError
             The file is torn or corrupt, or belongs to another run.
         """
-        names, body = self._content(round)
-        return {name: np.lib.format.read_array(body, allow_pickle=False) for name in names}
+        found = self._content(round)
+        return {name: found[name] for name in found if name != _METADATA}
 
     def _path(self, round: int) -> Path:
-        return self.folder / f"round-{round:012d}.checkpoint"
+        return self.folder / f"round-{round:012d}.npz"
 
     def _written(self) -> list[int]:
-        found = [_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.checkpoint")]
+        found = [_NAME.fullmatch(path.name) for path in self.folder.glob("round-*.npz")]
         return sorted(int(match[1]) for match in found if match)
 
-    def _content(self, round: int) -> tuple[list[str], io.BytesIO]:
-        """The names of a round's arrays, and the bytes from where they start."""
+    def _content(self, round: int) -> Any:
+        """What a round's file holds, as `np.load` opens it."""
         path = self._path(round)
         content = path.read_bytes()
-        start = len(_MAGIC) + _DIGEST_BYTES
-        body = content[start:]
-        if content[: len(_MAGIC)] != _MAGIC or content[len(_MAGIC) : start] != hashlib.sha256(body).digest():
+        if content[-_DIGEST_BYTES:] != hashlib.sha256(content[:-_DIGEST_BYTES]).digest():
             raise _DamagedError(f"the checkpoint {path} is torn or corrupt")
-        line, _, rest = body.partition(b"\n")
-        header = json.loads(line)
-        if header["tag"] != self.tag:
+        found = np.load(io.BytesIO(content), allow_pickle=False)
+        about = json.loads(str(found[_METADATA]))
+        if about["tag"] != self.tag:
             raise ValueError(f"the checkpoint folder {self.folder} belongs to another run; name a new one")
-        if header["round"] != round:
-            raise _DamagedError(f"the checkpoint {path} holds round {header['round']}")
-        return header["names"], io.BytesIO(rest)
+        if about["round"] != round:
+            raise _DamagedError(f"the checkpoint {path} holds round {about['round']}")
+        return found
 
     def _prune(self) -> None:
         if self.keep is None:
@@ -123,6 +122,21 @@ class Shelf:
 
 class _DamagedError(ValueError):
     """A file that is not what was written."""
+
+
+def _packed(arrays: dict[str, np.ndarray]) -> bytes:
+    """An .npz file of arrays whose last bytes are the digest of the others."""
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    # NumPy 2.1 cannot be told to refuse them: its `savez` pickles, which its `load` then would not read
+    pickled = [name for name, array in arrays.items() if array.dtype.hasobject]
+    if pickled:
+        raise ValueError(f"a checkpoint holds arrays of numbers, found objects under {pickled[0]!r}")
+    body = io.BytesIO()
+    np.savez(body, **arrays)  # type: ignore[arg-type]
+    with zipfile.ZipFile(body, "a") as archive:
+        archive.comment = bytes(_DIGEST_BYTES)
+    content = body.getvalue()[:-_DIGEST_BYTES]
+    return content + hashlib.sha256(content).digest()
 
 
 def write_whole(path: Path, content: bytes) -> None:
