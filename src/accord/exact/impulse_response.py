@@ -28,6 +28,7 @@ from ..posterior import Posterior
 from ..samplers.mixing import Gossip
 from ..samplers.protocol import Bound, HasLaw, Sampler
 from .law import affine_bound
+from .states import flat, unflat
 
 # Rounds between two looks at whether the answers have died away.
 _BLOCK = 64
@@ -160,7 +161,7 @@ def _double(problem: Problem, begun: _Sums, scale: Array, size: int, most_rounds
     With R = sum_{k<m} A^k B and P = sum_{k<m} A^k B B' A'^k, twice as many rounds add A^m R and A^m P A'^m.
     """
     power, drift, seen = (np.asarray(part) for part in _matrices(problem, begun.state, scale, size))
-    state = _flat(begun.state)
+    state = flat(begun.state)
     shocks = state[:, 1:] - state[:, :1]
     settled, total, spread = state[:, :1], shocks, shocks @ shocks.T
     largest = peak = np.abs(seen @ shocks).max()
@@ -183,7 +184,7 @@ def _double(problem: Problem, begun: _Sums, scale: Array, size: int, most_rounds
         rounds, power = 2 * rounds, power @ power
     answers = (seen @ total).reshape(*begun.answers.shape)
     squares = np.einsum("is,st,it->i", seen, spread, seen, optimize=True).reshape(begun.squares.shape)
-    return _Sums(_unflat(settled, begun.state), peak, last, round(decay), answers, squares)
+    return _Sums(unflat(settled, begun.state), peak, last, round(decay), answers, squares)
 
 
 def _has_died(problem: Problem, peak: float, last: float) -> bool:
@@ -205,24 +206,10 @@ def _matrices(problem: Problem, like: Any, scale: Array, size: int) -> tuple[Arr
     """A round as z -> A z + c, and the matrix that reads all positions and their average off z, as answers are."""
     still = zero_noise(problem, size + 1)
     unit = jnp.concatenate([jnp.zeros((size, 1)), jnp.eye(size)], axis=1)
-    states = _unflat(unit, like)
-    moved = _flat(network_round(problem, states, still, 1))
+    states = unflat(unit, like)
+    moved = flat(network_round(problem, states, still, 1))
     seen = _answers(problem, states, scale)
     return moved[:, 1:] - moved[:, :1], moved[:, :1], seen.reshape(-1, size)
-
-
-def _flat(state: Any) -> Float[Array, "state chain"]:
-    return jnp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(state)])
-
-
-def _unflat(flat: Any, like: Any) -> Any:
-    leaves: list[Array]
-    treedef: Any
-    leaves, treedef = jax.tree.flatten(like)
-    ends = np.cumsum([leaf[..., 0].size for leaf in leaves])
-    parts = jnp.split(jnp.asarray(flat), ends[:-1])
-    shaped = [jnp.reshape(part, (*leaf.shape[:-1], -1)) for part, leaf in zip(parts, leaves, strict=True)]
-    return treedef.unflatten(shaped)
 
 
 def _reported(post: Posterior) -> Gaussian:
@@ -262,16 +249,8 @@ def _begin(problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[A
     still = zero_noise(problem, chains)
     start = jnp.broadcast_to(center, (*center.shape[:2], chains))
     state = network_round(problem, initial_state(problem, start, still), still, 0)
-    leaves: list[Array]
-    treedef: Any
-    leaves, treedef = jax.tree.flatten(still)
-    shocks, first = [], 1
-    for leaf in leaves:
-        count = leaf[..., 0].size
-        unit = jnp.arange(count)[:, None] + first == jnp.arange(chains)[None]
-        shocks.append(unit.astype(leaf.dtype).reshape(leaf.shape))
-        first += count
-    state = network_round(problem, state, treedef.unflatten(shocks), 1)
+    shocks = jnp.concatenate([jnp.zeros((units, 1)), jnp.eye(units)], axis=1)
+    state = network_round(problem, state, unflat(shocks, still), 1)
     answers = _answers(problem, state, scale)
     largest = jnp.abs(answers).max()
     return _Sums(state, largest, largest, jnp.zeros((), int), answers, jnp.square(answers).sum(axis=2))

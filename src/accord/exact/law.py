@@ -11,26 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
 from ..engines.agreement import bind
 from ..engines.draws import zero_noise
-from ..engines.round import build_problem, everywhere, initial_state, network_round, positions
+from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, positions
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
 from ..samplers import validation
 from ..samplers.protocol import Bound, HasLaw, Sampler
+from .states import flat, unflat
 
 # Columns of a Jacobian computed at once: bounds memory, not the result.
 _COLUMNS = 256
@@ -40,6 +40,7 @@ _SPARSE = 0.1
 _DOUBLINGS = 60
 
 Matrix = Float[np.ndarray, "state state"]
+Columns = Float[Array, "number chain"]
 
 
 class Affine(NamedTuple):
@@ -91,56 +92,18 @@ class Law:
         self._maps: dict[int, Affine] = {}
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
-            self._problem = problem = build_problem(post, net, bound, 0)
-            quiet = zero_noise(problem, chains=1)
-            self._silence, self._noise = ravel_pytree(quiet)
-            shape = (self.num_agents, self.dim, 1)
-
-            def start(flat: jax.Array) -> jax.Array:
-                return ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))[0]
-
-            flat = jnp.asarray(means.ravel())
-            z, self._unravel = ravel_pytree(initial_state(problem, flat.reshape(shape), quiet))
-
-            def reported(state: jax.Array) -> jax.Array:
-                return positions(problem, self._unravel(state)).ravel()
-
-            self._select, self._origin = _jacobian(reported, z), np.asarray(reported(jnp.zeros_like(z)))
-            conserved = jax.eval_shape(self._conserved_sum, z) is not None
-            self._conserved = _jacobian(self._conserved_sum, z) if conserved else None
-            P = np.zeros((z.size, z.size))
-            if factors is not None:
-                # of sparse arrays, as SciPy 1.20 will make of dense blocks too
-                blocks = scipy.sparse.block_diag([scipy.sparse.coo_array(factor) for factor in factors], format="csr")
-                root = _jacobian(start, flat) @ blocks
-                P = (root @ root.T).toarray()
-        self._known = {0: (np.asarray(z), P)}
-
-    def _conserved_sum(self, z: jax.Array) -> jax.Array | None:
-        problem = self._problem
-        assert isinstance(problem.sampler, HasLaw)
-        found = everywhere(problem.sampler.conserved, problem.agents(0), (self._unravel(z),))
-        return None if found is None else found.sum(axis=0).ravel()
-
-    @cached_property
-    def _round(self) -> Callable[[Any, Any, Any], jax.Array]:
-        """One round on flat states: (state, noise, k) -> state."""
-
-        def advance(z: jax.Array, w: jax.Array, k: jax.Array) -> jax.Array:
-            return ravel_pytree(network_round(self._problem, self._unravel(z), self._noise(w), k))[0]
-
-        return jax.jit(advance)
-
-    # compiled once, for schedules differentiate every round
-    @cached_property
-    def _state_columns(self) -> Callable[..., jax.Array]:
-        silence = self._silence
-        return _columns(lambda z, k: self._round(z, silence, k), np.zeros(self._known[0][0].size))
-
-    @cached_property
-    def _noise_columns(self) -> Callable[..., jax.Array]:
-        zero = np.zeros(self._known[0][0].size)
-        return _columns(lambda w, k: self._round(zero, w, k), self._silence)
+            self._problem = build_problem(post, net, bound, 0)
+            root, z = _linear(_start, self._problem, means.reshape(-1, 1))
+            size, reported = len(z), self.num_agents * self.dim
+            seen, value = _linear(_seen, self._problem, np.zeros((size, 1)))
+        self._select, self._origin = seen[:reported], value[:reported, 0]
+        self._conserved = seen[reported:] if len(value) > reported else None
+        P = np.zeros((size, size))
+        if factors is not None:
+            # of sparse arrays, as SciPy 1.20 will make of dense blocks too
+            root = root @ scipy.sparse.block_diag([scipy.sparse.coo_array(factor) for factor in factors], format="csr")
+            P = (root @ root.T).toarray()
+        self._known = {0: (z[:, 0], P)}
 
     def _affine(self, k: int) -> Affine:
         """The map of round k. With constant steps rounds from 1 on are one; a method may begin differently."""
@@ -152,20 +115,16 @@ class Law:
         return self._maps[key]
 
     def _differentiate(self, k: int) -> Affine:
-        size, silence = self._known[0][0].size, self._silence
-        zero = np.zeros(size)
+        size = self._known[0][0].size
         with jax.enable_x64(True):
-            A = _assemble(self._state_columns, size, np.int32(k))
-            B = scipy.sparse.csr_array((size, 0))
-            if silence.size:
-                B = _assemble(self._noise_columns, silence.size, np.int32(k))
-            c = np.asarray(self._round(zero, silence, np.int32(k)))
-            generator = np.random.default_rng(0)
-            z, w = generator.standard_normal(size), generator.standard_normal(silence.size)
-            reached = np.asarray(self._round(z, w, np.int32(k)))
-        expected = A @ z + B @ w + c
+            numbers = size + sum(leaf.size for leaf in jax.tree.leaves(zero_noise(self._problem, chains=1)))
+            point = np.random.default_rng(0).standard_normal(numbers)
+            matrix, value = _linear(_round, self._problem, np.stack([np.zeros(numbers), point], axis=1), k)
+        c, reached = value.T
+        expected = matrix @ point + c
         if not np.allclose(reached, expected, rtol=1e-8, atol=1e-8 * (1.0 + np.abs(expected).max())):
             raise TypeError(f"a round of {self._name} is not affine: it has no exact law")
+        A, B = matrix[:, :size], matrix[:, size:]
         return Affine(A if A.nnz < _SPARSE * size**2 else A.toarray(), (B @ B.T).toarray(), c)
 
     def at(self, k: int) -> Moments:
@@ -322,29 +281,67 @@ def affine_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
     return bind(post, net, sampler.linear())
 
 
-def _jacobian(function: Callable[[Any], Any], x: Any) -> scipy.sparse.csr_array:
-    """The derivative of `function` at x, as a sparse matrix."""
-    return _assemble(_columns(function, x), np.size(x))
+# --- what is differentiated: functions of columns of numbers, one a chain; none reads what another chain holds ---
 
 
-def _columns(function: Callable[..., Any], x: Any) -> Callable[..., jax.Array]:
-    """A compiled function (first, *arguments) -> the columns from `first` on of the derivative at x by x."""
-    x = jnp.asarray(x)
-
-    @jax.jit
-    def columns(first: jax.Array, *arguments: Any) -> jax.Array:
-        basis = jnp.arange(min(_COLUMNS, x.size))[:, None] + first == jnp.arange(x.size)[None]
-        push = jax.vmap(lambda t: jax.jvp(lambda y: function(y, *arguments), (x,), (t,))[1], out_axes=-1)
-        return push(basis.astype(x.dtype))
-
-    return columns
+def _start(problem: Problem, x: Columns, k: Array) -> Columns:
+    """Positions -> states before round 0."""
+    chains = x.shape[1]
+    place = x.reshape(problem.index.size, problem.dim, chains)
+    return flat(initial_state(problem, place, zero_noise(problem, chains)))
 
 
-def _assemble(columns: Callable[..., jax.Array], size: int, *arguments: Any) -> scipy.sparse.csr_array:
-    """All columns, some at a time, as a sparse matrix."""
-    blocks = [np.asarray(columns(first, *arguments)) for first in range(0, size, min(_COLUMNS, size))]
-    matrix = scipy.sparse.hstack([scipy.sparse.csr_array(block) for block in blocks], format="csr")
-    return scipy.sparse.csr_array(matrix[:, :size])
+def _round(problem: Problem, x: Columns, k: Array) -> Columns:
+    """States and, below them, the noise of round k -> states after it."""
+    like, still = _state_shapes(problem), zero_noise(problem, chains=1)
+    size = sum(leaf.size for leaf in jax.tree.leaves(like))
+    return flat(network_round(problem, unflat(x[:size], like), unflat(x[size:], still), k))
+
+
+def _seen(problem: Problem, x: Columns, k: Array) -> Columns:
+    """States -> all agents' positions and, below them, the sums that the method conserves."""
+    state = unflat(x, _state_shapes(problem))
+    assert isinstance(problem.sampler, HasLaw)
+    found = everywhere(problem.sampler.conserved, problem.agents(0), (state,))
+    return flat((positions(problem, state), () if found is None else found.sum(axis=0)))
+
+
+def _state_shapes(problem: Problem) -> Any:
+    """The structure and shapes of the states of one chain."""
+    place = jnp.zeros((problem.index.size, problem.dim, 1), problem.degree.dtype)
+    return jax.eval_shape(initial_state, problem, place, zero_noise(problem, chains=1))
+
+
+@partial(jax.jit, static_argnames=("function", "count"))
+def _expansion(
+    function: Callable[[Problem, Columns, Array], Columns],
+    problem: Problem,
+    points: Columns,
+    k: Array,
+    first: Array,
+    count: int,
+) -> tuple[Columns, Columns]:
+    """So many columns, from `first` on, of the derivative at the first of the points, and the values at all of them.
+
+    The problem is an argument, so that methods, data and networks that differ in numbers only share the program.
+    """
+    size = len(points)
+    x = jnp.concatenate([jnp.broadcast_to(points[:, :1], (size, count)), points], axis=1)
+    unit = jnp.arange(size)[:, None] == jnp.arange(x.shape[1])[None] + first
+    values, pushed = jax.jvp(lambda x: function(problem, x, k), (x,), (unit.astype(x.dtype),))
+    return pushed[:, :count], values[:, count:]
+
+
+def _linear(
+    function: Callable[[Problem, Columns, Array], Columns], problem: Problem, points: np.ndarray, k: int = 0
+) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+    """The derivative at the first of the points, as a sparse matrix, and the values at all of them, one a column."""
+    size = len(points)
+    count, blocks, values = min(_COLUMNS, size), [], np.zeros(0)
+    for first in range(0, size, count):
+        block, values = _expansion(function, problem, points, np.int32(k), np.int32(first), count)
+        blocks.append(scipy.sparse.csr_array(np.asarray(block)))
+    return scipy.sparse.csr_array(scipy.sparse.hstack(blocks, format="csr")[:, :size]), np.asarray(values)
 
 
 def _sandwich(A: Any, P: Matrix) -> Matrix:
