@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from .diagnostics import diagnostics
 from .findings import TOLERANCE, Findings
-
-if TYPE_CHECKING:
-    from .run import Run
-
 
 # Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
 _FEWEST, _RHAT = 400, 1.01
@@ -24,21 +21,31 @@ _ERRORS = 4.0
 _COUNTED = 500
 
 
-def complaints(run: Run, sites: Sequence[str] | None = None) -> list[str]:
+class Drawn(NamedTuple):
+    """What is looked at: a run's `average`, `kept`, `agents`, `names` and `findings`, as `Run` has them."""
+
+    average: np.ndarray
+    kept: np.ndarray
+    agents: np.ndarray
+    names: tuple[str, ...]
+    findings: Findings
+
+
+def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     """What makes a run's draws less than they seem: the numbers found and a remedy, a sentence each.
 
     Parameters
     ----------
-    run
-        The run.
+    drawn
+        Its draws, and what is known beyond them.
     sites
         Names of all agents, to name them by.
     """
-    if run.findings.aim == 0:
+    if drawn.findings.aim == 0:
         # an optimiser's positions are no draws
         return []
-    names = _Names(run.names, sites)
-    found = (_bias(run, names), _mixing(run, names), _disagreement(run, names), _heat(run.findings))
+    names = _Names(drawn.names, sites)
+    found = (_bias(drawn, names), _mixing(drawn, names), _disagreement(drawn, names), _heat(drawn.findings))
     return [text for text in found if text]
 
 
@@ -54,18 +61,18 @@ class _Names(NamedTuple):
         return f"{self.parameters[d]} " + ("in the average" if agent is None else f"at {self.agent(agent)}")
 
 
-def _bias(run: Run, names: _Names) -> str:
+def _bias(drawn: Drawn, names: _Names) -> str:
     """The error that the law says, of the average and of the agents that were kept."""
-    expected = run.findings.expected
+    expected = drawn.findings.expected
     if expected is None:
         return ""
-    mean = np.concatenate([expected.average_mean[None], expected.mean[run.agents]])
-    sd = np.concatenate([expected.average_sd[None], expected.sd[run.agents]]) - 1.0
+    mean = np.concatenate([expected.average_mean[None], expected.mean[drawn.agents]])
+    sd = np.concatenate([expected.average_sd[None], expected.sd[drawn.agents]]) - 1.0
     errors = np.stack([np.abs(mean), np.abs(sd)])
     if errors.max() <= TOLERANCE:
         return ""
     what, row, d = np.unravel_index(int(errors.argmax()), errors.shape)
-    place = names.where(int(d), None if row == 0 else int(run.agents[row - 1]))
+    place = names.where(int(d), None if row == 0 else int(drawn.agents[row - 1]))
     number = (
         f"the mean of {place} is off by {mean[row, d]:+.2g} posterior sds"
         if what == 0
@@ -80,13 +87,13 @@ def _bias(run: Run, names: _Names) -> str:
     )
 
 
-def _mixing(run: Run, names: _Names) -> str:
+def _mixing(drawn: Drawn, names: _Names) -> str:
     """Effective draws and R-hat of the average and of every kept agent."""
-    from .diagnostics import diagnostics
-
-    series, owners = _series(run)
-    if run.average.shape[1] < 4:
-        return f"{run.average.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
+    series, owners = _series(drawn)
+    if drawn.average.shape[1] < 4:
+        return (
+            f"{drawn.average.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
+        )
     still = np.flatnonzero(np.ptp(series, axis=1).min(axis=0) == 0)
     if still.size:
         agent, d = owners[still[0]]
@@ -109,15 +116,15 @@ def _mixing(run: Run, names: _Names) -> str:
     return f"{', and '.join(parts)}: more draws, more rounds between them (thin) or a longer burn_in are needed"
 
 
-def _series(run: Run) -> tuple[np.ndarray, list[tuple[int | None, int]]]:
+def _series(drawn: Drawn) -> tuple[np.ndarray, list[tuple[int | None, int]]]:
     """Draws (chain, draw, series) of the average and the kept agents, and the agent and parameter of each."""
-    dim = run.average.shape[2]
+    dim = drawn.average.shape[2]
     owners: list[tuple[int | None, int]] = [(None, d) for d in range(dim)]
-    parts = [run.average]
-    for place, agent in enumerate(run.agents):
-        own = run.kept[:, :, place]
+    parts = [drawn.average]
+    for place, agent in enumerate(drawn.agents):
+        own = drawn.kept[:, :, place]
         # at a hub, and where draws were combined, all agents have the same
-        if not np.array_equal(own, run.average):
+        if not np.array_equal(own, drawn.average):
             parts.append(own)
             owners += [(int(agent), d) for d in range(dim)]
     series = np.concatenate(parts, axis=2)
@@ -134,26 +141,26 @@ def _series(run: Run) -> tuple[np.ndarray, list[tuple[int | None, int]]]:
     return series[..., worst], [owners[i] for i in worst]
 
 
-def _disagreement(run: Run, names: _Names) -> str:
+def _disagreement(drawn: Drawn, names: _Names) -> str:
     """How far agents are from their average, over its standard deviation."""
-    if not run.agents.size or not run.findings.agreeing:
+    if not drawn.agents.size or not drawn.findings.agreeing:
         return ""
-    average = run.average.astype(np.float64)
+    average = drawn.average.astype(np.float64)
     sd = average.std(axis=(0, 1))
     varied = sd > 0
     if not varied.any():
         return ""
-    square = [np.square(run.kept[:, :, i] - average).mean(axis=(0, 1)) for i in range(run.agents.size)]
+    square = [np.square(drawn.kept[:, :, i] - average).mean(axis=(0, 1)) for i in range(drawn.agents.size)]
     ratio = np.where(varied, np.sqrt(np.stack(square)) / np.where(varied, sd, 1.0), 0.0)
     allowed = _SHARE**0.5
     if not ratio.max() > allowed:
         return ""
     place, d = np.unravel_index(int(ratio.argmax()), ratio.shape)
     return (
-        f"the agents disagree: {names.agent(int(run.agents[place]))} is {ratio[place, d]:.2f} sds of the average away "
-        f"from it in {names.parameters[d]} (root mean square), and above {allowed:.2f} that alone makes an agent's sd "
-        f"wrong by more than {TOLERANCE:.0%}. More mix_rounds, smaller steps, noise='common', gradient tracking "
-        "(GTDULA, GTBAOAB) or more edges bring them together; the average may be right all the same"
+        f"the agents disagree: {names.agent(int(drawn.agents[place]))} is {ratio[place, d]:.2f} sds of the average "
+        f"away from it in {names.parameters[d]} (root mean square), and above {allowed:.2f} that alone makes an "
+        f"agent's sd wrong by more than {TOLERANCE:.0%}. More mix_rounds, smaller steps, noise='common', gradient "
+        "tracking (GTDULA, GTBAOAB) or more edges bring them together; the average may be right all the same"
     )
 
 

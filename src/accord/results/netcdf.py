@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .findings import Expected, Findings
+
 if TYPE_CHECKING:
     import xarray as xr
-
-    from .findings import Findings
 
 
 # Attributes of the saved tree that rebuild a run; all that is kept of a method or network is in `settings`.
@@ -62,8 +62,6 @@ def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
 
 def from_tree(dataset: xr.Dataset) -> Findings:
     """Findings of a file's group."""
-    from .findings import Expected, Findings
-
     attrs = dataset.attrs
     return Findings(
         Expected(*(dataset[name].values for name in Expected._fields)) if dataset.data_vars else None,

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .complaints import Drawn, complaints
 from .diagnostics import statistics
+from .findings import UNKNOWN, Examination, Findings, recalled
 from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
 from .traffic import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-
-    from .findings import Examination, Findings
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +66,9 @@ class Run:
 
         Found at first use, in some seconds where the method and its numbers were given. It takes part in no traffic.
         """
-        from .findings import UNKNOWN
-
         return UNKNOWN if self.examine is None else self.examine(self.average)
 
     def __getstate__(self) -> dict[str, Any]:
-        from .findings import recalled
-
         # what was found travels with the run, the posterior that it was found from stays
         return {**vars(self), "examine": partial(recalled, self.findings)}
 
@@ -166,8 +162,6 @@ class Run:
         """
         import xarray as xr
 
-        from .findings import recalled
-
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             if tree.attrs.get("format") != FORMAT:
                 raise ValueError(f"{path} is not a run written by accord (format {tree.attrs.get('format')!r})")
@@ -218,9 +212,7 @@ class Run:
         """
         import pandas as pd
 
-        from .complaints import complaints
-
-        for text in complaints(self, sites):
+        for text in complaints(Drawn(self.average, self.kept, self.agents, self.names, self.findings), sites):
             warnings.warn(text, stacklevel=2)
         blocks = {"average": pd.DataFrame(statistics(self.average), index=list(self.names))}
         if self.agents.size:

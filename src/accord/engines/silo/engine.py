@@ -24,7 +24,7 @@ from ...storage.fingerprint import claim
 from ..engine import Trouble
 from ..loop import Records
 from .worker import Assignment, Goal, Report
-from .workers import Crew, SetbackError
+from .workers import Crew, Limits, SetbackError
 
 # Draws of all agents that the driver takes at once, in bytes.
 _BUFFER_BYTES = 64 * 2**20
@@ -99,7 +99,8 @@ class Silo:
             if self._crew is not None and self._crew.size != post.num_agents:
                 self._dismiss()
             if self._crew is None:
-                self._crew = Crew(post.num_agents, self)
+                resources = [self.resources_of(i) for i in range(post.num_agents)]
+                self._crew = Crew(resources, self.address, Limits(self.timeout, self.late, self.start_timeout))
             yield self._crew.hold(post)
         finally:
             if not self._keeps:
@@ -162,7 +163,7 @@ class SiloEngine:
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
         self._folder = Path(tempfile.gettempdir()) / f"accord-{secrets.token_hex(8)}"
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], bound.own) for i in self._agents]
-        rest = (seed, chains, post.coordinates, parts, crew.key, crew.options.timeout)
+        rest = (seed, chains, post.coordinates, parts, crew.key, crew.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._at = 0
@@ -335,7 +336,7 @@ class SiloEngine:
     def _connect(self) -> None:
         self.crew.attempt += 1
         addresses = dict(enumerate(self.crew.call("address")))
-        rows = [(addresses, self.crew.attempt, self.crew.options.timeout)] * self.num_agents
+        rows = [(addresses, self.crew.attempt, self.crew.limits.timeout)] * self.num_agents
         self.crew.call("connect", rows)
 
     def _everywhere(self, *arguments: Any) -> list[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,6 @@ from ...posterior import Posterior
 from ...storage.fingerprint import first_difference, versions
 from .connections import LateNeighbourError, LostNeighbourError
 from .worker import NewcomerError
-
-if TYPE_CHECKING:
-    from .engine import Silo
 
 # Values of JAX's configuration that agents share with the driver.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_compilation_cache_dir")
@@ -51,21 +48,32 @@ def require_ray() -> Any:
     return ray
 
 
+class Limits(NamedTuple):
+    """How long the processes are waited for, and what happens to one that is late; see `Silo`."""
+
+    timeout: float
+    late: str
+    start_timeout: float
+
+
 class Crew:
     """One process an agent, each with the agent's own shard; the `Holders` of a posterior.
 
     Parameters
     ----------
-    size
-        Number of agents.
-    options
-        Where the processes run, and how long they are waited for.
+    resources
+        The custom resources of Ray that each agent's process needs, one dict an agent.
+    address
+        The Ray cluster's, as `Silo` has it.
+    limits
+        How long the processes are waited for.
     """
 
-    def __init__(self, size: int, options: Silo) -> None:
-        self.options, self.size = options, size
+    def __init__(self, resources: Sequence[dict[str, float | int]], address: str | None, limits: Limits) -> None:
+        self.limits, self.size = limits, len(resources)
+        size = self.size
         self._ray = require_ray()
-        self._shares_ray = _share_ray(self._ray, options.address)
+        self._shares_ray = _share_ray(self._ray, address)
         self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
         self.key = secrets.token_bytes(32)
         self.attempt = 0
@@ -81,8 +89,8 @@ class Crew:
         process = self._ray.remote(concurrency_groups={"look": 1})(AgentProcess)
         self._actors: list[Any] = []
         try:
-            for i in range(size):
-                self._actors.append(process.options(resources=options.resources_of(i), **_LIFE).remote(i, settings))
+            for i, own in enumerate(resources):
+                self._actors.append(process.options(resources=own, **_LIFE).remote(i, settings))
         except BaseException:
             self.close()
             raise
@@ -146,7 +154,7 @@ class Crew:
     ) -> list[Any]:
         rows = [()] * len(agents) if rows is None else rows
         # an agent that waits for another says so itself, and first
-        limit = self.options.timeout + _SETTLE_SECONDS if limit is None else limit
+        limit = self.limits.timeout + _SETTLE_SECONDS if limit is None else limit
         calls = {
             self._actors[i].obey.remote(name, method, *row): i for i, name, row in zip(agents, names, rows, strict=True)
         }
@@ -192,7 +200,7 @@ class Crew:
             # who is waited for, but waits for nobody, is who is late
             waiting = {error.agent for error in late}
             worst = min(late, key=lambda error: (error.neighbour in waiting, error.round))
-            if self.options.late == "raise":
+            if self.limits.late == "raise":
                 raise TimeoutError(str(worst))
             self._ray.kill(self._actors[worst.neighbour], no_restart=False)
         first = gone[0] if gone else min(errors)
@@ -202,14 +210,14 @@ class Crew:
 
     def revive(self) -> None:
         """Wait until every agent's process runs and has read its shard."""
-        ends = time.monotonic() + self.options.start_timeout
+        ends = time.monotonic() + self.limits.start_timeout
         while True:
             try:
                 return self._revive(max(1.0, ends - time.monotonic()))
             except SetbackError as error:
                 if time.monotonic() > ends:
                     raise TimeoutError(
-                        f"the agents' processes do not run after {self.options.start_timeout:g} s: {error}"
+                        f"the agents' processes do not run after {self.limits.start_timeout:g} s: {error}"
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
 
@@ -218,7 +226,7 @@ class Crew:
             greetings = self._call("greet", range(self.size), None, limit, [None] * self.size)
         except TimeoutError as error:
             raise TimeoutError(
-                f"not all of the {self.size} agents' processes run after {self.options.start_timeout:g} s; has the "
+                f"not all of the {self.size} agents' processes run after {self.limits.start_timeout:g} s; has the "
                 "cluster the nodes that `resources` names?"
             ) from error
         for i, (_, own) in enumerate(greetings):
