@@ -7,11 +7,10 @@ import pytest
 from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards
 
 import accord
-from accord.engines.local import LocalEngine
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, GTBAOAB
 from accord.tuning import pilot_run as pilot
-from accord.tuning.exchange_budget import Budget
+from accord.tuning.network_sums import NetworkSums
 from accord.tuning.warmup import warm_up
 
 
@@ -84,7 +83,7 @@ def test_power_iterations_find_the_largest_curvature():
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
     z = np.random.default_rng(3).standard_normal((20, 3))
     with jax.enable_x64(True):
-        found = pilot.stiffest(post, net, place, z, Budget(net, 1000), LocalEngine)
+        found = pilot.stiffest(NetworkSums(post, net, 1000), place, z)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
     assert (found <= exact * (1 + 1e-9)).all()

@@ -15,10 +15,12 @@ from jaxtyping import Array, Float, PyTree
 
 from ..base.errors import DataError
 from ..base.gaussian import Gaussian
+from ..network import Network
 from .coordinates import Coordinates, moved
 from .potential import Potential, Shard, unravel
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
+from .totals import Totals, TotalsHere
 
 # Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
 _NEWTON_DIM = 500
@@ -27,10 +29,14 @@ _AGENTS_AT_ONCE = 1024
 
 
 class Holders(Protocol):
-    """Those who hold the data of a posterior that is `held_by` them: an engine's agents, in other processes."""
+    """Processes that hold the data of a posterior: they evaluate functions of it where it lies."""
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
+        ...
+
+    def totals(self, network: Network) -> Totals:
+        """What `Posterior.totals` returns, of the posterior in the user's parameters."""
         ...
 
 
@@ -336,6 +342,17 @@ class Posterior:
         with jax.enable_x64(True):
             found = _evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
             return jax.tree.map(np.asarray, found)
+
+    def totals(self, network: Network) -> Totals:
+        """Sums over all agents of functions of their data; only the sums leave the agents, over a network's tree.
+
+        Where this posterior is `alone`, of those it holds.
+        """
+        if self.coordinates is not None:
+            raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
+        if self.holders is not None:
+            return self.holders.totals(network)
+        return TotalsHere(self.potential, self.stacked(agents=self.held))
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """Gradients of all potentials at one position, shape (agent, dim), in double precision."""

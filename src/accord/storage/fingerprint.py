@@ -30,7 +30,7 @@ _DIGITS = 12
 _FILE = "run.json"
 
 
-def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings: Any) -> dict[str, str]:
+def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **settings: Any) -> dict[str, str]:
     """Short texts by name, the same in every process that was given the same.
 
     Of the posterior they tell nothing of any shard: its parameters, where they start, the names of its functions and
@@ -39,7 +39,7 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings:
     Parameters
     ----------
     post, network, sampler
-        What is run.
+        What is run; None for sums over the agents.
     settings
         All else that decides the draws: seed, chains, ...
     """
@@ -55,15 +55,13 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler, **settings:
             f"{post.num_agents} agents, {post.dim} parameters",
             [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
         ),
-        "method": _text(type(sampler).__name__, sampler),
+        "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},
     }
 
 
 def versions() -> dict[str, str]:
     """The versions of what draws, by name."""
-    # imported here: the package imports this module
-
     return {
         "accord": __version__,
         "jax": jax.__version__,

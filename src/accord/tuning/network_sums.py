@@ -1,21 +1,80 @@
-"""The potential of the whole posterior up to second order, summed over the network."""
+"""Sums over the network during warm-up: counted, and stopped at a limit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from ..base.pytree import pytree
-from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.agent import Agent, Inbox, Noise
-from ..samplers.protocol import Bound, Needs, Sampler
-from .exchange_budget import Budget
+from ..posterior.coordinates import Coordinates
+from ..posterior.potential import Potential, Shard
+from ..results.traffic import Traffic
+
+
+class NetworkSums:
+    """The sum over all agents of a function of (potential, shard, arguments): up a spanning tree and down again.
+
+    Parameters
+    ----------
+    post, network
+        As in `accord.sample`; the posterior in the user's parameters.
+    max_exchanges
+        Exchanges that all sums together may take, one after another.
+
+    Attributes
+    ----------
+    exchanges
+        Exchanges so far.
+    bytes_sent
+        Bytes that each agent sent so far, shape (agent,).
+    gradients
+        Gradients that each agent evaluated so far; a Hessian counts as one for each parameter, its product with a
+        vector as two.
+    """
+
+    def __init__(self, post: Posterior, network: Network, max_exchanges: int) -> None:
+        self.sizes, self.max_exchanges = post.sizes, max_exchanges
+        self.exchanges, self.gradients = 0, 0
+        self.bytes_sent = np.zeros(network.num_agents, np.int64)
+        self._totals, self._tree = post.totals(network), network.aggregation
+
+    @property
+    def spent(self) -> Traffic:
+        """What the sums took so far."""
+        return Traffic(0, self.exchanges, self.bytes_sent, self.gradients * self.sizes)
+
+    def __call__(
+        self,
+        function: Callable[..., PyTree],
+        *arguments: Any,
+        gradients: int,
+        coordinates: Coordinates | None = None,
+    ) -> PyTree:
+        """The sum of `function(potential, shard, *arguments)`, for which each agent evaluates some gradients.
+
+        Raises
+        ------
+        ArithmeticError
+            It would exceed the exchanges that are allowed.
+        """
+        each = 2 * self._tree.height
+        self.exchanges += each
+        if self.exchanges > self.max_exchanges:
+            raise ArithmeticError(
+                f"one sum over this network takes {each} exchanges, and {self.exchanges // each} sums are "
+                f"more than the {self.max_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
+            )
+        found = self._totals(function, *arguments, coordinates=coordinates)
+        sent = sum(leaf.nbytes for leaf in jax.tree.leaves(found))
+        self.bytes_sent = self.bytes_sent + (sent * self._tree.sums_sent).astype(np.int64)
+        self.gradients += gradients
+        return found
 
 
 class Expansion(NamedTuple):
@@ -26,68 +85,25 @@ class Expansion(NamedTuple):
     hessian: np.ndarray
 
 
-class Expansions:
-    """Sums over the network, counted in a budget; one message of (d + 1)(d + 2) / 2 numbers an agent and sum.
-
-    Parameters
-    ----------
-    post, network
-        As in `accord.sample`.
-    budget
-        What all sums together may take.
-    """
-
-    def __init__(self, post: Posterior, network: Network, budget: Budget, builder: Builder) -> None:
-        self.post, self.network, self.budget, self.builder = post, network, budget, builder
-
-    def __call__(self, *positions: np.ndarray) -> Expansion:
-        """The mean of F's expansions at some positions, each (dim,)."""
-        dim, origin = self.post.dim, positions[0]
-        self.budget.sums(1, width=(dim + 1) * (dim + 2) // 2, gradients=len(positions) * (1 + dim))
-        engine = self.builder.preliminary(self.post, self.network, Bound(_Sums(np.stack(positions) - origin)))
-        carry = engine.start(np.broadcast_to(origin, (self.network.num_agents, dim)), None)
-        # the sums are the same at every agent
-        sums = np.asarray(engine.states(engine.advance(carry, 1)).sums, np.float64)[0, :, 0]
-        hessian = np.zeros((dim, dim))
-        hessian[np.triu_indices(dim)] = sums[1 + dim :]
-        return Expansion(float(sums[0]), sums[1 : 1 + dim], hessian + np.triu(hessian, 1).T)
+def expand(sums: NetworkSums, *positions: np.ndarray) -> Expansion:
+    """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
+    origin, dim = positions[0], positions[0].size
+    found = sums(_expansion, origin, np.stack(positions) - origin, gradients=len(positions) * (1 + dim))
+    numbers = np.asarray(found, np.float64)
+    hessian = np.zeros((dim, dim))
+    hessian[np.triu_indices(dim)] = numbers[1 + dim :]
+    return Expansion(float(numbers[0]), numbers[1 : 1 + dim], hessian + np.triu(hessian, 1).T)
 
 
-class Summing(Sampler):
-    """Base of what agents find out by sums over all of them; they hold the same states, so that all draw the same."""
+def _expansion(
+    potential: Potential, shard: Shard, origin: Float[Array, " dim"], offsets: Float[Array, "look dim"]
+) -> Float[Array, " number"]:
+    """An agent's value, gradient and upper half of the Hessian: their means over positions."""
 
-    def needs(self, dim: int) -> Needs:
-        """A total, and the same normal numbers for all agents."""
-        return Needs("total", common=True)
+    def look(offset: Float[Array, " dim"]) -> Float[Array, " number"]:
+        x = origin + offset
+        upper = potential.hessian(shard, x)[jnp.triu_indices(x.size)]
+        return jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x), upper])
 
-
-class _SumsState(NamedTuple):
-    position: Float[Array, " dim"]
-    sums: Float[Array, " number"]
-
-
-@pytree
-class _Sums(Summing):
-    """One round sums the value, the gradient and the upper half of the Hessian: their means over `offsets`."""
-
-    # from the agents' common position, (look, dim)
-    offsets: Any
-
-    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _SumsState:
-        dim = position.size
-        return _SumsState(position, jnp.zeros(1 + dim + dim * (dim + 1) // 2, position.dtype))
-
-    def message(self, agent: Agent, state: _SumsState) -> Float[Array, " number"]:
-        def look(offset: Float[Array, " dim"]) -> Float[Array, " number"]:
-            x = state.position + offset
-            upper = agent.hessian(x)[jnp.triu_indices(x.size)]
-            return jnp.concatenate([agent.value(x)[None], agent.gradient(x), upper])
-
-        # one after another: all Hessians at once would take memory
-        return jax.lax.map(look, self.offsets).mean(axis=0)
-
-    def update(self, agent: Agent, state: _SumsState, inbox: Inbox, noise: Noise) -> _SumsState:
-        return state._replace(sums=inbox.total())
-
-    def needs(self, dim: int) -> Needs:
-        return Needs("total", normal=False)
+    # one after another: all Hessians at once would take memory
+    return jax.lax.map(look, offsets).mean(axis=0)

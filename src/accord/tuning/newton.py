@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from .network_sums import Expansion, Expansions
+from .network_sums import Expansion
 
 # Newton steps until it is said that there is no mode, and halvings of one of them.
 _MOST_STEPS, _MOST_HALVINGS = 50, 30
@@ -15,7 +17,7 @@ _LAST_STEP, _LAST_CHANGE = 1e-2, 0.1
 FLAT = 1e-7
 
 
-def newton(expand: Expansions, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def newton(expand: Callable[[np.ndarray], Expansion], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The mode and the Hessian there, by Newton's method with steps halved until F falls."""
     here = expand(x)
     at_start = np.linalg.eigvalsh(here.hessian)[-1]

@@ -6,22 +6,17 @@ that no disagreement enters what they find out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..base.pytree import pytree
-from ..engines.engine import Builder
-from ..network import Network
-from ..posterior import Posterior
+from ..engines.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
 from ..posterior.coordinates import Coordinates
-from ..samplers.agent import Agent, Inbox, Noise
-from ..samplers.protocol import Bound
-from .exchange_budget import Budget
-from .network_sums import Summing
+from ..posterior.potential import Potential, Shard
+from .network_sums import NetworkSums
 
 # Chains of the run, its rounds before the first draw, draws of each chain and rounds from one to the next.
 _CHAINS, _BURN_IN, _DRAWS, _THIN = 64, 50, 12, 8
@@ -31,36 +26,31 @@ _FRICTION = 0.3
 _POWERS, _STIFFEST = 7, 0.02
 
 
-def explore(
-    post: Posterior, network: Network, start: Coordinates, step_size: float, budget: Budget, builder: Builder
-) -> np.ndarray:
+def explore(sums: NetworkSums, start: Coordinates, step_size: float) -> np.ndarray:
     """Draws of the posterior: BAOAB on F, from draws of the Gaussian that some coordinates stand for.
 
     Parameters
     ----------
-    post, network
-        As in `accord.sample`.
+    sums
+        Sums over the network, which count this.
     start
         Coordinates in which the posterior is about standard normal.
     step_size
         In these coordinates.
-    budget
-        What this may take, and where it is counted.
 
     Returns
     -------
     np.ndarray
         In the coordinates, shape (draw, chain, dim); not finite where the step was too long.
     """
-    method = _Explorer(step_size)
-    z = np.random.default_rng(0).standard_normal((post.dim, _CHAINS))
-    budget.sums(_BURN_IN + _DRAWS * _THIN, width=_CHAINS * post.dim, gradients=_CHAINS)
-    engine = builder.preliminary(post.transformed(start), network, Bound(method), chains=_CHAINS)
-    carry = engine.advance(engine.start(_for_all(network, z), None), _BURN_IN)
-    draws = []
-    for _ in range(_DRAWS):
-        carry = engine.advance(carry, _THIN)
-        draws.append(np.asarray(engine.states(carry).position, np.float64)[0].T)
+    dim = start.origin.size
+    z = jnp.asarray(np.random.default_rng(0).standard_normal((dim, _CHAINS)))
+    v, h, draws = jnp.zeros_like(z), jnp.asarray(step_size), []
+    for round in range(_BURN_IN + _DRAWS * _THIN):
+        gradient = sums(_gradients, z, gradients=_CHAINS, coordinates=start)
+        z, v = _baoab(z, v, gradient, _normals(np.int32(round), _CHAINS, dim), h)
+        if round >= _BURN_IN and (round - _BURN_IN) % _THIN == _THIN - 1:
+            draws.append(np.asarray(z, np.float64).T)
     return np.stack(draws)
 
 
@@ -88,9 +78,7 @@ def whitening(draws: np.ndarray, start: Coordinates) -> Coordinates:
     return Coordinates(start.origin + start.factor @ mean, start.factor @ np.linalg.cholesky(shrunk))
 
 
-def stiffest(
-    post: Posterior, network: Network, place: Coordinates, draws: np.ndarray, budget: Budget, builder: Builder
-) -> np.ndarray:
+def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.ndarray:
     """The largest eigenvalue of F's Hessian in coordinates at some draws, (draw, dim), by power iterations.
 
     Returns
@@ -98,11 +86,13 @@ def stiffest(
     np.ndarray
         Shape (draw,).
     """
-    # the round before the first only makes directions
-    budget.sums(_POWERS + 1, width=draws.size, gradients=2 * len(draws))
-    engine = builder.preliminary(post.transformed(place), network, Bound(_PowerIteration()), chains=len(draws))
-    carry = engine.advance(engine.start(_for_all(network, draws.T), None), _POWERS + 1)
-    return np.asarray(engine.states(carry).value, np.float64)[0]
+    z, product = jnp.asarray(draws.T), _normals(np.int32(0), *draws.shape)
+    value = jnp.linalg.norm(product, axis=0)
+    for _ in range(_POWERS):
+        # a product with the Hessian costs two gradients
+        product = sums(_products, z, product / value[None], gradients=2 * len(draws), coordinates=place)
+        value = jnp.linalg.norm(product, axis=0)
+    return np.asarray(value, np.float64)
 
 
 def stiffness(values: np.ndarray) -> float:
@@ -110,54 +100,40 @@ def stiffness(values: np.ndarray) -> float:
     return float(np.sort(values)[-max(1, round(_STIFFEST * len(values))) :].mean())
 
 
-def _for_all(network: Network, z: np.ndarray) -> np.ndarray:
-    return np.broadcast_to(z, (network.num_agents, *z.shape))
+# --- what agents add up: functions of positions, (dim, chain) ---
 
 
-class _ExplorerState(NamedTuple):
-    position: Float[Array, " dim"]
-    velocity: Float[Array, " dim"]
+def _gradients(potential: Potential, shard: Shard, z: Float[Array, "dim chain"]) -> Float[Array, "dim chain"]:
+    return jax.vmap(lambda x: potential.gradient(shard, x), in_axes=-1, out_axes=-1)(z)
 
 
-@pytree
-class _Explorer(Summing):
-    """BAOAB on F (Leimkuhler & Matthews 2013), at every agent alike."""
+def _products(
+    potential: Potential, shard: Shard, z: Float[Array, "dim chain"], directions: Float[Array, "dim chain"]
+) -> Float[Array, "dim chain"]:
+    """An agent's Hessian at each position times a direction."""
 
-    step_size: float
+    def product(x: Array, direction: Array) -> Array:
+        return jax.jvp(lambda x: potential.gradient(shard, x), (x,), (direction,))[1]
 
-    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _ExplorerState:
-        return _ExplorerState(position, jnp.zeros_like(position))
-
-    def message(self, agent: Agent, state: _ExplorerState) -> Float[Array, " dim"]:
-        return agent.gradient(state.position)
-
-    def update(self, agent: Agent, state: _ExplorerState, inbox: Inbox, noise: Noise) -> _ExplorerState:
-        assert noise.normal is not None
-        h, kept = self.step_size, jnp.exp(-_FRICTION * self.step_size)
-        v = state.velocity - h * inbox.total()
-        middle = state.position + h / 2.0 * v
-        v = kept * v + (1.0 - kept**2) ** 0.5 * noise.normal
-        return _ExplorerState(middle + h / 2.0 * v, v)
+    return jax.vmap(product, in_axes=-1, out_axes=-1)(z, directions)
 
 
-class _PowerState(NamedTuple):
-    position: Float[Array, " dim"]
-    direction: Float[Array, " dim"]
-    value: Float[Array, ""]
+# --- what all agents do alike ---
 
 
-@pytree
-class _PowerIteration(Summing):
-    """One round multiplies a direction by F's Hessian; the first one draws it."""
+@jax.jit
+def _baoab(z: Array, v: Array, gradient: Array, normal: Array, h: Array) -> tuple[Array, Array]:
+    """One step of BAOAB on F (Leimkuhler & Matthews 2013)."""
+    kept = jnp.exp(-_FRICTION * h)
+    v = v - h * gradient
+    middle = z + h / 2.0 * v
+    v = kept * v + (1.0 - kept**2) ** 0.5 * normal
+    return middle + h / 2.0 * v, v
 
-    def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> _PowerState:
-        return _PowerState(position, jnp.zeros_like(position), jnp.zeros((), position.dtype))
 
-    def message(self, agent: Agent, state: _PowerState) -> Float[Array, " dim"]:
-        return jax.jvp(agent.gradient, (state.position,), (state.direction,))[1]
-
-    def update(self, agent: Agent, state: _PowerState, inbox: Inbox, noise: Noise) -> _PowerState:
-        assert noise.normal is not None
-        product = jnp.where(agent.round == 0, noise.normal, inbox.total())
-        value = jnp.linalg.norm(product)
-        return _PowerState(state.position, product / value, value)
+@partial(jax.jit, static_argnames=("chains", "dim"))
+def _normals(round: Array, chains: int, dim: int) -> Float[Array, "dim chain"]:
+    """The noise that all agents share in a round."""
+    everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
+    words = bits(seed_words(0), chains, round, Stream.NORMAL, everyone, dim)
+    return joined(normals(words, jnp.result_type(float)), dim)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -18,8 +19,7 @@ from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
-from .exchange_budget import Budget
-from .network_sums import Expansions
+from .network_sums import NetworkSums, expand
 from .newton import FLAT, change, newton
 from .pilot_run import explore, stiffest, stiffness, whitening
 
@@ -105,33 +105,30 @@ def warm_up(
 
 
 def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
-    budget = Budget(network, max_exchanges)
-    expand = Expansions(post, network, budget, builder)
-    mode, hessian = newton(expand, post.init)
+    sums = NetworkSums(post, network, max_exchanges)
+    mode, hessian = newton(partial(expand, sums), post.init)
     coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
     if not post.quadratic:
-        coordinates, stiff = _by_pilot(post, network, _nearest_gaussian(expand, coordinates), budget, builder)
-    curvature, rows = _curvature(post, coordinates), budget.gradients * post.sizes
-    return Warmup(mode, coordinates, curvature, stiff, Traffic(0, budget.exchanges, budget.bytes_sent, rows))
+        coordinates, stiff = _by_pilot(sums, _nearest_gaussian(sums, coordinates))
+    return Warmup(mode, coordinates, _curvature(post, coordinates), stiff, sums.spent)
 
 
-def _by_pilot(
-    post: Posterior, network: Network, start: Coordinates, budget: Budget, builder: Builder
-) -> tuple[Coordinates, float]:
+def _by_pilot(sums: NetworkSums, start: Coordinates) -> tuple[Coordinates, float]:
     """Coordinates that whiten the draws of a pilot run, and the stiffness there; a Gaussian posterior needs none."""
-    z = np.random.default_rng(1).standard_normal((_FEW, post.dim))
-    stiff = max(1.0, stiffness(stiffest(post, network, start, z, budget, builder)))
+    dim = start.origin.size
+    z = np.random.default_rng(1).standard_normal((_FEW, dim))
+    stiff = max(1.0, stiffness(stiffest(sums, start, z)))
     if stiff <= 1.0 + _GAUSSIAN:
         return start, 1.0
-    draws = explore(post, network, start, stiff**-0.5, budget, builder)
+    draws = explore(sums, start, stiff**-0.5)
     if not np.isfinite(draws).all():
         warnings.warn(
             "a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=4
         )
         return start, stiff
     place = whitening(draws, start)
-    looked_at = place.inverse(start.origin + draws.reshape(-1, post.dim)[-_MANY:] @ start.factor.T)
-    return place, max(1.0, stiffness(stiffest(post, network, place, looked_at, budget, builder)))
+    looked_at = place.inverse(start.origin + draws.reshape(-1, dim)[-_MANY:] @ start.factor.T)
+    return place, max(1.0, stiffness(stiffest(sums, place, looked_at)))
 
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
@@ -150,13 +147,13 @@ def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     return Warmup(mode, coordinates, curvature, stiffness, found.spent + Traffic(gradient_rows=rows))
 
 
-def _nearest_gaussian(expand: Expansions, start: Coordinates) -> Coordinates:
+def _nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
     """Coordinates of the Gaussian nearest to the posterior, from those of its mode; these where there is none."""
     half = np.random.default_rng(0).standard_normal((_LOOKS // 2, start.origin.size))
     z = np.concatenate([half, -half])
     place, precision = start, np.linalg.inv(start.factor @ start.factor.T)
     for _ in range(_MOST_MOVES):
-        mean = expand(*(place.origin + z @ place.factor.T))
+        mean = expand(sums, *(place.origin + z @ place.factor.T))
         # half the way: the mean Hessian moves with the Gaussian
         following = (precision + mean.hessian) / 2.0
         if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:

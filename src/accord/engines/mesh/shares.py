@@ -10,9 +10,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
+from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
 from ...posterior.potential import Shard
+from ...posterior.totals import Totals
 
 
 class Shares:
@@ -55,6 +57,26 @@ class Shares:
             function, *arguments, own=jax.tree.map(lambda leaf: leaf[self.mine.start : self.mine.stop], own)
         )
         return jax.tree.map(self._gathered, found)
+
+    def totals(self, network: Network) -> Totals:
+        """Sums over all agents, known to all processes."""
+        own = self._held.totals(network)
+
+        def total(function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None) -> PyTree:
+            part = own(function, *arguments, coordinates=coordinates)
+            sums = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(part)]
+            sent = np.concatenate([leaf.reshape(-1).view(np.uint8) for leaf in sums])
+            # as bytes: JAX would round what is in double precision
+            everyones = np.asarray(multihost_utils.process_allgather(sent))
+            places = np.cumsum([0, *(leaf.nbytes for leaf in sums)])
+            found = []
+            for leaf, first, last in zip(sums, places[:-1], places[1:], strict=True):
+                parts = np.ascontiguousarray(everyones[:, first:last]).view(leaf.dtype)
+                found.append(parts.sum(axis=0).reshape(leaf.shape))
+            treedef: Any = jax.tree.structure(part)
+            return treedef.unflatten(found)
+
+        return total
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:
         # as bytes: JAX would round what is in double precision

@@ -193,7 +193,7 @@ class SiloEngine:
         def begin() -> list[Report]:
             self.crew.call("forget", self._everywhere(self._folder))
             reports = self.crew.call("start", self._starts)
-            self._connect()
+            self.crew.connect()
             return reports
 
         return self._carry(0, self._attempt(begin))
@@ -320,7 +320,7 @@ class SiloEngine:
         newest = max((r for r in places if r <= round), default=0)
         if newest > 0:
             self.crew.call("restore", [(places[newest], newest)] * self.num_agents)
-        self._connect()
+        self.crew.connect()
         self._at = newest
         if newest < round:
             rows = [(Goal(newest, round - newest, 0, 1, 1), self._folder)] * self.num_agents
@@ -332,12 +332,6 @@ class SiloEngine:
         for text in {text for _, texts in found for text in texts}:
             warnings.warn(text, stacklevel=2)
         return sorted(set.intersection(*(set(rounds) for rounds, _ in found)))
-
-    def _connect(self) -> None:
-        self.crew.attempt += 1
-        addresses = dict(enumerate(self.crew.call("address")))
-        rows = [(addresses, self.crew.attempt, self.crew.limits.timeout)] * self.num_agents
-        self.crew.call("connect", rows)
 
     def _everywhere(self, *arguments: Any) -> list[tuple[Any, ...]]:
         return [arguments] * self.num_agents

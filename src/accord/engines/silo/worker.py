@@ -203,12 +203,26 @@ class Agent:
         """Where the neighbours find this agent."""
         return self.channels.address
 
-    def connect(self, addresses: dict[int, Address], attempt: int, limit: float) -> None:
+    def meet(self, network: Network, limit: float) -> None:
+        """Be ready for sums over a network, in place of what there was to run."""
+        assert self.post is not None
+        self.carry, self.parts = None, fingerprint(self.post, network, None)
+        self.mail = Mail(network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), limit)
+        self.totals = self.post.totals(network)
+
+    def total(self, count: int, function: Callable[..., Any], place: Coordinates | None, arguments: Any) -> Any:
+        """The sum over all agents of a function of their data; `count` numbers the sums since the agents met."""
+        found = self.totals(function, *arguments, coordinates=place)
+        leaves: list[np.ndarray]
+        treedef: Any
+        leaves, treedef = jax.tree.flatten(found)
+        return treedef.unflatten(self.mail.total(count, *leaves))
+
+    def connect(self, addresses: dict[int, Address], key: bytes, attempt: int, limit: float) -> None:
         """Join with the neighbours, in place of the connections there were."""
-        assert self.carry is not None
         peers = {j: addresses[j] for j in self.mail.neighbours}
-        self.channels.connect(peers, self.task.key, attempt, self.parts, limit)
-        self.mail.begin(attempt, int(self.carry.round))
+        self.channels.connect(peers, key, attempt, self.parts, limit)
+        self.mail.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
     def work(self, goal: Goal, folder: Path | None) -> Report:
         """Run rounds, and save where they end below a folder, if one is given."""

@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
+from ...network import Network
 from ...posterior import Posterior
+from ...posterior.coordinates import Coordinates
+from ...posterior.totals import Totals
 from ...storage.fingerprint import first_difference, versions
 from .connections import LateNeighbourError, LostNeighbourError
 from .worker import NewcomerError
@@ -110,6 +114,10 @@ class Crew:
         rows = [(function, arguments, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own)) for i in range(self.size)]
         answers = self.insist("each", rows)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *answers)
+
+    def totals(self, network: Network) -> Totals:
+        """Sums over all agents of functions of their data, over a network's tree."""
+        return SiloTotals(self, network)
 
     # --- calls ---
 
@@ -240,6 +248,12 @@ class Crew:
             self.restarts[i] += self._loaded[i] is not None
             self._loaded[i] = names[i]
 
+    def connect(self) -> None:
+        """Let all agents join with their neighbours, in place of the connections there were."""
+        self.attempt += 1
+        addresses = dict(enumerate(self.call("address")))
+        self.call("connect", [(addresses, self.key, self.attempt, self.limits.timeout)] * self.size)
+
     @property
     def incarnations(self) -> tuple[str | None, ...]:
         """Names of the agents' processes, another one after every restart."""
@@ -276,6 +290,39 @@ class Crew:
         if self._shares_ray:
             self._shares_ray = False
             _leave_ray(self._ray)
+
+
+class SiloTotals:
+    """Sums over the agents, up and down their spanning tree; a sum that a crash interrupts is made again."""
+
+    def __init__(self, crew: Crew, network: Network) -> None:
+        self.crew, self.network = crew, network
+        self.root = network.aggregation.root
+        # whom the agents' connections join, and the sums since then
+        self._joined: tuple[Any, ...] = ()
+        self._count = 0
+
+    def __call__(
+        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
+    ) -> PyTree:
+        """The sum over all agents."""
+        host = jax.tree.map(np.asarray, (coordinates, arguments))
+        while True:
+            try:
+                self._join()
+                self._count += 1
+                rows = [(self._count, function, *host)] * self.crew.size
+                return self.crew.call("total", rows, limit=np.inf)[self.root]
+            except SetbackError:
+                self.crew.revive()
+
+    def _join(self) -> None:
+        """Let the agents connect, unless they still are as they were."""
+        if self._joined == (*self.crew.incarnations, self.crew.attempt):
+            return
+        self.crew.call("meet", [(self.network, self.crew.limits.timeout)] * self.crew.size)
+        self.crew.connect()
+        self._count, self._joined = 0, (*self.crew.incarnations, self.crew.attempt)
 
 
 # An agent waits most of the time; it comes back as often as it must, and lost calls are the driver's affair.
