@@ -1,16 +1,20 @@
 """Numbers that are left out are chosen, what is chosen serves every agent, and a plan says what to expect."""
 
 import shutil
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from screens import shown
 from tables import AGENTS, METHODS, NETWORKS, among, unequal_curvature, unequal_shards
 from typer.testing import CliRunner
 
 import accord
+from accord.base.terminal import console
 from accord.cli.commands import app
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, Gibbs, HubSGLD, Replicated
 from accord.schedules import diminishing
@@ -203,10 +207,16 @@ def test_many_parameters_are_modelled_by_the_largest_curvatures():
     assert "so many parameters" in trial.trouble
 
 
-def test_a_plan_ranks_methods_and_says_why(tmp_path):
+@pytest.fixture(scope="module")
+def compared():
+    """A plan of methods that meet the tolerance, and of some that have no forecast."""
     post, net = unequal_curvature(2), NETWORKS["ring"]
     methods = [DESGLD(noise="common"), GTBAOAB(), DESGLD(2.0), DESGLD(diminishing(0.1)), HubSGLD(0.01), Replicated()]
-    found = accord.plan(post, net, methods)
+    return accord.plan(post, net, methods)
+
+
+def test_a_plan_ranks_methods_and_says_why(compared, tmp_path):
+    post, net, found = unequal_curvature(2), NETWORKS["ring"], compared
     ranked = found.ranked
     assert found.best is ranked[0] and type(found.best.sampler) is GTBAOAB
     cost = [trial.forecast.exchanges for trial in ranked if found.meets(trial)]
@@ -224,6 +234,55 @@ def test_a_plan_ranks_methods_and_says_why(tmp_path):
     assert "posterior sd" in (tmp_path / "plan.svg").read_text()
     cheapest = accord.plan(post, net, [GTBAOAB(), DADMMS(noise="common")], cost="rounds")
     assert cheapest.best.forecast.rounds == min(t.forecast.rounds for t in cheapest.ranked if cheapest.meets(t))
+    assert cheapest.why(cheapest.best).endswith("; the fewest rounds of 2 methods")
+
+
+def printed(plan):
+    console().print(plan)
+
+
+def test_a_plan_says_what_it_allows_and_why(compared, capsys):
+    # nearly all of what is allowed, and a little more: both far below the tolerance itself
+    within, beyond = (
+        compared.ranked[0]._replace(
+            label=name, forecast=replace(compared.ranked[0].forecast, mean=np.full((6, 2), bias))
+        )
+        for name, bias in (("nearly", 0.0049), ("beyond", 0.0051))
+    )
+    found = Plan((within, beyond), 0.05, "exchanges", compared.warmup)
+    assert found.allowed == pytest.approx(0.005) and found.meets(within) and not found.meets(beyond)
+    printed(found)
+    title, _, first, second, rule, *_ = capsys.readouterr().out.splitlines()
+    assert "within 0.05 posterior sds" in title
+    assert first.startswith("nearly; ") and "no setting" not in first
+    assert second.startswith("beyond; ") and "no setting within 0.005; the nearest" in second
+    assert "the Gaussian nearest to the posterior. 0.005 is allowed there, a tenth of the 0.05; the rest" in rule
+    assert "predicted within 0.0049 posterior standard deviations on the Gaussian" in found.why(within)
+    assert "0.005 of the 0.05 is allowed there" in found.why(within)
+    assert "where 0.005 is allowed and the rest is left to" in found.why(beyond)
+    assert found.why(beyond).endswith("the nearest is off by 0.0051")
+    with pytest.raises(ArithmeticError, match=r"within 0.05 .* where 0.005 is allowed .* is off by 0.0051"):
+        _ = Plan((beyond,), 0.05, "exchanges", compared.warmup).best
+    (line,) = [line for line in found.plot().get_lines() if str(line.get_label()).startswith("0.005 allowed")]
+    assert np.unique(line.get_ydata()) == pytest.approx([0.005]) and "tenth of 0.05" in line.get_label()
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120])
+def test_a_plan_is_folded_in_a_terminal_and_nowhere_else(compared, columns, monkeypatch, capsys):
+    printed(compared)
+    pipe = capsys.readouterr().out
+    # a title, headings, a line for each method, three lines of what they mean
+    lines = pipe.splitlines()
+    assert len(lines) == 2 + len(compared.ranked) + 3
+    for line, trial in zip(lines[2:], compared.ranked, strict=False):
+        assert line.startswith(f"{trial.label}; ") and numbers(trial.sampler) in line and trial.trouble in line
+    terminal = shown(monkeypatch, columns, printed, compared)
+    # what is folded there is all there; name and numbers are apart by a line instead of a semicolon
+    characters = [Counter("".join(text.replace(";", "").split())) for text in (pipe, "".join(terminal))]
+    assert characters[0] == characters[1]
+    if columns >= 80:
+        tokens = set(" ".join(terminal).split())
+        assert all(f"{trial.forecast.bias:.2g}" in tokens for trial in compared.ranked if trial.forecast is not None)
 
 
 def test_a_complete_method_is_judged_in_the_users_coordinates():

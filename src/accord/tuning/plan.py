@@ -6,10 +6,12 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from ..base import figures
+from ..base.terminal import folded
 from ..base.text import human_bytes
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
@@ -96,14 +98,27 @@ class Plan:
         """
         first = self.ranked[0]
         if not self.meets(first):
+            nearest = "" if first.forecast is None else f", the nearest setting is off by {first.forecast.bias:.2g}"
             raise ArithmeticError(
                 f"no method keeps every agent within {self.tolerance:g} posterior standard deviations at any setting "
-                "that was tried: more edges or a larger tolerance would help"
+                f"that was tried: {self._rule}{nearest}. More edges or a larger tolerance would help"
             )
         return first
 
+    @property
+    def allowed(self) -> float:
+        """The largest bias on the Gaussian approximation with which a setting meets the tolerance, a tenth of that."""
+        return SHARE * self.tolerance
+
+    @property
+    def _rule(self) -> str:
+        return (
+            f"the forecast is for the Gaussian nearest to the posterior, where {self.allowed:.2g} is allowed and the "
+            "rest is left to what the posterior is beyond it"
+        )
+
     def meets(self, trial: Trial) -> bool:
-        """Whether a trial is expected to meet the tolerance."""
+        """Whether a trial is expected to meet the tolerance: its bias is at most `allowed`."""
         return trial.forecast is not None and trial.forecast.meets(self.tolerance)
 
     def why(self, trial: Trial) -> str:
@@ -113,14 +128,15 @@ class Plan:
         if not self.meets(trial):
             return (
                 f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
-                f"standard deviations: on the Gaussian approximation, which may take up {SHARE:g} of that, the nearest "
-                f"is off by {found.bias:.2g}"
+                f"standard deviations: {self._rule}; there the nearest is off by {found.bias:.2g}"
             )
-        others = {other.label for other in self.trials} - {trial.label}
+        methods = {other.label for other in self.trials}
+        first = len(methods) > 1 and trial is self.ranked[0]
         return (
-            f"{trial.label}: predicted within {found.bias:.2g} posterior standard deviations, {found.rounds:.3g} "
+            f"{trial.label}: predicted within {found.bias:.2g} posterior standard deviations on the Gaussian nearest "
+            f"to the posterior ({self.allowed:.2g} of the {self.tolerance:g} is allowed there), {found.rounds:.3g} "
             f"rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an effective draw"
-            + (f"; the fewest exchanges of {len(others) + 1} methods" if others else "")
+            + (f"; the fewest {self.cost.replace('_', ' ')} of {len(methods)} methods" if first else "")
         )
 
     def _rank(self, trial: Trial) -> tuple[int, float]:
@@ -131,10 +147,10 @@ class Plan:
     def table(self) -> pd.DataFrame:
         """One row for each setting that was tried.
 
-        Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance; the
-        largest bias of an agent and of the average (posterior standard deviations, on the Gaussian approximation);
-        burn-in (rounds); rounds, exchanges, bytes and gradient rows of the busiest agent per effective draw; the
-        stability limit of step_size; and why there is no forecast.
+        Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance (its bias
+        is at most `allowed`); the largest bias of an agent and of the average (posterior standard deviations, on the
+        Gaussian approximation); burn-in (rounds); rounds, exchanges, bytes and gradient rows of the busiest agent per
+        effective draw; the stability limit of step_size; and why there is no forecast.
         """
         import pandas as pd
 
@@ -150,31 +166,39 @@ class Plan:
         columns = ["method", "numbers", "whitened", "meets", "bias", "average_bias", "burn_in", *COSTS]
         return pd.DataFrame(rows, columns=[*columns, "limit", "trouble"])
 
-    def __rich__(self) -> Table:
-        """The best setting of each method for a terminal."""
-        shown = Table(
-            box=None,
-            padding=(0, 1, 0, 0),
-            title=f"within {self.tolerance:g} posterior standard deviations at every agent, cheapest first",
-            caption="rounds to rows (of gradients), and bytes sent: the busiest agent's, for one effective draw",
-            title_justify="left",
-            caption_justify="left",
-        )
-        shown.add_column("method", overflow="fold", min_width=16)
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The best setting of each method: some lines each for a person, one each where a program reads."""
+        joint = "\n" if console.is_terminal or console.is_jupyter else "; "
+        shown = Table(box=None, padding=(0, 1, 0, 0))
+        shown.add_column("method")
         for heading in ("bias", "average", "burn-in", "rounds", "exch.", "sent", "rows", "step <"):
-            shown.add_column(heading, justify="right", overflow="fold")
+            shown.add_column(heading, justify="right", no_wrap=True)
         for trial in self.ranked:
-            found, style = trial.forecast, None if self.meets(trial) else "dim"
-            name = f"[cyan]{trial.label}[/]" if style is None else trial.label
+            found, meets = trial.forecast, self.meets(trial)
+            notes, cells = [numbers(trial.sampler)], [""] * 7
             if found is None:
-                shown.add_row(f"{name}\n{trial.trouble}", *[""] * 8, style=style)
-                continue
-            note = "" if style is None else "\nno setting within; the nearest"
-            cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", *map(_short, (found.burn_in, found.rounds))]
-            cells += [_short(found.exchanges), human_bytes(found.bytes_sent), _short(found.gradient_rows)]
+                notes.append(trial.trouble)
+            else:
+                cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", *map(_short, (found.burn_in, found.rounds))]
+                cells += [_short(found.exchanges), human_bytes(found.bytes_sent), _short(found.gradient_rows)]
+                notes.append("" if meets else f"no setting within {self.allowed:.2g}; the nearest")
+            method = [Text(trial.label, "cyan" if meets else ""), *(Text(note) for note in notes if note)]
             limit = "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
-            shown.add_row(f"{name}\n{escape(numbers(trial.sampler))}{note}", *cells, limit, style=style)
-        return shown
+            shown.add_row(Text(joint).join(method), *cells, limit, style=None if meets else "dim")
+        yield Text(
+            f"To keep every agent's means and sds within {self.tolerance:g} posterior sds: the best setting of each "
+            "method, the cheapest first.",
+            "italic",
+        )
+        yield folded(shown, options.max_width)
+        for line in (
+            "bias: the largest error of an agent, forecast on the Gaussian nearest to the posterior. "
+            f"{self.allowed:.2g} is allowed there, a tenth of the {self.tolerance:g}; the rest is left to what the "
+            "posterior is beyond that Gaussian.",
+            "average: the bias of the agents' average.",
+            "rounds to rows (of gradients): the busiest agent's, for one effective draw.",
+        ):
+            yield Text(line, "dim italic")
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Largest bias of an agent against bytes per effective draw, a line for each method.
@@ -205,9 +229,10 @@ class Plan:
                 markersize=4,
                 label=name,
             )
-        ax.axhline(SHARE * self.tolerance, color="grey", linewidth=1, label="allowed")
+        allowed = f"{self.allowed:.2g} allowed on the Gaussian,\na tenth of {self.tolerance:g}"
+        ax.axhline(self.allowed, color="grey", linewidth=1, label=allowed)
         ax.set(xscale="log", yscale="log", xlabel="bytes sent per effective draw (busiest agent)")
-        ax.set_ylabel("largest bias of an agent (posterior sd)")
+        ax.set_ylabel("largest bias of an agent (posterior sd, on the Gaussian approximation)")
         ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return ax
 
