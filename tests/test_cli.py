@@ -1,16 +1,20 @@
 """`accord run` on files: what it prints and writes, and one clear line for each mistake."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 import xarray as xr
+from screens import in_terminal, piped, shown
 from typer.testing import CliRunner
 
 import accord
-from accord.cli import config
+from accord.cli import commands, config
 from accord.cli.commands import app
+from accord.results.run import Traffic
 
 # what the command warns of, it prints
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
@@ -278,6 +282,68 @@ def test_a_missing_config_and_a_missing_section(folder):
     (folder / "typo.toml").write_text("[dta]\n")
     result = CliRunner().invoke(app, ["run", str(folder / "typo.toml")])
     assert "unknown section 'dta', did you mean 'data'?" in result.stderr
+
+
+COMMANDS = typer.main.get_command(app).commands
+
+
+def words(text):
+    """Text without boxes and line breaks."""
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_says_all_that_it_should(command):
+    out = words(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).stdout)
+    for text in (COMMANDS[command].help, *(parameter.help for parameter in COMMANDS[command].params)):
+        assert words(text) in out
+    assert words(COMMANDS[command].help) in words(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout)
+
+
+def test_the_help_is_the_same_in_a_terminal_and_in_a_pipe():
+    section = "A TOML file with the sections data, model, network, method and run."
+    terminal, pipe = (words(text) for text in ("\n".join(in_terminal(80, "run", "--help")), piped("run", "--help")))
+    assert section in terminal
+    # the pipe's environment says 40 columns
+    assert section in pipe
+
+
+def characters(text):
+    return Counter("".join(text.split()))
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_a_summary_is_folded_in_a_terminal_and_nowhere_else(columns, monkeypatch, capsys):
+    names = ("intercept", "dose[mg] of the new medicine per kilogram of body weight :pill:")
+    sites = ["university hospital of the northern region, ward 12", "south"]
+    draws = np.random.default_rng(0).standard_normal((4, 1000, 2)) * [1.0, 1e-6]
+    kept = np.repeat(draws[:, :, None], 2, axis=2) + np.array([[1e-3], [0.0]])
+    run = accord.Run(
+        draws,
+        np.arange(2),
+        kept,
+        {"consensus_error": np.zeros((4, 1000))},
+        names,
+        (("x", (2,)),),
+        Traffic(1000, 1000, np.full(2, 4000), np.full(2, 10)),
+        1.0,
+    )
+    with pytest.warns(UserWarning):
+        summary = run.summary(sites)
+    commands._report(run, summary)
+    pipe = capsys.readouterr().out
+    table = pipe.splitlines()
+    assert len(table) == 4 and table[1].startswith("intercept") and table[2].startswith(f"{names[1]} ")
+    assert sites[0] in table[1] and "…" not in pipe and "1,000 rounds in 1.0 s" in table[3]
+    lines = "\n".join(shown(monkeypatch, columns, commands._report, run, summary))
+    if columns > 60:
+        numbers = [token for token in pipe.split() if token[-1].isdigit() and "." in token]
+        assert len(numbers) >= 20 and not Counter(numbers) - Counter(lines.split())
+    if columns == 200:
+        assert characters(lines) == characters(pipe)
+    else:
+        # one table below the other, each with the names of the parameters
+        assert characters(lines) == characters(pipe + "".join(names))
 
 
 def test_version():

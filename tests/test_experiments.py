@@ -8,11 +8,13 @@ import sys
 import numpy as np
 import pytest
 from scipy import stats
+from screens import in_terminal, piped, rows, shown, unfolded
 from typer.testing import CliRunner
 
 import accord
 from accord import experiments
 from accord.base import figures
+from accord.cli import commands
 from accord.cli.commands import app
 from accord.experiments import agreement, frame
 from accord.experiments.frame import Claim, Experiment, Size
@@ -112,6 +114,48 @@ def test_the_list_shows_every_experiment():
         for size in frame.SIZES:
             takes = experiment.sizes[size]
             assert f"{takes.minutes:g} min, {takes.memory:g} GB" in result.stdout
+
+
+HEADINGS = ["name", "paper", "figure", "--small", "--paper"]
+
+
+def listed():
+    """What the list holds, row by row."""
+    for experiment in experiments.EXPERIMENTS.values():
+        takes = [f"{size.minutes:g} min, {size.memory:g} GB" for size in map(experiment.sizes.get, frame.SIZES)]
+        yield [experiment.name, experiment.paper, experiment.figure, *takes]
+
+
+def test_programs_read_the_list_a_line_for_each_experiment():
+    expected = [HEADINGS, *listed()]
+    assert rows(CliRunner().invoke(app, ["reproduce", "--list"], env={"COLUMNS": "40"}).stdout) == expected
+    assert rows(piped("reproduce", "--list")) == expected
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_a_terminal_folds_the_list_and_cuts_nothing(columns, monkeypatch):
+    lines = shown(monkeypatch, columns, commands._list, experiments.EXPERIMENTS.values())
+    assert unfolded(lines, HEADINGS) == [
+        "".join("".join(cells).split()) for cells in zip(HEADINGS, *listed(), strict=True)
+    ]
+    if columns == 100:
+        assert [line.split()[0] for line in lines if line[0] != " "] == ["name", *experiments.EXPERIMENTS]
+        assert in_terminal(columns, "reproduce", "--list") == lines
+
+
+def test_verdicts_are_folded_in_a_terminal_and_nowhere_else(monkeypatch, capsys):
+    claims = [
+        Claim("section 5.1, figure 1(c), of the longer version", "bias falls [as alpha] :smile: " * 9, True, "bound"),
+        Claim("appendix", "un" + "believably" * 20, False, "bound"),
+    ]
+    headings, cells = ["verdict", "where", "claim"], [[c.verdict, c.source, c.text.strip()] for c in claims]
+    commands._verdicts(claims)
+    assert rows(capsys.readouterr().out) == [headings, *cells]
+    for columns in (40, 80):
+        lines = shown(monkeypatch, columns, commands._verdicts, claims)
+        assert unfolded(lines, headings) == [
+            "".join("".join(cell).split()) for cell in zip(headings, *cells, strict=True)
+        ]
 
 
 def test_an_unknown_name_gets_the_nearest_right_one(tmp_path):

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from ..base.errors import DivergenceError, unknown_name_error
+from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes
 from ..results.run import Run
 from ..samplers.validation import is_complete
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 # The column of Run.summary() that names the agent furthest from the average.
 _WORST = ("worst agent", "agent")
-_NAME_WIDTH = 11
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
 _FORMATS = {"ess": ".0f", "rhat": ".3f"}
 
@@ -61,7 +61,7 @@ def main(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network], [method], [run].")],
+    config: Annotated[Path, typer.Argument(help="A TOML file with the sections data, model, network, method and run.")],
     output: Annotated[Path | None, typer.Option(help="Folder for the results, instead of the file's.")] = None,
     engine: Annotated[
         str | None,
@@ -98,7 +98,7 @@ def run(
                 if first:
                     _claim(job, config)
                 if not quiet:
-                    Console().print(job.title, highlight=False)
+                    console().print(job.title)
                 drawn = job.draw(progress=False if quiet else None)
         except DivergenceError as error:
             if error.run is not None and first:
@@ -114,9 +114,15 @@ def run(
 
 @app.command()
 def plan(
-    config: Annotated[Path, typer.Argument(help="A TOML file: [data], [model], [network]; a [method] joins the rest.")],
+    config: Annotated[
+        Path, typer.Argument(help="A TOML file with the sections data, model and network; its method joins the rest.")
+    ],
     tolerance: Annotated[
-        float, typer.Option(help="Largest error of any agent's mean and sd, in posterior standard deviations.")
+        float,
+        typer.Option(
+            help="Largest error of any agent's mean and sd, in posterior standard deviations; a tenth of it is allowed "
+            "in the forecast, which is for the Gaussian nearest to the posterior."
+        ),
     ] = 0.05,
     cost: Annotated[
         str, typer.Option(help="What draws are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
@@ -148,8 +154,9 @@ def plan(
             methods.append(sampler)
         found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
         if not quiet:
-            Console().print(f"{post!r} on {network!r}", highlight=False)
-            Console().print(found)
+            shown = console()
+            shown.print(f"{post!r} on {network!r}")
+            shown.print(found)
         if table is not None:
             found.table().to_csv(table, index=False)
         if plot is not None:
@@ -231,12 +238,13 @@ def _list(experiments: Iterable[Experiment]) -> None:
     """Print name, figure, minutes and memory of all experiments."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("name", "paper", "figure", "--small", "--paper"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=heading == "name")
     for experiment in experiments:
         sizes = [experiment.sizes[size] for size in ("small", "paper")]
         takes = [f"{size.minutes:g} min, {size.memory:g} GB" for size in sizes]
         table.add_row(experiment.name, experiment.paper, experiment.figure, *takes)
-    Console().print(table)
+    shown = console()
+    shown.print(folded(table, shown.width))
 
 
 def _verdicts(claims: list[Claim]) -> None:
@@ -246,7 +254,8 @@ def _verdicts(claims: list[Claim]) -> None:
         table.add_column(heading, no_wrap=heading == "verdict")
     for claim in claims:
         table.add_row(claim.verdict, claim.source, claim.text, style=None if claim.holds else "yellow")
-    Console().print(table, highlight=False)
+    shown = console()
+    shown.print(folded(table, shown.width))
 
 
 @contextmanager
@@ -327,26 +336,36 @@ def _write(drawn: Run, job: Job, config: Path) -> pd.DataFrame:
 
 
 def _report(drawn: Run, summary: pd.DataFrame) -> None:
-    """Print the posterior, the average beside the worst agent, and what the run cost."""
-    table = Table(box=None, padding=(0, 1, 0, 0), caption=_cost(drawn), caption_justify="left")
-    table.add_column("average", overflow="fold", min_width=_NAME_WIDTH)
+    """Print the posterior, the average beside the worst agent or above it, and what the run cost."""
+    shown = console()
+    table = _posterior(summary)
+    blocks = list(dict.fromkeys(block for block, _ in summary.columns))
+    if len(blocks) == 1 or fits(table, shown.width):
+        shown.print(folded(table, shown.width))
+    else:
+        for block in blocks:
+            shown.print(folded(_posterior(summary[[block]]), shown.width))
+    shown.print(_cost(drawn), style="dim italic")
+
+
+def _posterior(summary: pd.DataFrame) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("average" if "average" in summary else "")
     for block, name in summary.columns:
         named = (block, name) == _WORST
         table.add_column(
             "worst agent" if named else _HEADINGS.get(name, name),
             justify="left" if named else "right",
             style="cyan" if named else None,
-            overflow="fold",
             no_wrap=not named,
-            min_width=_NAME_WIDTH if named else None,
         )
     for parameter, row in summary.iterrows():
         # as many decimals as show two digits of the sd
-        sd = row["average", "sd"]
+        sd = row[summary.columns[0][0], "sd"]
         decimals = int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if sd > 0 else 3
-        cells = [v if c == _WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
+        cells = [str(v) if c == _WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
         table.add_row(str(parameter), *cells)
-    Console().print(table)
+    return table
 
 
 def _cost(drawn: Run) -> str:

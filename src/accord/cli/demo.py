@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from .. import data, models
+from ..base.terminal import console, folded
 from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
@@ -147,18 +147,17 @@ def compare(
 
 def main(seed: int = 0) -> None:
     """Print the table and what it shows."""
-    console = Console(width=max(100, Console().width))
+    shown = console()
     post, net = breast_cancer(), Network.ring(AGENTS)
-    console.print(
+    shown.print(
         f"Breast-cancer data, {post.sizes.sum()} rows, logistic regression with {post.dim} parameters; "
         f"{AGENTS} agents on a ring, split by tumour size.\nReference: NUTS on the pooled data. All methods run in "
         "coordinates that the agents whiten together first; what that sends is counted.",
-        highlight=False,
     )
     reference = nuts(post, draws=2000, warmup=1000, chains=4, seed=seed)
     rows = compare(post, net, ENTRIES, reference, seed=seed)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("method", no_wrap=True)
+    table.add_column("method")
     for heading in ("sd / reference", "mean error", "rounds", "sent", "seconds", "trust"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
@@ -172,15 +171,15 @@ def main(seed: int = 0) -> None:
             "yes" if row.trusted else "no",
             style="green" if row.trusted else None,
         )
-    console.print(table)
-    console.print(
+    shown.print(folded(table, shown.width))
+    shown.print(
         "sd / reference: an agent's posterior sd over the pooled one, smallest .. largest over agents and parameters. "
         "mean error: the largest distance of an agent's mean from the pooled one, in pooled sds. "
         f"sent: bytes that each agent sent for all {CHAINS} chains.",
         style="dim",
     )
     for line in findings(rows, net):
-        console.print(f"- {line}", highlight=False)
+        shown.print(f"- {line}")
 
 
 def findings(rows: list[Row], net: Network) -> list[str]:
