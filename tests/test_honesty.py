@@ -13,6 +13,7 @@ import accord
 from accord.posterior.coordinates import Coordinates
 from accord.results import complaints
 from accord.results.findings import Expected, Findings, recalled
+from accord.results.netcdf import as_tree
 from accord.results.run import Traffic
 from accord.samplers import DADMMS, DESGLD, GTBAOAB, HubSGLD, Replicated
 from accord.schedules import diminishing
@@ -224,6 +225,28 @@ def test_minibatches_heat():
     texts = told(run)
     assert "batch_size" in texts[-1] and f"the temperature {run.findings.temperature:.2f}, give or take" in texts[-1]
     assert run.findings.temperature > 1.3
+    assert "where the method's law, which leaves out the noise of minibatches, has" in texts[-1]
+    assert "(batch_size=1)" in run.findings.left_out and "run.summary()" in run.findings.left_out
+
+
+def test_what_the_law_of_minibatches_leaves_out_is_said_wherever_it_is_quoted(tmp_path):
+    left_out = "This leaves out the noise of minibatches (batch_size=3)"
+    measured = Findings(expected(), temperature=1.01, error=0.01, left_out=left_out)
+    assert told(made(normal(), findings=measured)) == []
+    (unseen,) = told(made(normal(), findings=Findings(expected(), left_out=left_out)))
+    assert "leaves out the noise of minibatches" in unseen and "was not measured: compare with a run with" in unseen
+    (bias,) = told(made(normal(), findings=measured._replace(expected=expected(sd=np.full((3, 2), 1.2)))))
+    assert "exact law" in bias and bias.endswith(left_out)
+    run = made(normal(), findings=measured)
+    run.save(tmp_path / "run.nc")
+    assert accord.Run.load(tmp_path / "run.nc").findings.left_out == left_out
+    # files were written without
+    tree = run.to_datatree()
+    tree["forecast"] = as_tree(measured, run.names)
+    del tree["forecast"].attrs["left_out"]
+    tree.to_netcdf(tmp_path / "earlier.nc", engine="h5netcdf")
+    earlier = accord.Run.load(tmp_path / "earlier.nc").findings
+    assert earlier.left_out == "" and earlier[1:] == measured._replace(left_out="")[1:]
 
 
 def test_without_a_law_there_is_a_reason():
@@ -252,3 +275,6 @@ def test_where_the_data_is_elsewhere_only_what_was_expected_before_is_known():
     law = expected(AGENTS)
     found = examination(post, RING, GTBAOAB(0.2, 1.0), None, law)(normal())
     assert found.expected == law and np.isnan(found.temperature)
+    assert found.left_out == ""
+    found = examination(post, RING, GTBAOAB(0.2, 1.0, batch_size=1), None, law)(normal())
+    assert "(batch_size=1)" in found.left_out and "temperature" in told(made(normal(), findings=found))[-1]

@@ -237,6 +237,45 @@ def test_a_plan_ranks_methods_and_says_why(compared, tmp_path):
     assert cheapest.why(cheapest.best).endswith("; the fewest rounds of 2 methods")
 
 
+def rows_apart(batch_size):
+    """A plan of a method with minibatches, as given and to be tuned, beside the same with all rows."""
+    post = unequal_shards(2)
+    given = GTBAOAB(0.3, 1.0, mix_rounds=20, batch_size=batch_size)
+    methods = [given, replace(given, batch_size=None, mix_rounds=25)]
+    return accord.plan(post, NETWORKS["ring"], methods, cost="gradient_rows", tolerance=0.5)
+
+
+def test_a_plan_marks_minibatches_whose_noise_it_leaves_out(capsys):
+    found = rows_apart(1)
+    noisy, exact = found.trials
+    # the noise left out, minibatches look cheaper; they are not ranked as if they were exact
+    assert found.meets(noisy) and found.meets(exact)
+    assert noisy.forecast.gradient_rows < exact.forecast.gradient_rows
+    assert found.best is found.ranked[0] is exact and found.ranked[1] is noisy
+    sentence = "This leaves out the noise of minibatches (batch_size=1)"
+    assert sentence in found.why(noisy) and "larger batch_size" in found.why(noisy)
+    assert "minibatch" not in found.why(exact) and "minibatch" not in repr(found)
+    assert list(found.table()["left_out"]) == ["minibatch noise", ""]
+    printed(found)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["minibatch noise left out" in line for line in lines[2:4]] == [False, True]
+    assert lines[-1].startswith("minibatch noise left out: draws will be wider") and "run.summary()" in lines[-1]
+    legend = [text.get_text() for text in found.plot().get_legend().get_texts()]
+    assert sum("minibatch noise left out" in text for text in legend) == 1
+    alone = Plan((noisy,), 0.5, "exchanges", found.warmup)
+    assert repr(alone).endswith("minibatch noise left out>")
+    missed = Plan((noisy,), 1e-9, "exchanges", found.warmup)
+    assert "no setting of" in missed.why(noisy) and sentence in missed.why(noisy)
+    assert noisy.label == "GTBAOAB, common noise, minibatches, as given" == exact.label.replace("as", "minibatches, as")
+
+
+def test_what_a_forecast_chooses_for_minibatches_is_said_to_leave_their_noise_out():
+    post, net = unequal_shards(2), NETWORKS["ring"]
+    run = accord.sample(post, net, GTBAOAB(batch_size=1), draws=2, chains=1)
+    assert run.settings["chosen"].startswith("GTBAOAB, common noise, minibatches: predicted within")
+    assert "the noise of minibatches (batch_size=1), which makes draws wider than forecast" in run.settings["chosen"]
+
+
 def printed(plan):
     console().print(plan)
 

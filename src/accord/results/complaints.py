@@ -45,7 +45,12 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         # an optimiser's positions are no draws
         return []
     names = _Names(drawn.names, sites)
-    found = (_bias(drawn, names), _mixing(drawn, names), _disagreement(drawn, names), _heat(drawn.findings))
+    found = (
+        _bias(drawn, names),
+        _mixing(drawn, names),
+        _disagreement(drawn, names),
+        _heat(drawn.findings) or _unmeasured(drawn.findings),
+    )
     return [text for text in found if text]
 
 
@@ -84,6 +89,7 @@ def _bias(drawn: Drawn, names: _Names) -> str:
         f"by the method's exact law on the Gaussian nearest to the posterior {number}, more than the {TOLERANCE:g} "
         f"allowed{average}. Smaller steps (with DADMMS a larger rho), more mix_rounds or noise='common' lessen it; "
         "numbers that are left out are chosen to keep within it, and accord.plan says at what cost"
+        + (f". {drawn.findings.left_out}" if drawn.findings.left_out else "")
     )
 
 
@@ -166,7 +172,7 @@ def _disagreement(drawn: Drawn, names: _Names) -> str:
 
 def _heat(found: Findings) -> str:
     """The temperature of the average's draws beside the law's."""
-    if not (np.isfinite(found.temperature) and np.isfinite(found.error) and found.agreeing):
+    if not found.measured:
         return ""
     law = found.aim if found.expected is None else found.aim * float(np.square(found.expected.average_sd).mean())
     # a law that is itself off speaks of the parameters one by one, the measure of all directions alike
@@ -176,8 +182,19 @@ def _heat(found: Findings) -> str:
         return ""
     number = (
         f"the average's draws have the temperature {found.temperature:.2f}, give or take {found.error:.2g}, where the "
-        f"method's law has {law:.2f}"
+        f"method's law{', which leaves out the noise of minibatches,' if found.left_out else ''} has {law:.2f}"
     )
     if found.temperature > high:
         return f"{number}: too wide. Minibatches heat, so a larger batch_size or smaller steps help; so may whiten=True"
     return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"
+
+
+def _unmeasured(found: Findings) -> str:
+    """What the law leaves out, where no temperature shows it."""
+    if not found.left_out or found.measured:
+        return ""
+    return (
+        "what the method's law says of these draws leaves out the noise of minibatches, which makes them wider, and "
+        "their temperature, which would show it, was not measured: compare with a run with a larger batch_size or all "
+        "rows"
+    )

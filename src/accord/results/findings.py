@@ -47,6 +47,8 @@ class Findings(NamedTuple):
         The temperature of the average's draws and its Monte Carlo error, NaN where it was not measured.
     agreeing
         Whether the method brings its agents to agree, so that their distance from one another is an error.
+    left_out
+        What `expected` leaves out, the noise of minibatches, and what to do about it, in a sentence; else empty.
     """
 
     expected: Expected | None = None
@@ -55,6 +57,12 @@ class Findings(NamedTuple):
     temperature: float = np.nan
     error: float = np.nan
     agreeing: bool = True
+    left_out: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the temperature of the draws is known, and says something of every agent's."""
+        return bool(np.isfinite(self.temperature) and np.isfinite(self.error)) and self.agreeing
 
 
 UNKNOWN = Findings(trouble="nothing is known of the law of these draws")

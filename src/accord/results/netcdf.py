@@ -56,7 +56,8 @@ def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
             arrays[name] = (("agent", "parameter")[-values.ndim :], values)
         arrays["parameter"] = list(names)
     numbers = {"aim": findings.aim, "temperature": findings.temperature, "error": findings.error}
-    attrs = {"trouble": findings.trouble, **numbers, "agreeing": int(findings.agreeing)}
+    texts = {"trouble": findings.trouble, "left_out": findings.left_out}
+    attrs = {**texts, **numbers, "agreeing": int(findings.agreeing)}
     return xr.DataTree(xr.Dataset(arrays, attrs=attrs))
 
 
@@ -70,4 +71,6 @@ def from_tree(dataset: xr.Dataset) -> Findings:
         float(attrs["temperature"]),
         float(attrs["error"]),
         bool(attrs["agreeing"]),
+        # runs were written without
+        str(attrs.get("left_out", "")),
     )

@@ -15,7 +15,7 @@ from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..results.findings import Examination, Expected, Findings, recalled
 from ..samplers.protocol import HasLaw, Sampler
-from .forecast import Forecast, forecast, gaussian_model
+from .forecast import Forecast, forecast, gaussian_model, left_out
 from .warmup import Warmup, warm_up
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def examination(
     if post.is_held_elsewhere:
         # those who hold the data are gone when a run is summarised, and what they send for it would have to be counted
         expected, trouble = _expected(post, network, sampler, warmup, foreseen)
-        return partial(recalled, Findings(expected, trouble, sampler.temperature, agreeing=_agreeing(sampler)))
+        known = Findings(expected, trouble, sampler.temperature, agreeing=_agreeing(sampler))
+        return partial(recalled, known._replace(left_out=_left_out(expected, sampler)))
     return partial(examine, post, network, sampler, warmup, foreseen)
 
 
@@ -59,7 +60,12 @@ def examine(
     """What `examination` defers; it takes a warm-up in memory and a forecast, some seconds, where none was made."""
     expected, trouble = _expected(post, network, sampler, warmup, foreseen)
     temperature, error = (np.nan, np.nan) if sampler.temperature == 0 else _temperature(post, average)
-    return Findings(expected, trouble, sampler.temperature, temperature, error, _agreeing(sampler))
+    told = (temperature, error, _agreeing(sampler), _left_out(expected, sampler))
+    return Findings(expected, trouble, sampler.temperature, *told)
+
+
+def _left_out(expected: Expected | None, sampler: Sampler) -> str:
+    return "" if expected is None else left_out(sampler)
 
 
 def _agreeing(sampler: Sampler) -> bool:

@@ -43,7 +43,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What to expect of a method with its numbers.
+    """What to expect of a method with its numbers, the noise of minibatches left out.
 
     Parameters
     ----------
@@ -88,6 +88,18 @@ class Forecast:
         A tenth of it is allowed on the Gaussian approximation; the rest is left to what the posterior is beyond that.
         """
         return self.bias <= SHARE * tolerance
+
+
+def left_out(sampler: Sampler) -> str:
+    """What a forecast of a method leaves out, and what to do about it, in a sentence; empty where that is nothing."""
+    rows = sampler.needs(1).batch_size
+    if rows is None:
+        return ""
+    return (
+        f"This leaves out the noise of minibatches (batch_size={rows}), which makes draws wider than forecast: look at "
+        "the temperature that run.summary() measures, and where it is above 1 take a larger batch_size, smaller steps "
+        "or all rows"
+    )
 
 
 def _worst(mean: np.ndarray, sd: np.ndarray) -> float:

@@ -15,7 +15,7 @@ from ..base.terminal import folded
 from ..base.text import human_bytes
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
-from .forecast import SHARE, Forecast
+from .forecast import SHARE, Forecast, left_out
 from .warmup import Warmup
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # What draws may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
 COSTS = ("exchanges", "bytes_sent", "gradient_rows", "rounds")
+# How the forecast of a method with a batch_size is marked.
+_WITHOUT = "minibatch noise left out"
 
 
 class Trial(NamedTuple):
@@ -32,7 +34,8 @@ class Trial(NamedTuple):
     Parameters
     ----------
     label
-        The method's name, its noise where it has a choice, and whether it was given all its numbers.
+        The method's name, its noise where it has a choice, and whether it takes minibatches or was given all its
+        numbers.
     sampler
         The method with all its numbers.
     whitened
@@ -51,6 +54,11 @@ class Trial(NamedTuple):
     forecast: Forecast | None
     trouble: str
     limit: float
+
+    @property
+    def left_out(self) -> str:
+        """What the forecast leaves out, and what to do about it, in a sentence; empty where that is nothing."""
+        return "" if self.forecast is None else left_out(self.sampler)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +85,15 @@ class Plan:
     def __repr__(self) -> str:
         first = self.ranked[0]
         best = f"{first.label}, {numbers(first.sampler)}" if self.meets(first) else "none meets the tolerance"
+        best += f", {_WITHOUT}" if self.meets(first) and first.left_out else ""
         return f"<Plan: {len(self.trials)} settings of {len(self.ranked)} methods; best: {best}>"
 
     @property
     def ranked(self) -> list[Trial]:
-        """The best setting of each method: those that meet the tolerance, the cheapest first; then the others."""
+        """The best setting of each method: those that meet the tolerance, the cheapest first; then the others.
+
+        Those that meet it but for the noise of minibatches, which forecasts leave out, come after those that meet it.
+        """
         of_method: dict[str, list[Trial]] = {}
         for trial in self.trials:
             of_method.setdefault(trial.label, []).append(trial)
@@ -129,6 +141,7 @@ class Plan:
             return (
                 f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
                 f"standard deviations: {self._rule}; there the nearest is off by {found.bias:.2g}"
+                + (f". {trial.left_out}" if trial.left_out else "")
             )
         methods = {other.label for other in self.trials}
         first = len(methods) > 1 and trial is self.ranked[0]
@@ -137,12 +150,15 @@ class Plan:
             f"to the posterior ({self.allowed:.2g} of the {self.tolerance:g} is allowed there), {found.rounds:.3g} "
             f"rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an effective draw"
             + (f"; the fewest {self.cost.replace('_', ' ')} of {len(methods)} methods" if first else "")
+            + (f". {trial.left_out}" if trial.left_out else "")
         )
 
     def _rank(self, trial: Trial) -> tuple[int, float]:
         if trial.forecast is None:
-            return 2, np.inf
-        return (0, getattr(trial.forecast, self.cost)) if self.meets(trial) else (1, trial.forecast.bias)
+            return 3, np.inf
+        if not self.meets(trial):
+            return 2, trial.forecast.bias
+        return 1 if trial.left_out else 0, getattr(trial.forecast, self.cost)
 
     def table(self) -> pd.DataFrame:
         """One row for each setting that was tried.
@@ -150,7 +166,7 @@ class Plan:
         Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance (its bias
         is at most `allowed`); the largest bias of an agent and of the average (posterior standard deviations, on the
         Gaussian approximation); burn-in (rounds); rounds, exchanges, bytes and gradient rows of the busiest agent per
-        effective draw; the stability limit of step_size; and why there is no forecast.
+        effective draw; the stability limit of step_size; why there is no forecast; and what a forecast leaves out.
         """
         import pandas as pd
 
@@ -162,9 +178,10 @@ class Plan:
             if found is not None:
                 row |= {"bias": found.bias, "average_bias": found.average_bias, "burn_in": found.burn_in}
                 row |= {cost: getattr(found, cost) for cost in COSTS}
-            rows.append({**row, "limit": trial.limit, "trouble": trial.trouble})
+            missing = "minibatch noise" if trial.left_out else ""
+            rows.append({**row, "limit": trial.limit, "trouble": trial.trouble, "left_out": missing})
         columns = ["method", "numbers", "whitened", "meets", "bias", "average_bias", "burn_in", *COSTS]
-        return pd.DataFrame(rows, columns=[*columns, "limit", "trouble"])
+        return pd.DataFrame(rows, columns=[*columns, "limit", "trouble", "left_out"])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The best setting of each method: some lines each for a person, one each where a program reads."""
@@ -182,6 +199,7 @@ class Plan:
                 cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", *map(_short, (found.burn_in, found.rounds))]
                 cells += [_short(found.exchanges), human_bytes(found.bytes_sent), _short(found.gradient_rows)]
                 notes.append("" if meets else f"no setting within {self.allowed:.2g}; the nearest")
+                notes.append(_WITHOUT if trial.left_out else "")
             method = [Text(trial.label, "cyan" if meets else ""), *(Text(note) for note in notes if note)]
             limit = "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
             shown.add_row(Text(joint).join(method), *cells, limit, style=None if meets else "dim")
@@ -199,6 +217,12 @@ class Plan:
             "rounds to rows (of gradients): the busiest agent's, for one effective draw.",
         ):
             yield Text(line, "dim italic")
+        if any(trial.left_out for trial in self.ranked):
+            yield Text(
+                f"{_WITHOUT}: draws will be wider than forecast. run.summary() of a run measures their temperature; "
+                "where it is above 1, a larger batch_size, smaller steps or all rows are needed.",
+                "dim italic",
+            )
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Largest bias of an agent against bytes per effective draw, a line for each method.
@@ -219,7 +243,8 @@ class Plan:
         ax = plt.subplots(figsize=(8, 5), layout="constrained")[1] if ax is None else ax
         colors = ["black", *figures.COLORS.values()]
         for place, name in enumerate(dict.fromkeys(trial.label for trial in self.trials)):
-            found = [t.forecast for t in self.trials if t.label == name and t.forecast is not None]
+            tried = [t for t in self.trials if t.label == name]
+            found = [t.forecast for t in tried if t.forecast is not None]
             ax.plot(
                 [f.bytes_sent for f in found],
                 [f.bias for f in found],
@@ -227,7 +252,7 @@ class Plan:
                 linestyle="-" if place < len(colors) else "--",
                 marker="osD^v<>"[place % len(colors)],
                 markersize=4,
-                label=name,
+                label=f"{name}\n({_WITHOUT})" if any(t.left_out for t in tried) else name,
             )
         allowed = f"{self.allowed:.2g} allowed on the Gaussian,\na tenth of {self.tolerance:g}"
         ax.axhline(self.allowed, color="grey", linewidth=1, label=allowed)
@@ -262,7 +287,12 @@ def _default(f: Field) -> Any:
 
 
 def label(sampler: Sampler) -> str:
-    """A method's name, with its noise where it has a choice, and whether all its numbers were given."""
-    name = type(sampler).__name__
-    name = f"{name}, {sampler.noise} noise" if len(sampler.noises) > 1 else name
-    return f"{name}, as given" if is_complete(sampler) else name
+    """A method's name, its noise where it has a choice, whether it takes minibatches or was given all its numbers."""
+    parts = [type(sampler).__name__]
+    if len(sampler.noises) > 1:
+        parts.append(f"{sampler.noise} noise")
+    if sampler.needs(1).batch_size is not None:
+        parts.append("minibatches")
+    if is_complete(sampler):
+        parts.append("as given")
+    return ", ".join(parts)

@@ -44,7 +44,9 @@ def plan(
 
     From the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over the network finds.
     Numbers that a method leaves out are tried from those with the cheapest draws on, until every agent's bias is
-    within a tenth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation.
+    within a tenth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation. The
+    noise of minibatches is left out; methods with a batch_size are marked, and ranked after those that meet the
+    tolerance without.
 
     Parameters
     ----------
@@ -144,7 +146,7 @@ def choose(
                 continue
             if trial.forecast.exchanges >= most:
                 break
-            if trial.forecast.meets(tolerance):
+            if trial.forecast.meets(tolerance) and not trial.left_out:
                 most = trial.forecast.exchanges
     found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
     first = found.ranked[0]
