@@ -1,0 +1,270 @@
+"""Microseconds of a message between agents: accord's own sockets beside ZeroMQ's, each in the clear and encrypted.
+
+Prints a table. "there and back": two processes, one sends to the other and waits for the answer. "ring round": four
+processes, each of which sends to both neighbours and waits for both. "silo round": the same within `engine="silo"`, a
+round of DE-SGLD with the agents, chains and numbers of `benchmarks/engines.py`, 16 bytes of each message a dimension.
+All transports are open at the same time and take turns, so that what else the machine does falls on all of them.
+"median" is of one transport's times, "beside own" of its differences to accord's sockets in the clear in the same turn.
+
+ZeroMQ is given the least that it could cost: a pair of sockets for each edge, each at a port of its own, nothing that
+would notice a lost neighbour, and no limit to how long a message may take to leave. Needs pyzmq, Ray and the openssl
+command; Ray listens beyond loopback unless told not to, so where that matters run it where nothing else is:
+
+    unshare -n sh -c 'ip link set lo up; exec "$@"' _ python benchmarks/transport.py
+"""
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import zmq
+from engines import AGENTS, CHAINS, posterior
+
+import accord
+from accord.engines.agreement import bind
+from accord.engines.silo import actor, connections
+from accord.engines.silo.connections import Channels, ForeignMessageError, Label, LateNeighbourError
+
+HOST, KEY, RUN = "127.0.0.1", b"k" * 32, b"r" * 16
+LIMIT = 60.0
+# names a folder of certificates to all processes
+CERTIFICATES = "TRANSPORT_CERTIFICATES"
+
+
+class EncryptedChannels(Channels):
+    """Accord's connections as they are where Ray is under TLS."""
+
+    def connect(self, *arguments):
+        folder = os.environ[CERTIFICATES]
+        files = {"CA_CERT": "site.crt", "SERVER_CERT": "site.crt", "SERVER_KEY": "site.key"}
+        variables = {f"RAY_TLS_{name}": f"{folder}/{file}" for name, file in files.items()}
+        with mock.patch.dict(os.environ, {"RAY_USE_TLS": "1", **variables}):
+            super().connect(*arguments)
+
+
+class ZeroMQ:
+    """What `Channels` does, as far as a run without mishaps needs it; of two neighbours the higher number calls."""
+
+    def __init__(self, agent, host):
+        self.agent, self.context = agent, zmq.Context()
+        self.public, self.secret = zmq.curve_keypair()
+        self.waited, self.waiting_for, ports = {}, (), {}
+        self.sockets = {j: self.context.socket(zmq.PAIR) for j in range(AGENTS) if j != agent}
+        for j, socket in self.sockets.items():
+            socket.linger = 0
+            if j > agent:
+                self.secure(socket)
+                ports[j] = socket.bind_to_random_port(f"tcp://{host}")
+        self.address = host, ports, self.public
+
+    def secure(self, socket, server=None):
+        pass
+
+    def connect(self, peers, key, attempt, parts, limit):
+        for j, (host, ports, public) in peers.items():
+            self.waited[j] = 0.0
+            if j < self.agent:
+                self.secure(self.sockets[j], public)
+                self.sockets[j].connect(f"tcp://{host}:{ports[self.agent]}")
+
+    def exchange(self, label, outgoing, incoming, limit):
+        for j, content in outgoing.items():
+            self.sockets[j].send(connections._HEADER.pack(*label, self.agent, len(content)) + content)
+        missing, found, ends = set(incoming), {}, time.monotonic() + limit
+        while missing:
+            for j in tuple(missing):
+                try:
+                    message = self.sockets[j].recv(zmq.NOBLOCK)
+                except zmq.Again:
+                    continue
+                if Label(*connections._HEADER.unpack_from(message)[:4]) != label:
+                    raise ForeignMessageError(f"agent {j} sent another message than was due")
+                found[j] = memoryview(message)[connections._HEADER.size :]
+                missing.discard(j)
+            if missing:
+                self.wait(missing, ends, label, limit)
+        return found
+
+    def wait(self, missing, ends, label, limit):
+        since, self.waiting_for = time.monotonic(), tuple(missing)
+        ready = zmq.zmq_poll([(self.sockets[j], zmq.POLLIN) for j in missing], int(max(0.0, ends - since) * 1e3))
+        for j in missing:
+            self.waited[j] += time.monotonic() - since
+        if not ready:
+            raise LateNeighbourError(self.agent, min(missing), label.round, limit)
+        self.waiting_for = ()
+
+    def disconnect(self):
+        self.close()
+
+    def close(self):
+        self.context.destroy()
+
+
+class Curve(ZeroMQ):
+    """The same, encrypted by the keys of both sides."""
+
+    def secure(self, socket, server=None):
+        socket.curve_publickey, socket.curve_secretkey = self.public, self.secret
+        if server is None:
+            socket.curve_server = True
+        else:
+            socket.curve_serverkey = server
+
+
+TRANSPORTS = {"own": Channels, "own, TLS": EncryptedChannels, "ZeroMQ": ZeroMQ, "ZeroMQ, CURVE": Curve}
+
+
+# --- messages alone ---
+
+
+def there_and_back(channels, peers, rounds, content):
+    (peer,) = peers
+    for round in range(rounds):
+        there, back = Label(RUN, 1, round, 0), Label(RUN, 1, round, 1)
+        if channels.agent == 0:
+            channels.exchange(there, {peer: content}, [], LIMIT)
+            channels.exchange(back, {}, [peer], LIMIT)
+        else:
+            channels.exchange(there, {}, [peer], LIMIT)
+            channels.exchange(back, {peer: content}, [], LIMIT)
+
+
+def ring_round(channels, peers, rounds, content):
+    outgoing = dict.fromkeys(peers, content)
+    for round in range(rounds):
+        channels.exchange(Label(RUN, 1, round, 0), outgoing, peers, LIMIT)
+
+
+PATTERNS = {"there and back": (2, there_and_back), "ring round": (AGENTS, ring_round)}
+
+
+def work(agent, pattern, pipe, barrier, size, rounds, repeats):
+    """One agent's process: open all transports, then time them in turn."""
+    count, talk = PATTERNS[pattern]
+    peers = sorted({(agent - 1) % count, (agent + 1) % count})
+    everything = {name: kind(agent, HOST) for name, kind in TRANSPORTS.items()}
+    pipe.send({name: channels.address for name, channels in everything.items()})
+    addresses = pipe.recv()
+    for name, channels in everything.items():
+        channels.connect({j: addresses[j][name] for j in peers}, KEY, 1, {}, LIMIT)
+    seconds = {name: [] for name in everything}
+    for repeat in range(repeats + 1):
+        for name, channels in in_turn(everything, repeat):
+            barrier.wait(LIMIT)
+            began = time.perf_counter()
+            talk(channels, peers, rounds, bytes(size))
+            if repeat > 0:  # in the first ZeroMQ still connects
+                seconds[name].append((time.perf_counter() - began) / rounds)
+    pipe.send(seconds)
+    barrier.wait(LIMIT)
+    for channels in everything.values():
+        channels.close()
+
+
+def in_turn(everything, repeat):
+    """Forward and backward by turns, so that none always follows the same other one."""
+    return list(everything.items())[:: -1 if repeat % 2 else 1]
+
+
+def of_messages(pattern, size, rounds, repeats):
+    """Seconds of a round in each repeat, by transport, as agent 0 sees them."""
+    count, _ = PATTERNS[pattern]
+    context = multiprocessing.get_context("spawn")
+    barrier, pipes = context.Barrier(count), [context.Pipe() for _ in range(count)]
+    options = (barrier, size, rounds, repeats)
+    processes = [context.Process(target=work, args=(i, pattern, pipes[i][1], *options)) for i in range(count)]
+    for process in processes:
+        process.start()
+    addresses = dict(enumerate(here.recv() for here, _ in pipes))
+    for here, _ in pipes:
+        here.send(addresses)
+    seconds = [here.recv() for here, _ in pipes][0]
+    for process in processes:
+        process.join()
+    return seconds
+
+
+# --- rounds of the engine ---
+
+
+def process_of(kind):
+    """The agents' process with another transport."""
+
+    class Process(actor.AgentProcess):
+        def __init__(self, index, settings):
+            super().__init__(index, settings)
+            self.channels.close()
+            self.channels = kind(index, HOST)
+
+    return Process
+
+
+def of_silo(dim, rounds, repeats):
+    """Seconds of a round in each repeat, by transport, as the driver sees them."""
+    post, net, sampler = posterior(dim), accord.Network.ring(AGENTS), accord.samplers.DESGLD(0.05)
+    with contextlib.ExitStack() as stack:
+        machines = {}
+        for name, kind in TRANSPORTS.items():
+            with mock.patch.object(actor, "AgentProcess", process_of(kind)):
+                sites = stack.enter_context(accord.Silo())
+                placed = stack.enter_context(sites.placed(post))
+            machines[name] = sites.build(
+                placed, net, bind(placed, net, sampler), chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}
+            )
+        carries = {name: machine.start(np.zeros((AGENTS, dim)), None) for name, machine in machines.items()}
+        seconds = {name: [] for name in machines}
+        for repeat in range(repeats + 1):
+            for name, machine in in_turn(machines, repeat):
+                began = time.perf_counter()
+                carries[name] = machine.advance(carries[name], rounds)
+                if repeat > 0:  # the first compiles
+                    seconds[name].append((time.perf_counter() - began) / rounds)
+        for machine in machines.values():
+            machine.close()
+    return seconds
+
+
+def certificates(folder):
+    """A certificate that is its own authority."""
+    new = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -x509 -days 2 -subj /CN=site"
+    command = f"{new} -keyout {folder}/site.key -out {folder}/site.crt"
+    subprocess.run(command.split(), check=True, capture_output=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[400, 16_000], help="bytes of a message")
+    parser.add_argument("--dims", type=int, nargs="+", default=[10, 1000], help="dimensions of a silo round")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds timed at once")
+    parser.add_argument("--repeats", type=int, default=25)
+    arguments = parser.parse_args()
+    numbers = arguments.rounds, arguments.repeats
+
+    def report(what, seconds):
+        for name, times in seconds.items():
+            more = statistics.median(time - own for time, own in zip(times, seconds["own"], strict=True))
+            median = f"{1e6 * statistics.median(times):.0f} us"
+            print(f"{what:<30} {name:<14} {median:>10} {f'{1e6 * more:+.0f} us':>12}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        certificates(Path(folder))
+        os.environ[CERTIFICATES] = folder
+        print(f"{'':<30} {'transport':<14} {'median':>10} {'beside own':>12}")
+        for pattern in PATTERNS:
+            for size in arguments.sizes:
+                report(f"{pattern}, {size:,} bytes", of_messages(pattern, size, *numbers))
+        for dim in arguments.dims:
+            report(f"silo round, dimension {dim:,}", of_silo(dim, *numbers))
+
+
+if __name__ == "__main__":
+    main()
