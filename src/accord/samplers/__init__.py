@@ -1,4 +1,4 @@
-"""The methods, one file each."""
+"""The methods, one file each; `__all__` lists them. `Gossip`, a base for methods of your own, is importable too."""
 
 from .d_admms import DADMMS
 from .dasg import DASG
@@ -11,6 +11,7 @@ from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
 from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
+from .mixing import Gossip as Gossip
 from .replicated import Replicated
 
 __all__ = [

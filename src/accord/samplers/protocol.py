@@ -15,7 +15,9 @@ differentiates these very functions to get a method's exact mean and covariance.
 
 What only some rooms ask for are capabilities, which a method inherits where it has them: `Tunable` (its numbers may be
 left out), `Langevin` (it has a step on F), `HasLaw`, `Monitored` (rounds report counts), `Weighted` (chains are
-particles) and `Recentred`. `Gossip` and `HubGibbs` are families that share most of this.
+particles) and `Recentred`. `accord.samplers.Gossip` and `HubGibbs` are families that share most of this.
+
+All that a method of your own needs can be imported from here; docs/new-method.md writes one, line by line.
 """
 
 from __future__ import annotations
@@ -29,12 +31,34 @@ import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, PyTree
 
-from ..base.pytree import apply_checks, static
+from ..base.pytree import apply_checks, checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Traffic
-from ..schedules import Step
+from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
+
+__all__ = [
+    "Agent",
+    "Bound",
+    "HasLaw",
+    "Inbox",
+    "Langevin",
+    "Monitored",
+    "Needs",
+    "Noise",
+    "Recentred",
+    "Sampler",
+    "Step",
+    "Tunable",
+    "Weighted",
+    "as_step",
+    "at",
+    "checked",
+    "pytree",
+    "rescaled",
+    "static",
+]
 
 # Langevin steps that a plan tries, each half of the one before.
 _HALVINGS = 16
