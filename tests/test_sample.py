@@ -252,6 +252,10 @@ def test_starts():
     )
 
 
+class Undecorated(DESGLD):
+    pass
+
+
 def fit_errors():
     post, scalar = unequal_shards(2), unequal_curvature(2)
     apart = accord.Network.from_edges(AGENTS, [(0, 1), (2, 3), (3, 4), (4, 5)])
@@ -260,6 +264,7 @@ def fit_errors():
         (post, accord.Network.ring(5), ok, {}, "network has 5 agents but the posterior has 6 shards"),
         (post, apart, ok, {}, "2 components"),
         (post, RING, "DESGLD", {}, "sampler must be a method from accord.samplers"),
+        (post, RING, Undecorated(0.01), {}, "Undecorated must be decorated with @pytree"),
         (post, RING, ok, {"draws": 0}, "draws must be a whole number >= 1, found 0"),
         (post, RING, ok, {"draws": -3}, "draws must be a whole number >= 1, found -3"),
         (post, RING, ok, {"burn_in": -1}, "burn_in must be a whole number >= 0, found -1"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+
 from ..network import Network
 from ..posterior import Posterior
 from .protocol import Bound, HasLaw, Langevin, Sampler, Tunable
@@ -21,6 +23,9 @@ def check_compatible(post: Posterior, net: Network, sampler: Sampler) -> None:
     """
     if not isinstance(sampler, Sampler):
         raise TypeError(f"sampler must be a method from accord.samplers, such as DESGLD(0.01), found {sampler!r}")
+    if jax.tree_util.all_leaves([sampler]):
+        name = type(sampler).__name__
+        raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")
     if net.num_agents != post.num_agents:
         raise ValueError(f"the network has {net.num_agents} agents but the posterior has {post.num_agents} shards")
     needs = sampler.needs(post.dim)
