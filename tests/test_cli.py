@@ -1,5 +1,6 @@
 """`accord run` on files: what it prints and writes, and one clear line for each mistake."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from accord.results.run import Traffic
 # what the command warns of, it prints
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLE = EXAMPLES / "hospitals" / "config.toml"
 
 CONFIG = """
 [data]
@@ -173,6 +175,66 @@ def test_a_model_of_ones_own(folder):
     assert result.exit_code == 0, result.output
 
 
+def test_a_method_of_ones_own_runs_from_a_file(folder):
+    shutil.copy(EXAMPLES / "new_method" / "my_method.py", folder)
+    result = invoke(folder, method='name = "my_method:MyMethod"\nstep_size = 0.02')
+    assert result.exit_code == 0, result.output
+    assert "edges> by MyMethod" in result.stdout
+    own = accord.Run.load(folder / "out" / "run.nc").draws
+    # the file to copy is DE-SGLD
+    assert invoke(folder, "--quiet", "--output", str(folder / "again")).exit_code == 0
+    np.testing.assert_array_equal(own, accord.Run.load(folder / "again" / "run.nc").draws)
+
+
+def test_a_method_of_ones_own_is_planned_as_any_other(folder):
+    shutil.copy(EXAMPLES / "new_method" / "my_method.py", folder)
+    own = config.tunable_methods(["my_method:MyMethod"], folder)
+    assert [(type(method).__name__, method.noise, method.left_out) for method in own] == [
+        ("MyMethod", "independent", ("step_size",)),
+        ("MyMethod", "common", ("step_size",)),
+    ]
+    path = folder / "job.toml"
+    sections = {**GOOD, "model": 'name = "linear_regression"', "method": 'name = "my_method:MyMethod"'}
+    path.write_text(CONFIG.format(**sections))
+    options = ["--only", "DESGLD", "--table", str(folder / "plan.csv")]
+    result = CliRunner().invoke(app, ["plan", str(path), *options], env={"COLUMNS": "150"})
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(folder / "plan.csv").set_index("method")
+    assert set(table.index) == {"MyMethod, independent noise", "DESGLD, independent noise", "DESGLD, common noise"}
+    columns = ["whitened", "meets", "bias", "average_bias", "rounds", "exchanges", "bytes_sent"]
+    mine, theirs = (table.loc[f"{name}, independent noise", columns].astype(float) for name in ("MyMethod", "DESGLD"))
+    assert np.isfinite(mine["bias"]).sum() > 3
+    np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_method_that_cannot_be_loaded_is_one_line(folder, command):
+    (folder / "broken_method.py").write_text("1 / 0\n")
+    path = folder / "job.toml"
+    path.write_text(CONFIG.format(**{**GOOD, "method": 'name = "broken_method:Mine"'}))
+    result = CliRunner().invoke(app, [command, str(path)])
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert line == "error: method 'broken_method:Mine' cannot be loaded: ZeroDivisionError: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere:Mine", "method 'nowhere:Mine' cannot be loaded: ModuleNotFoundError"),
+        ("accord.samplers:DASG", "method 'accord.samplers:DASG' must inherit from Tunable"),
+        ("DESGDL", "unknown method 'DESGDL', did you mean 'DESGLD'?"),
+    ],
+)
+def test_only_methods_that_can_be_planned_are(folder, name, message):
+    path = folder / "job.toml"
+    path.write_text(CONFIG.format(**GOOD))
+    result = CliRunner().invoke(app, ["plan", str(path), "--only", name])
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
+
+
 def test_the_example_runs(tmp_path):
     result = CliRunner().invoke(app, ["run", str(EXAMPLE), "--output", str(tmp_path / "deep" / "results")])
     assert (result.exit_code, result.stderr) == (0, "")
@@ -217,6 +279,17 @@ BAD = {
     "network": ({"network": 'name = "rng"'}, "unknown network 'rng', did you mean 'ring'?"),
     "model": ({"model": 'name = "logistic"'}, "unknown model 'logistic', did you mean 'logistic_regression'?"),
     "module": ({"model": 'name = "nowhere:build"'}, "'nowhere:build' cannot be loaded"),
+    "method module": ({"method": 'name = "nowhere:Mine"'}, "method 'nowhere:Mine' cannot be loaded: ModuleNotFound"),
+    "method class": ({"method": 'name = "json:Mine"'}, "module 'json' has no attribute 'Mine'"),
+    "no method": (
+        {"method": 'name = "json:JSONDecoder"'},
+        "method 'json:JSONDecoder' must be a subclass of accord.Sampler, found <class 'json.decoder.JSONDecoder'>",
+    ),
+    "no class": ({"method": 'name = "json:dumps"'}, "method 'json:dumps' must be a subclass of accord.Sampler"),
+    "outside number": (
+        {"method": 'name = "accord.samplers:DESGLD"\nstepsize = 0.1'},
+        "unknown number of accord.samplers:DESGLD 'stepsize', did you mean 'step_size'?",
+    ),
     "model number": (
         {"model": 'name = "logistic_regression"\nvariance = 1.0'},
         "unexpected keyword argument 'variance'",

@@ -128,7 +128,7 @@ def plan(
         str, typer.Option(help="What draws are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
     ] = "exchanges",
     only: Annotated[
-        list[str] | None, typer.Option(help="Look at this method only; may be given several times.")
+        list[str] | None, typer.Option(help="Look at this method only, or at module:Class; may be given several times.")
     ] = None,
     table: Annotated[Path | None, typer.Option(help="Write every setting that was tried to this CSV file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write bias against bytes to this file (.png, .svg, .pdf).")] = None,
@@ -146,11 +146,13 @@ def plan(
         post, network, sampler = configs.load_problem(config)
         methods = every_method(post, network)
         known = {type(method).__name__ for method in methods}
+        outside = [name for name in only or () if ":" in name]
         for name in only or ():
-            if name not in known:
-                raise unknown_name_error("method", name, known)
+            if name not in known and name not in outside:
+                raise unknown_name_error("method", name, [*known, "module:Class"])
         methods = [method for method in methods if not only or type(method).__name__ in only]
-        if sampler is not None and is_complete(sampler):
+        methods += configs.tunable_methods(outside, config.parent)
+        if sampler is not None and (is_complete(sampler) or type(sampler).__name__ not in known):
             methods.append(sampler)
         found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
         if not quiet:

@@ -20,7 +20,7 @@ from ..engines.silo.engine import Silo
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
-from ..samplers.protocol import Sampler
+from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
 
@@ -123,7 +123,10 @@ def load(
     _check_options(run)
     table = _read_table(dict(document["data"]), path.parent)
     posterior = _build_model(dict(document["model"]), table, path.parent)
-    title, draw = (_one_shot if one_shot else _over_network)(posterior, document, run)
+    if one_shot:
+        title, draw = _one_shot(posterior, document, run)
+    else:
+        title, draw = _over_network(posterior, document, run, path.parent)
     defaults = inspect.signature(sample).parameters
     chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
     return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run)
@@ -143,7 +146,41 @@ def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
         raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
     table = _read_table(dict(document["data"]), path.parent)
     posterior = _build_model(dict(document["model"]), table, path.parent)
-    return posterior, _build_network(dict(document["network"]), posterior.num_agents), _named_method(document)
+    network = _build_network(dict(document["network"]), posterior.num_agents)
+    return posterior, network, _named_method(document, path.parent)
+
+
+def method_class(name: str, folder: Path) -> type[Sampler]:
+    """The method of a name: one of `accord.samplers`, or "module:Class"; modules beside the config file are found.
+
+    Raises
+    ------
+    ValueError
+        There is none of that name, its module cannot be imported, or it is no subclass of `accord.Sampler`.
+    """
+    if ":" not in name:
+        if name not in METHODS:
+            raise unknown_name_error("method", name, [*METHODS, *ONE_SHOT, "module:Class"])
+        return METHODS[name]
+    found = _imported("method", name, folder)
+    if not (isinstance(found, type) and issubclass(found, Sampler)):
+        raise ValueError(f"method {name!r} must be a subclass of accord.Sampler, found {found!r}")
+    return found
+
+
+def tunable_methods(names: Iterable[str], folder: Path) -> list[Sampler]:
+    """Methods to plan, without hyper-parameters, with every noise that they have a meaning for.
+
+    Raises
+    ------
+    ValueError
+        As `method_class` does; or a method does not inherit from `Tunable`, so that nobody can choose its step.
+    """
+    classes = {name: method_class(name, folder) for name in names}
+    for name, cls in classes.items():
+        if not issubclass(cls, Tunable):
+            raise ValueError(f"method {name!r} must inherit from Tunable to be planned without its hyper-parameters")
+    return [cls(noise=noise) for cls in classes.values() for noise in cls.noises]
 
 
 def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], bool]:
@@ -166,16 +203,16 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
     return document, one_shot
 
 
-def _named_method(document: dict[str, Any]) -> Sampler | None:
+def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
     """The method of [method]; None where there is no such section, so that a plan chooses one."""
-    return _build_method(dict(document["method"])) if "method" in document else None
+    return _build_method(dict(document["method"]), folder) if "method" in document else None
 
 
 def _over_network(
-    posterior: Posterior, document: dict[str, Any], run: dict[str, Any]
+    posterior: Posterior, document: dict[str, Any], run: dict[str, Any], folder: Path
 ) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
-    sampler = _named_method(document)
+    sampler = _named_method(document, folder)
     if run.get("engine") == "silo" and "silo" in document:
         run = {**run, "engine": _build_silo(document["silo"])}
     name = "the method that a plan chooses" if sampler is None else type(sampler).__name__
@@ -234,15 +271,7 @@ def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Po
             raise unknown_name_error("model", name, [*MODELS, "module:function"])
         section.setdefault("names", table.columns)
         return _call(f"model {name}", MODELS[name], table.shards, **section)
-    module, _, function = name.partition(":")
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        build = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"[model] name {name!r} cannot be loaded: {error}") from error
-    finally:
-        sys.path.remove(str(folder.resolve()))
-    posterior = _call(f"model {name}", build, table.shards, **section)
+    posterior = _call(f"model {name}", _imported("model", name, folder), table.shards, **section)
     if not isinstance(posterior, Posterior):
         raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
     return posterior
@@ -253,11 +282,9 @@ def _build_network(section: dict[str, Any], num_agents: int) -> Network:
     return Network.build(name, num_agents, **section)
 
 
-def _build_method(section: dict[str, Any]) -> Sampler:
+def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
     name = _pop_name("method", section)
-    if name not in METHODS:
-        raise unknown_name_error("method", name, [*METHODS, *ONE_SHOT])
-    method = METHODS[name]
+    method = method_class(name, folder)
     _require_known(f"number of {name}", section, [f.name for f in fields(method)])
     for key, value in section.items():
         if isinstance(value, dict):
@@ -266,6 +293,19 @@ def _build_method(section: dict[str, Any]) -> Sampler:
                 raise unknown_name_error("schedule", schedule, SCHEDULES)
             section[key] = _call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
     return _call(f"method {name}", method, **section)
+
+
+def _imported(kind: str, name: str, folder: Path) -> Any:
+    """What "module:name" names; modules in the folder are found."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        # the module is the user's: it may raise anything
+        raise ValueError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(folder.resolve()))
 
 
 def _pop_name(section: str, content: dict[str, Any]) -> str:
