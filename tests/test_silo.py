@@ -73,8 +73,12 @@ def test_every_run_has_processes_of_its_own(fake_ray):
     assert len(fake_ray.killed) == 4 and not fake_ray.running and fake_ray.begun == 1
 
 
+def begun(size):
+    return crew.Crew([{}] * size, None, crew.Limits(timeout=300.0, late="raise", start_timeout=120.0))
+
+
 def test_the_first_of_two_runs_to_end_leaves_ray_to_the_other(fake_ray):
-    first, second = crew.Crew(2, accord.Silo()), crew.Crew(3, accord.Silo())
+    first, second = begun(2), begun(3)
     first.close()
     first.close()
     assert fake_ray.running and len(second._actors) == 3
@@ -84,7 +88,7 @@ def test_the_first_of_two_runs_to_end_leaves_ray_to_the_other(fake_ray):
 
 def test_ray_that_the_user_began_goes_on(fake_ray):
     fake_ray.init()
-    crew.Crew(2, accord.Silo()).close()
+    begun(2).close()
     assert fake_ray.running and fake_ray.begun == 1
 
 
