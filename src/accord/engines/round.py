@@ -37,13 +37,14 @@ class Exchange:
     mix: Operator | None
     neighbours: Operator | None
     # (a_k, b_k) of the Chebyshev recursion over the exchanges of one step
-    coefficients: tuple[tuple[float, float], ...] = static()
+    coefficients: Float[Array, "exchange 2"] | None
     total: bool = static()
 
     def __call__(self, messages: Any, team: Team, order: Array | None = None) -> Inbox:
         """What every agent's inbox holds after all agents sent their messages."""
         mixed = summed = totalled = exchanged = None
         if self.mix is not None:
+            assert self.coefficients is not None
             previous, mixed = None, messages
             for a, b in self.coefficients:
                 following = team.apply(self.mix, mixed)
@@ -156,7 +157,7 @@ def build_problem(
     exchange = Exchange(
         place(weights) if weights is not None else None,
         place(network.adjacency) if needs.inbox == "neighbour_sum" else None,
-        () if weights is None else tuple(chebyshev_coefficients(weights, needs.exchanges)),
+        None if weights is None else jnp.asarray(chebyshev_coefficients(weights, needs.exchanges)),
         needs.inbox == "total",
     )
     facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))

@@ -43,6 +43,7 @@ def _specs(problem: Problem) -> Problem:
     operators = {
         "mix": None if exchange.mix is None else apart,
         "neighbours": None if exchange.neighbours is None else apart,
+        "coefficients": None if exchange.coefficients is None else everywhere,
     }
     return unchecked(
         Problem,
@@ -55,7 +56,7 @@ def _specs(problem: Problem) -> Problem:
         own=apart,
         facts=everywhere,
         shared=everywhere,
-        exchange=unchecked(Exchange, **operators, coefficients=exchange.coefficients, total=exchange.total),
+        exchange=unchecked(Exchange, **operators, total=exchange.total),
         seed=everywhere,
         team=apart,
         num_agents=problem.num_agents,

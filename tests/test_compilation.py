@@ -1,0 +1,109 @@
+"""Programs are compiled once: what differs in numbers only runs by the programs that are there."""
+
+import contextlib
+import time
+
+import jax.monitoring
+import numpy as np
+import pytest
+from tables import NETWORKS, among, unequal_shards
+
+import accord
+from accord.exact.impulse_response import respond
+from accord.samplers import DADMMS, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.sampling import chunks
+from accord.schedules import Polynomial
+
+_heard = []
+
+
+def _listen(event, duration, fun_name="", **_):
+    # said of every program, whether it was compiled or read from the cache on disk
+    if event == "/jax/core/compile/backend_compile_duration":
+        _heard.append(fun_name)
+
+
+jax.monitoring.register_event_duration_secs_listener(_listen)
+
+
+@contextlib.contextmanager
+def compiled():
+    """The names of the programs that are compiled inside."""
+    names, before = [], len(_heard)
+    yield names
+    names += _heard[before:]
+
+
+# for every form of inbox a method, of a step; several exchanges, whose polynomial depends on the consensus step
+METHODS = {
+    "mix": lambda h: GTDULA(h / 10, 1.5 * h, h, mix_rounds=3, batch_size=2),
+    "mix by schedule": lambda h: DULA(Polynomial(h, 10.0, 0.6), Polynomial(2 * h, 2.0, 0.3)),
+    "neighbour_sum": lambda h: DADMMS(1.0 / h, noise="common"),
+    "mix by colour": lambda h: Gibbs(h, "mala"),
+    "total": lambda h: DGLMC(4 * h, h / 3, (1, 3, 2, 4, 1, 2)),
+    "visitor": lambda h: HubSGLD(h / 10, (1, 2, 1, 2, 1, 2), batch_size=2),
+    "ask": lambda h: Replicated("mala", step_size=h, warmup=0),
+}
+STEP, OTHER = 0.1, 0.11
+
+
+@pytest.mark.parametrize("inbox", among(METHODS, "mix", "neighbour_sum", "mix by colour", "total"))
+def test_a_second_run_compiles_nothing(inbox, monkeypatch):
+    net, start = NETWORKS["irregular"], accord.Gaussian([1.0, -1.0], np.eye(2))
+
+    def run(step=STEP, data=0, **changes):
+        options = dict(draws=12, burn_in=5, thin=1, chains=3, seed=0, init=start)
+        with compiled() as names:
+            accord.sample(unequal_shards(2, seed=data), net, METHODS[inbox](step), **{**options, **changes})
+        return names
+
+    assert {"jit(start)", "jit(advance)", "jit(record)"} <= set(run())
+    assert run(seed=2**40 + 1) == []
+    assert run(step=OTHER) == []
+    assert run(data=1) == []
+    assert run(draws=40, burn_in=31, thin=3) == []
+    assert run(init=accord.Gaussian([0.0, 2.0], 2.0 * np.eye(2))) == []
+    # chunks of one round, and ever longer ones
+    for seconds in (0.0, 1e9):
+        monkeypatch.setattr(chunks, "_CHUNK_SECONDS", seconds)
+        assert run(draws=200, burn_in=100) == []
+    if inbox == "neighbour_sum":
+        assert {"jit(start)", "jit(advance)", "jit(record)"} <= set(run(chains=4))
+
+
+EXACT = {**METHODS, "mix by colour": lambda h: Gibbs(h)}
+
+
+@pytest.mark.parametrize("inbox", ["mix", "neighbour_sum", "mix by colour", "total"])
+def test_a_second_law_compiles_nothing_and_takes_no_time(inbox):
+    net = NETWORKS["irregular"]
+
+    def look(step=STEP, data=0, dim=2):
+        init = accord.Gaussian(np.ones(dim), (1.0 + data) * np.eye(dim))
+        post, began = unequal_shards(dim, seed=data), time.process_time()
+        with compiled() as names:
+            accord.law(post, net, EXACT[inbox](step), init=init).at(20)
+        return names, time.process_time() - began
+
+    assert "jit(_expansion)" in look()[0]
+    assert look(step=OTHER)[0] == []
+    assert look(data=1)[0] == []
+    # some 15 milliseconds; the best of several, for a busy machine makes threads wait in loops
+    assert min(look(step=STEP + k / 1000)[1] for k in range(5)) < 0.1
+    if inbox == "mix":
+        assert "jit(_expansion)" in look(dim=3)[0]
+
+
+def test_a_second_response_compiles_nothing():
+    net = NETWORKS["irregular"]
+
+    def look(step=STEP, data=0, rounds=2):
+        sampler = GTDULA(step / 10, 1.5 * step, step, mix_rounds=rounds)
+        with compiled() as names:
+            respond(unequal_shards(2, seed=data), net, sampler)
+        return names
+
+    assert {"jit(_begin)", "jit(_go_on)"} <= set(look())
+    assert look(step=OTHER) == []
+    assert look(data=1) == []
+    assert look(rounds=3) == []
