@@ -1,23 +1,28 @@
 """Every form of a neighbour sum is the same matrix product."""
 
+from dataclasses import replace
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
 
 import accord
-from accord.engines import operators as exchange
+from accord.engines import operators
+from accord.engines.local import LocalEngine
+from accord.samplers import DESGLD
 
 GRAPHS = {
-    "ring": (accord.Network.ring(400), exchange.Shifts),
-    "path": (accord.Network.path(300), exchange.Shifts),
-    "grid": (accord.Network.grid(20, 20), exchange.Shifts),
-    "small random": (accord.Network.erdos_renyi(40, 0.3, seed=0), exchange.Dense),
-    "dense random": (accord.Network.erdos_renyi(300, 0.5, seed=0), exchange.Dense),
-    "sparse random": (accord.Network.regular(400, 5, seed=0), exchange.Gather),
-    "star": (accord.Network.star(400), exchange.Segments),
-    "tree": (accord.Network.tree(9), exchange.Gather),
-    "one": (accord.Network.ring(1), exchange.Dense),
+    "ring": (accord.Network.ring(400), operators.Shifts),
+    "path": (accord.Network.path(300), operators.Shifts),
+    "grid": (accord.Network.grid(20, 20), operators.Shifts),
+    "small random": (accord.Network.erdos_renyi(40, 0.3, seed=0), operators.Dense),
+    "dense random": (accord.Network.erdos_renyi(300, 0.5, seed=0), operators.Dense),
+    "sparse random": (accord.Network.regular(400, 5, seed=0), operators.Gather),
+    "star": (accord.Network.star(400), operators.Segments),
+    "tree": (accord.Network.tree(9), operators.Gather),
+    "one": (accord.Network.ring(1), operators.Dense),
 }
 
 
@@ -26,6 +31,83 @@ def test_operators_are_the_matrix(name):
     net, form = GRAPHS[name]
     x = jnp.asarray(np.random.default_rng(0).standard_normal((net.num_agents, 6)))
     for matrix in (net.weights("metropolis"), net.adjacency):
-        apply = exchange.operator(matrix)
+        apply = operators.operator(matrix)
         np.testing.assert_allclose(apply(x), scipy.sparse.csr_array(matrix) @ x, rtol=1e-4, atol=1e-5)
-    assert isinstance(exchange.operator(net.weights("metropolis")), form)
+    assert isinstance(operators.operator(net.weights("metropolis")), form)
+
+
+FORMS = {
+    "shifts": operators.shifts,
+    "dense": operators.dense,
+    "gather": operators.gather,
+    "segments": operators.segments,
+}
+# odd and even numbers of agents, hubs, agents without a neighbour, one agent and two
+PATTERNS = {
+    "ring": accord.Network.ring(7),
+    "path": accord.Network.path(8),
+    "regular": accord.Network.regular(12, 5, seed=1),
+    "star": accord.Network.star(9),
+    "tree": accord.Network.tree(4),
+    "random": accord.Network.erdos_renyi(11, 0.4, seed=2),
+    "pairs": accord.Network.from_edges(5, [(0, 3), (1, 4)]),
+    "two": accord.Network.path(2),
+    "one": accord.Network.ring(1),
+}
+
+
+def one_way(net, seed=0):
+    """Weights on the edges and the diagonal that differ in both directions, so that no transpose goes unseen."""
+    rng = np.random.default_rng(seed)
+    pattern = net.adjacency + scipy.sparse.eye_array(net.num_agents)
+    return scipy.sparse.csr_array(pattern.multiply(rng.standard_normal(pattern.shape)))
+
+
+@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_all_forms_are_the_product_written_out(pattern, double):
+    matrix, rng = one_way(PATTERNS[pattern]), np.random.default_rng(1)
+    n, dtype = matrix.shape[0], np.float64 if double else np.float32
+    shapes = {"2-d": (n, 3), "3-d": (n, 2, 4), "4-d": (n, 5, 2, 3)}
+    messages = {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+    expected = {name: np.zeros(shape) for name, shape in shapes.items()}
+    for name, x in messages.items():
+        for i in range(n):
+            for j in range(n):
+                expected[name][i] += matrix[i, j] * x[j].astype(np.float64)
+    with jax.enable_x64(double):
+        # all forms in one program
+        forms = {form: make(matrix) for form, make in FORMS.items()}
+        found = jax.jit(lambda forms, x: {form: operators.over_agents(apply, x) for form, apply in forms.items()})(
+            forms, messages
+        )
+    for form in FORMS:
+        for name in shapes:
+            y = np.asarray(found[form][name])
+            # sums of at most nine products of numbers below 4, each rounded
+            error = np.abs(y - expected[name]).max()
+            assert y.dtype == dtype and error < 100 * np.finfo(dtype).eps, f"{form}, {name}: {error:.3g}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_engine_mixes_by_every_form(form):
+    # several exchanges of the engine's own round, on flat potentials: what is left is the polynomial of the weights
+    net, rounds, dim = PATTERNS["random"], 3, 2
+    n = net.num_agents
+    post = accord.models.quadratic(np.zeros((n, dim, dim)), np.zeros((n, dim)))
+    start = np.random.default_rng(0).standard_normal((n, dim))
+    W = net.mixing("metropolis")
+    values, vectors = np.linalg.eigh(W)
+    s = max(abs(values[0]), abs(values[-2]))
+    T = np.polynomial.chebyshev.Chebyshev.basis(rounds)
+    P = vectors @ np.diag(T(values / s) / T(1.0 / s)) @ vectors.T
+    with jax.enable_x64(True):
+        sampler = DESGLD(0.1, temperature=0.0, mix_rounds=rounds)
+        engine = LocalEngine(post, net, sampler, chains=2, seed=0, keep=np.arange(n))
+        exchange = replace(engine.problem.exchange, mix=FORMS[form](net.weights("metropolis")))
+        engine.problem = replace(engine.problem, exchange=exchange)
+        carry = engine.start(start, None)
+        for k in range(1, 4):
+            carry, records = engine.record(carry, 1, 1)
+            expected = np.linalg.matrix_power(P, k) @ start
+            np.testing.assert_allclose(records.draws[0, :, :, 1], expected, atol=1e-12)

@@ -82,20 +82,32 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
     """The fastest form of a sparse matrix over the agents, on the default device in the present float width."""
     matrix = scipy.sparse.csr_array(matrix)
     n = matrix.shape[0]
-    entries = scipy.sparse.coo_array(matrix)
-    offsets = (entries.col.astype(np.int64) - entries.row + n // 2) % n - n // 2
-    distinct = np.unique(offsets)
-    if 0 < distinct.size <= MAX_SHIFTS and n > 1:
-        coefficients = np.zeros((distinct.size, n))
-        coefficients[np.searchsorted(distinct, offsets), entries.row] = entries.data
-        return Shifts(jnp.asarray(coefficients), tuple(map(int, distinct)))
+    if n > 1 and 0 < np.unique(_offsets(matrix)).size <= MAX_SHIFTS:
+        return shifts(matrix)
     if n <= DENSE_AGENTS or matrix.nnz > 0.1 * n * n:
-        return Dense(jnp.asarray(matrix.toarray()))
+        return dense(matrix)
     lengths = np.diff(matrix.indptr)
-    if lengths.max() <= 4 * lengths.mean() + 8:
-        return gather(matrix)
-    row = np.repeat(np.arange(n, dtype=np.int32), lengths)
-    return Segments(jnp.asarray(row), jnp.asarray(matrix.indices), jnp.asarray(matrix.data))
+    return gather(matrix) if lengths.max() <= 4 * lengths.mean() + 8 else segments(matrix)
+
+
+def shifts(matrix: scipy.sparse.csr_array) -> Shifts:
+    """A sparse square matrix by its diagonals."""
+    n, offsets = matrix.shape[0], _offsets(matrix)
+    distinct = np.unique(offsets)
+    coefficients = np.zeros((distinct.size, n))
+    coefficients[np.searchsorted(distinct, offsets), scipy.sparse.coo_array(matrix).row] = matrix.data
+    return Shifts(jnp.asarray(coefficients), tuple(map(int, distinct)))
+
+
+def _offsets(matrix: scipy.sparse.csr_array) -> np.ndarray:
+    """How far each entry is off the diagonal, the shorter way around, from -n/2 to below n/2."""
+    n, entries = matrix.shape[0], scipy.sparse.coo_array(matrix)
+    return (entries.col.astype(np.int64) - entries.row + n // 2) % n - n // 2
+
+
+def dense(matrix: scipy.sparse.csr_array) -> Dense:
+    """A sparse matrix in full."""
+    return Dense(jnp.asarray(matrix.toarray()))
 
 
 def gather(matrix: scipy.sparse.csr_array) -> Gather:
@@ -107,6 +119,12 @@ def gather(matrix: scipy.sparse.csr_array) -> Gather:
     row = np.repeat(np.arange(n), lengths)
     columns[row, slot], values[row, slot] = matrix.indices, matrix.data
     return Gather(jnp.asarray(columns), jnp.asarray(values))
+
+
+def segments(matrix: scipy.sparse.csr_array) -> Segments:
+    """A sparse square matrix by its entries, row after row."""
+    row = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
+    return Segments(jnp.asarray(row), jnp.asarray(matrix.indices), jnp.asarray(matrix.data))
 
 
 def over_agents(apply: Operator, messages: Any) -> Any:
