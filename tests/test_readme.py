@@ -1,7 +1,8 @@
-"""What the README and the docstrings show runs as it is shown."""
+"""What the README, the pages of docs/ and the docstrings show runs as it is shown."""
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import subprocess
@@ -12,7 +13,10 @@ import pytest
 
 import accord
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {page.name: page for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]}
+SESSIONS = sorted(name for name, page in PAGES.items() if "\n>>> " in page.read_text(encoding="utf-8"))
 MODULES = sorted(m.name for m in pkgutil.walk_packages(accord.__path__, "accord.") if not m.name.endswith("__main__"))
 
 
@@ -27,6 +31,32 @@ def test_the_readmes_example_runs(capsys):
 def test_the_readmes_table_names_every_method():
     named = set(re.findall(r"^\| `(\w+)\(", README, flags=re.MULTILINE))
     assert named == set(accord.samplers.__all__)
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_pages_run_as_they_are_shown(name):
+    failed, attempted = doctest.testfile(
+        str(PAGES[name]), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"
+    )
+    assert (failed, attempted > 0) == (0, True)
+
+
+def test_the_page_on_new_methods_is_among_them():
+    assert "new-method.md" in SESSIONS
+
+
+def test_the_method_to_copy_follows_its_law():
+    spec = importlib.util.spec_from_file_location("method_to_copy", ROOT / "examples" / "new_method" / "my_method.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.check()
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_links_lead_somewhere(name):
+    page = PAGES[name]
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("module", MODULES)
