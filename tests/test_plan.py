@@ -358,9 +358,12 @@ def test_numbers_that_are_not_defaults_are_shown():
 
 
 def test_the_command_line_prints_writes_and_plots_a_plan(tmp_path):
-    example = Path(__file__).parents[1] / "examples" / "hospitals" / "config.toml"
+    folder = tmp_path / "hospitals"
+    shutil.copytree(Path(__file__).parents[1] / "examples" / "hospitals", folder)
+    with open(folder / "config.toml", "a") as config:
+        config.write('\n[method]\nname = "DADMMS"\nrho = 24.0\nnoise = "common"\n')
     options = ["--only", "GTBAOAB", "--table", str(tmp_path / "plan.csv"), "--plot", str(tmp_path / "plan.png")]
-    result = CliRunner().invoke(app, ["plan", str(example), *options], env={"COLUMNS": "150"})
+    result = CliRunner().invoke(app, ["plan", str(folder / "config.toml"), *options], env={"COLUMNS": "150"})
     assert result.exit_code == 0, result.stderr
     assert "GTBAOAB, common noise" in result.stdout and "DADMMS, common noise, as given" in result.stdout
     table = pd.read_csv(tmp_path / "plan.csv")
@@ -388,7 +391,7 @@ def test_a_file_without_a_method_runs_what_a_plan_chooses(tmp_path):
     shutil.copytree(Path(__file__).parents[1] / "examples" / "hospitals", folder)
     config = folder / "config.toml"
     text = config.read_text()
-    config.write_text(text[: text.index("[method]")] + '[run]\ndraws = 400\noutput = "out"\n')
+    config.write_text(text[: text.index("[run]")] + '[run]\ndraws = 400\noutput = "out"\n')
     result = CliRunner().invoke(app, ["run", str(config), "--quiet"])
     assert result.exit_code == 0, result.stderr
     assert "GTBAOAB" in accord.Run.load(folder / "out" / "run.nc").settings["chosen"]
