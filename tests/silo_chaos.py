@@ -82,7 +82,7 @@ def agents_below(ancestor):
         try:
             # the name in brackets may hold anything
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if b"AgentProcess" in (folder / "cmdline").read_bytes():
+            if b"WorkerProcess" in (folder / "cmdline").read_bytes():
                 agents.append(int(folder.name))
         except (OSError, ValueError):
             continue  # it has just ended

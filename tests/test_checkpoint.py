@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import accord
 from accord.cli.commands import app
-from accord.sampling import checkpointing as journal
-from accord.storage.checkpoint import Shelf
+from accord.sampling import checkpointing
+from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim, combined, fingerprint, first_difference
 
 
@@ -36,7 +36,7 @@ def draw(case="ring/DESGLD", folder=None, **changes):
 
 def lose(monkeypatch, saves, *arguments, error=LostError, **options):
     """Start a run that crashes right after so many checkpoints."""
-    save, made = journal.Journal.save, []
+    save, made = checkpointing.Checkpointer.save, []
 
     def counted(self, carry):
         save(self, carry)
@@ -45,7 +45,7 @@ def lose(monkeypatch, saves, *arguments, error=LostError, **options):
             raise error
 
     with monkeypatch.context() as patch, pytest.raises(error):
-        patch.setattr(journal.Journal, "save", counted)
+        patch.setattr(checkpointing.Checkpointer, "save", counted)
         draw(*arguments, **options)
     return made
 
@@ -183,45 +183,45 @@ def test_ctrl_c_keeps_the_draws_and_the_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_shelf_keeps_the_newest_whole_files(tmp_path):
-    shelf = Shelf(tmp_path, "one")
+    store = CheckpointStore(tmp_path, "one")
     arrays = {"x/y": np.arange(3, dtype=np.uint32), "": np.array(np.nan, np.float32), "none": np.zeros((0, 4))}
     for round in (3, 20, 100):
-        shelf.write(round, arrays)
-    assert shelf.rounds() == [20, 100]
-    found = shelf.read(100)
+        store.write(round, arrays)
+    assert store.rounds() == [20, 100]
+    found = store.read(100)
     assert found.keys() == arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(found[name], array)
         assert found[name].dtype == array.dtype
     # a damaged file does not count among the two
     (tmp_path / "round-000000000100.npz").write_bytes(b"")
-    shelf = Shelf(tmp_path, "one")
-    shelf.write(200, arrays)
+    store = CheckpointStore(tmp_path, "one")
+    store.write(200, arrays)
     with pytest.warns(UserWarning, match="000100.npz is torn or corrupt"):
-        assert shelf.rounds() == [20, 200]
+        assert store.rounds() == [20, 200]
     with pytest.raises(ValueError, match="torn or corrupt"):
-        shelf.read(100)
+        store.read(100)
     assert not list(tmp_path.glob("*.partial"))
     with pytest.raises(ValueError, match="belongs to another run"):
-        Shelf(tmp_path, "other").rounds()
+        CheckpointStore(tmp_path, "other").rounds()
 
 
 def test_numpy_opens_a_checkpoint_without_pickles(tmp_path):
     arrays = {"x/y": np.arange(3, dtype=np.uint32), "": np.array(np.nan, np.float32), "none": np.zeros((0, 4))}
-    Shelf(tmp_path, "one").write(3, arrays)
+    CheckpointStore(tmp_path, "one").write(3, arrays)
     with np.load(tmp_path / "round-000000000003.npz", allow_pickle=False) as found:
         assert set(found) == {*arrays, "checkpoint"}
         assert json.loads(str(found["checkpoint"])) == {"tag": "one", "round": 3}
         for name, array in arrays.items():
             np.testing.assert_array_equal(found[name], array, strict=True)
     with pytest.raises(ValueError, match="a checkpoint holds arrays of numbers, found objects under 'bad'"):
-        Shelf(tmp_path, "one").write(4, {"good": np.zeros(2), "bad": np.array([None])})
-    assert Shelf(tmp_path, "one").rounds() == [3]
+        CheckpointStore(tmp_path, "one").write(4, {"good": np.zeros(2), "bad": np.array([None])})
+    assert CheckpointStore(tmp_path, "one").rounds() == [3]
 
 
 def test_every_torn_file_and_every_flipped_byte_is_found(tmp_path):
-    shelf, path = Shelf(tmp_path, "one"), tmp_path / "round-000000000003.npz"
-    shelf.write(3, {"x": np.arange(3, dtype=np.uint32), "none": np.zeros((0, 4))})
+    store, path = CheckpointStore(tmp_path, "one"), tmp_path / "round-000000000003.npz"
+    store.write(3, {"x": np.arange(3, dtype=np.uint32), "none": np.zeros((0, 4))})
     whole, rng = path.read_bytes(), np.random.default_rng(0)
     flips = rng.integers(1, 256, len(whole))
     torn = [whole[:length] for length in range(len(whole))]
@@ -229,12 +229,12 @@ def test_every_torn_file_and_every_flipped_byte_is_found(tmp_path):
     for content in [*torn, *flipped, whole + b"\0"]:
         path.write_bytes(content)
         with pytest.raises(ValueError, match="torn or corrupt"):
-            shelf.read(3)
+            store.read(3)
     # a whole file under another round's name
     path.write_bytes(whole)
     path.rename(tmp_path / "round-000000000004.npz")
     with pytest.warns(UserWarning, match=r"000004.npz holds round 3; it is left out"):
-        assert shelf.rounds() == []
+        assert store.rounds() == []
 
 
 def test_files_of_the_older_format_are_named_and_left_out(tmp_path, monkeypatch):

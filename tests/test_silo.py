@@ -9,7 +9,7 @@ import pytest
 from several import HERE, alone
 
 import accord
-from accord.engines.silo import workers as crew
+from accord.engines.silo import workers
 from accord.sampling.sample import _builder
 
 
@@ -28,7 +28,7 @@ def test_inside(which):
 
 
 class FakeRay(types.ModuleType):
-    """As much of Ray as making and ending a crew asks for."""
+    """As much of Ray as making and ending a pool asks for."""
 
     def __init__(self):
         super().__init__("ray")
@@ -55,8 +55,8 @@ class FakeRay(types.ModuleType):
 def fake_ray(monkeypatch):
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "accord.engines.silo.actor", types.SimpleNamespace(AgentProcess=object))
-    monkeypatch.setattr(crew.Crew, "hold", lambda self, post: post.held_by(self))
+    monkeypatch.setitem(sys.modules, "accord.engines.silo.actor", types.SimpleNamespace(WorkerProcess=object))
+    monkeypatch.setattr(workers.WorkerPool, "hold", lambda self, post: post.held_by(self))
     return ray
 
 
@@ -74,7 +74,7 @@ def test_every_run_has_processes_of_its_own(fake_ray):
 
 
 def begun(size):
-    return crew.Crew([{}] * size, None, crew.Limits(timeout=300.0, late="raise", start_timeout=120.0))
+    return workers.WorkerPool([{}] * size, None, workers.Limits(timeout=300.0, late="raise", start_timeout=120.0))
 
 
 def test_the_first_of_two_runs_to_end_leaves_ray_to_the_other(fake_ray):
@@ -95,7 +95,7 @@ def test_ray_that_the_user_began_goes_on(fake_ray):
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'accord\[silo\]'"):
-        crew.require_ray()
+        workers.require_ray()
     post = accord.models.gaussian([[0.0], [1.0]], [[[1.0]], [[1.0]]])
     with pytest.raises(ImportError, match=r"accord\[silo\]"):
         accord.sample(post, accord.Network.complete(2), accord.samplers.DESGLD(0.1), engine="silo")

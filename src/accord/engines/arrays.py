@@ -17,7 +17,7 @@ from jaxtyping import Array
 from ..network import Network
 from ..posterior import Posterior
 from ..samplers.protocol import Bound
-from ..storage.checkpoint import Shelf
+from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined
 from .engine import Trouble
 from .loop import Carry, Records
@@ -174,14 +174,14 @@ class ArrayEngine(abc.ABC):
         for path, leaf in jax.tree.leaves_with_path(carry):
             for shard in leaf.addressable_shards:
                 arrays[_part_name(path, shard.index)] = np.asarray(shard.data)
-        self._shelf(folder).write(int(carry.round), arrays)
+        self._store(folder).write(int(carry.round), arrays)
 
     def saved(self, folder: Path) -> list[int]:
         """The rounds, ascending, whose carry every process has whole below the folder, which is claimed."""
         rounds, complaint = [], ""
         try:
             claim(process_folder(folder), {**self.fingerprint, "processes": self._layout()})
-            rounds = self._shelf(folder).rounds()
+            rounds = self._store(folder).rounds()
         except (ValueError, OSError) as error:
             complaint = str(error)
         everyones = [json.loads(text) for text in self._everyones(json.dumps([complaint, rounds]))]
@@ -192,7 +192,7 @@ class ArrayEngine(abc.ABC):
 
     def load(self, carry: Carry, folder: Path, round: int) -> Carry:
         """The carry of a saved round, given any carry of the same run."""
-        arrays = self._shelf(folder).read(round)
+        arrays = self._store(folder).read(round)
 
         def restored(path: Any, leaf: Array) -> Array:
             parts = [
@@ -208,8 +208,8 @@ class ArrayEngine(abc.ABC):
     def close(self) -> None:  # noqa: B027 - nothing is held beyond the engine's own life
         """Give back what the engine holds."""
 
-    def _shelf(self, folder: Path) -> Shelf:
-        return Shelf(process_folder(folder) / "states", combined(self.fingerprint))
+    def _store(self, folder: Path) -> CheckpointStore:
+        return CheckpointStore(process_folder(folder) / "states", combined(self.fingerprint))
 
     def _layout(self) -> str:
         """How many processes and devices the rows of the carry are spread over."""

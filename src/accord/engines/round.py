@@ -153,7 +153,10 @@ def build_problem(
     """
     held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
-    needs, weights = bound.sampler.needs(post.dim), bound.weights
+    needs = bound.sampler.needs(post.dim)
+    weights = bound.weights if needs.inbox == "mix" else None
+    if needs.inbox == "mix" and weights is None:
+        raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
     exchange = Exchange(
         place(weights) if weights is not None else None,
         place(network.adjacency) if needs.inbox == "neighbour_sum" else None,

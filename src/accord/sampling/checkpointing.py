@@ -1,4 +1,4 @@
-"""A run on disk while it runs, so that the same call takes it up again where it was lost."""
+"""Checkpoints of a run while it runs, so that the same call takes it up again where it was lost."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ import numpy as np
 
 from ..engines.arrays import process_folder
 from ..engines.engine import Engine
-from ..storage.checkpoint import Shelf
+from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import combined
-from .recorder import Tape
+from .recorder import Recorder
 
 _STATISTIC = "statistic "
 
 
-class Journal:
-    """The engine's carry every so many rounds, the newest two, and all draws, in pieces that end at these rounds.
+class Checkpointer:
+    """Checkpoints of a run: the engine's state every `every` rounds, the newest two of them, and all draws so far.
+
+    Draws are written in pieces, one file for each checkpoint.
 
     Parameters
     ----------
-    machine, tape
+    engine, recorder
         The run.
     folder
         Where it is kept: `process-0` and so on, one for each process, and what the engine adds.
@@ -32,48 +34,52 @@ class Journal:
         The run's.
     """
 
-    def __init__(self, machine: Engine, tape: Tape, folder: Path, every: int, fingerprint: dict[str, str]) -> None:
-        self.machine, self.tape, self.folder, self.every = machine, tape, folder, every
-        self.pieces = Shelf(process_folder(folder) / "draws", combined(fingerprint), keep=None)
+    def __init__(
+        self, engine: Engine, recorder: Recorder, folder: Path, every: int, fingerprint: dict[str, str]
+    ) -> None:
+        self.engine, self.recorder, self.folder, self.every = engine, recorder, folder, every
+        self.pieces = CheckpointStore(process_folder(folder) / "draws", combined(fingerprint), keep=None)
         self.saved_draws = 0
 
     def rounds_left(self) -> int:
         """Rounds until the next checkpoint is due."""
-        return self.every - self.tape.rounds % self.every
+        return self.every - self.recorder.rounds % self.every
 
     def save(self, carry: Any) -> None:
         """Write the carry, and the draws since it was last written."""
-        tape, span = self.tape, slice(self.saved_draws, self.tape.count)
-        piece = {"seconds": np.asarray(tape.seconds), "first": np.asarray(span.start)}
-        if tape.average is not None and tape.agents is not None and tape.count > span.start:
-            piece |= {"average": tape.average[:, span], "agents": tape.agents[:, span]}
-            piece |= {_STATISTIC + name: values[:, span] for name, values in tape.statistics.items()}
+        recorder, span = self.recorder, slice(self.saved_draws, self.recorder.count)
+        piece = {"seconds": np.asarray(recorder.seconds), "first": np.asarray(span.start)}
+        if recorder.average is not None and recorder.agent_draws is not None and recorder.count > span.start:
+            piece |= {"average": recorder.average[:, span], "agents": recorder.agent_draws[:, span]}
+            piece |= {_STATISTIC + name: values[:, span] for name, values in recorder.statistics.items()}
         # a carry whose draws are lost would be of no use, draws without it are
-        self.pieces.write(tape.rounds, piece)
-        self.machine.save(carry, self.folder)
-        self.saved_draws = tape.count
+        self.pieces.write(recorder.rounds, piece)
+        self.engine.save(carry, self.folder)
+        self.saved_draws = recorder.count
 
     def resume(self, carry: Any) -> Any:
-        """The carry of the newest round for which all is whole everywhere, the tape wound there; else `carry`."""
-        rounds = self.machine.saved(self.folder)
+        """The carry of the newest round for which all is whole everywhere, the recorder wound there; else `carry`."""
+        rounds = self.engine.saved(self.folder)
         seconds, held = self._read()
         usable = [r for r in rounds if self._draws_at(r) <= held]
         # a round of which all draws are there has those of the rounds before it too
-        count = int(self.machine.agreed(float(len(usable))))
+        count = int(self.engine.agreed(float(len(usable))))
         if count == 0:
             return carry
-        round, tape = usable[count - 1], self.tape
-        carry = self.machine.load(carry, self.folder, round)
-        tape.rounds, tape.count = min(round, tape.total_rounds), min(self._draws_at(round), tape.draws)
-        tape.began = time.perf_counter() - max((s for r, s in seconds.items() if r <= round), default=0.0)
-        self.saved_draws = tape.count
+        round, recorder = usable[count - 1], self.recorder
+        carry = self.engine.load(carry, self.folder, round)
+        recorder.rounds, recorder.count = min(round, recorder.total_rounds), min(self._draws_at(round), recorder.draws)
+        recorder.began = time.perf_counter() - max((s for r, s in seconds.items() if r <= round), default=0.0)
+        self.saved_draws = recorder.count
         return carry
 
     def _draws_at(self, round: int) -> int:
-        return max(0, round - self.tape.burn_in) // self.tape.thin
+        return max(0, round - self.recorder.burn_in) // self.recorder.thin
 
     def _read(self) -> tuple[dict[int, float], int]:
-        """Put all pieces on the tape: the seconds until each, by round, and how many draws from the first on are there.
+        """Give all pieces to the recorder.
+
+        Returns the seconds until each, by round, and how many draws from the first on are there.
 
         Pieces may overlap where a run was taken up with another `every`; their draws are the same.
         """
@@ -85,7 +91,7 @@ class Journal:
                 first, average = int(piece["first"]), piece["average"]
                 names = [name for name in piece if name.startswith(_STATISTIC)]
                 statistics = {name.removeprefix(_STATISTIC): piece[name] for name in names}
-                self.tape.put(first, average, piece["agents"], statistics)
+                self.recorder.put(first, average, piece["agents"], statistics)
                 spans.append((first, first + average.shape[1]))
         held = 0
         for first, end in sorted(spans):

@@ -15,55 +15,55 @@ from ..engines.engine import Engine
 from ..samplers.protocol import Monitored
 from ..samplers.validation import cheap_bound
 from ..schedules import at
-from .checkpointing import Journal
-from .recorder import Tape
+from .checkpointing import Checkpointer
+from .recorder import Recorder
 
 # Seconds of one chunk of rounds: how often progress is shown and Ctrl-C is heard.
 _CHUNK_SECONDS = 0.5
 
 
 def drive(
-    machine: Engine,
+    engine: Engine,
     carry: Any,
-    tape: Tape,
-    journal: Journal | None,
+    recorder: Recorder,
+    checkpointer: Checkpointer | None,
     bar: ProgressBar,
     stopped: Callable[[], bool],
 ) -> None:
-    """Run burn-in and draws in chunks of about equal time, recording to the tape."""
-    tape.message_bytes = machine.message_bytes(carry)
-    _require_finite(machine, carry, carry, 0, tape)
-    if journal is not None:
-        carry = journal.resume(carry)
-        bar.update(tape.rounds, None)
-    chunk = _Chunk(machine, stopped)
-    while tape.rounds < tape.total_rounds:
-        left = tape.total_rounds if journal is None else journal.rounds_left()
-        if tape.rounds < tape.burn_in:
-            rounds = chunk.size(min(tape.burn_in - tape.rounds, left))
-            before, carry = carry, chunk.timed(partial(machine.advance, carry, rounds), rounds)
-            _require_finite(machine, before, carry, rounds, tape)
+    """Run burn-in and draws in chunks of about equal time, recording draws."""
+    recorder.message_bytes = engine.message_bytes(carry)
+    _require_finite(engine, carry, carry, 0, recorder)
+    if checkpointer is not None:
+        carry = checkpointer.resume(carry)
+        bar.update(recorder.rounds, None)
+    chunk = _Chunk(engine, stopped)
+    while recorder.rounds < recorder.total_rounds:
+        left = recorder.total_rounds if checkpointer is None else checkpointer.rounds_left()
+        if recorder.rounds < recorder.burn_in:
+            rounds = chunk.size(min(recorder.burn_in - recorder.rounds, left))
+            before, carry = carry, chunk.timed(partial(engine.advance, carry, rounds), rounds)
+            _require_finite(engine, before, carry, rounds, recorder)
             error = None
         else:
             # a checkpoint is made at the first draw at which it is due
-            draws = min(tape.draws - tape.count, -(-left // tape.thin))
-            count = min(chunk.size(draws * tape.thin, tape.thin) // tape.thin, machine.capacity)
-            rounds, before = count * tape.thin, carry
-            carry, records = chunk.timed(partial(machine.record, carry, count, tape.thin), rounds, tape.thin)
-            _require_finite(machine, before, carry, rounds, tape, records)
-            tape.append(records, count)
+            draws = min(recorder.draws - recorder.count, -(-left // recorder.thin))
+            count = min(chunk.size(draws * recorder.thin, recorder.thin) // recorder.thin, engine.capacity)
+            rounds, before = count * recorder.thin, carry
+            carry, records = chunk.timed(partial(engine.record, carry, count, recorder.thin), rounds, recorder.thin)
+            _require_finite(engine, before, carry, rounds, recorder, records)
+            recorder.append(records, count)
             error = float(records.statistics["consensus_error"][-1].mean())
-        tape.rounds += rounds
-        if journal is not None and (rounds >= left or tape.rounds == tape.total_rounds):
-            journal.save(carry)
-        bar.update(tape.rounds, error)
+        recorder.rounds += rounds
+        if checkpointer is not None and (rounds >= left or recorder.rounds == recorder.total_rounds):
+            checkpointer.save(carry)
+        bar.update(recorder.rounds, error)
 
 
 class _Chunk:
     """How many rounds to run between two looks at the clock."""
 
-    def __init__(self, machine: Engine, stopped: Callable[[], bool]) -> None:
-        self.machine, self.stopped, self.rounds = machine, stopped, 32
+    def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
+        self.engine, self.stopped, self.rounds = engine, stopped, 32
 
     def size(self, left: int, least: int = 1) -> int:
         return min(max(self.rounds, least), left)
@@ -74,7 +74,7 @@ class _Chunk:
         start = time.perf_counter()
         result = jax.block_until_ready(work())
         # where one process is told to stop, all do so after the same chunk
-        elapsed = self.machine.agreed(-1.0 if self.stopped() else time.perf_counter() - start)
+        elapsed = self.engine.agreed(-1.0 if self.stopped() else time.perf_counter() - start)
         if elapsed < 0:
             raise KeyboardInterrupt
         if elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:
@@ -84,33 +84,35 @@ class _Chunk:
         return result
 
 
-def _require_finite(machine: Engine, before: Any, after: Any, rounds: int, tape: Tape, records: Any = None) -> None:
+def _require_finite(
+    engine: Engine, before: Any, after: Any, rounds: int, recorder: Recorder, records: Any = None
+) -> None:
     """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
-    trouble = machine.trouble(before, after, rounds)
+    trouble = engine.trouble(before, after, rounds)
     if trouble is None:
         return
     if rounds == 0:
         raise ValueError("init is too large for the float width of the run: it became infinite")
     agent, bad = trouble
     if records is not None:
-        tape.append(records, (bad - 1) // tape.thin)
-    last = tape.rounds + bad - 1
-    tape.rounds += bad
-    sampler = tape.bound.sampler
-    why = sampler.explain(tape.bound, agent) if isinstance(sampler, Monitored) else None
-    kept = f"; {tape.count} draws before it are in this error's `run`" if tape.count else ""
+        recorder.append(records, (bad - 1) // recorder.thin)
+    last = recorder.rounds + bad - 1
+    recorder.rounds += bad
+    sampler = recorder.bound.sampler
+    why = sampler.explain(recorder.bound, agent) if isinstance(sampler, Monitored) else None
+    kept = f"; {recorder.count} draws before it are in this error's `run`" if recorder.count else ""
     what = (
         f"agent {agent} stopped in round {last}: {why}" if why else f"agent {agent} became non-finite in round {last}"
     )
-    message = what + ("" if why else _remedy(tape, last)) + kept
-    raise DivergenceError(message, agent=agent, round=last, run=tape.run() if tape.count else None)
+    message = what + ("" if why else _remedy(recorder, last)) + kept
+    raise DivergenceError(message, agent=agent, round=last, run=recorder.run() if recorder.count else None)
 
 
-def _remedy(tape: Tape, last: int) -> str:
+def _remedy(recorder: Recorder, last: int) -> str:
     """What to say of a diverged run: the step's bound where one is known."""
-    sampler, step = tape.bound.sampler, getattr(tape.bound.sampler, "step_size", None)
+    sampler, step = recorder.bound.sampler, getattr(recorder.bound.sampler, "step_size", None)
     try:
-        bound = cheap_bound(tape.post, tape.net, sampler)
+        bound = cheap_bound(recorder.post, recorder.net, sampler)
     except (ArithmeticError, ValueError):
         # a bound is a help, not worth losing the draws over
         bound = None

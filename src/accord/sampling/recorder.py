@@ -1,4 +1,4 @@
-"""What a run has drawn so far, from an engine's records -> Run."""
+"""Records a run's draws and statistics as an engine gives them, and makes a `Run` of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ..tuning.warmup import Warmup
 
 
 @dataclass
-class Tape:
-    """What has been recorded so far."""
+class Recorder:
+    """Draws and statistics recorded so far; `run` makes a `Run` of them."""
 
     post: Posterior
     net: Network
     bound: Bound
-    kept: np.ndarray
+    agent_indices: np.ndarray
     chains: int
     draws: int
     burn_in: int
@@ -34,12 +34,12 @@ class Tape:
     warmup: Warmup | None = None
     # why the method and its numbers were chosen, where they were, and what is expected of them
     chosen: str = ""
-    foreseen: Forecast | None = None
+    forecast: Forecast | None = None
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
     began: float = field(default_factory=time.perf_counter)
-    agents: np.ndarray | None = None
+    agent_draws: np.ndarray | None = None
     average: np.ndarray | None = None
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -52,14 +52,14 @@ class Tape:
 
     def put(self, first: int, average: np.ndarray, agents: np.ndarray, statistics: dict[str, np.ndarray]) -> None:
         """Hold draws from the `first` on, arrays (chain, draw, ...); those beyond the last are left out."""
-        if self.average is None or self.agents is None:
+        if self.average is None or self.agent_draws is None:
             self.average = np.empty((self.chains, self.draws, *average.shape[2:]), average.dtype)
-            self.agents = np.empty((self.chains, self.draws, *agents.shape[2:]), agents.dtype)
+            self.agent_draws = np.empty((self.chains, self.draws, *agents.shape[2:]), agents.dtype)
             self.statistics = {n: np.empty((self.chains, self.draws), v.dtype) for n, v in statistics.items()}
         span = slice(first, first + average.shape[1])
         fits = slice(max(0, self.draws - first))
         self.average[:, span] = average[:, fits]
-        self.agents[:, span] = agents[:, fits]
+        self.agent_draws[:, span] = agents[:, fits]
         for name, values in statistics.items():
             self.statistics[name][:, span] = values[:, fits]
 
@@ -75,19 +75,16 @@ class Tape:
 
     def run(self) -> Run:
         """The run so far."""
-        assert self.average is not None and self.agents is not None
+        assert self.average is not None and self.agent_draws is not None
         sampler = self.bound.sampler
-        watched = {name: values[:, : self.count] for name, values in self.statistics.items()}
-        rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
-        statistics = sampler.summarise(watched, rounds) if isinstance(sampler, Monitored) else watched
         return Run(
             average=self.average[:, : self.count],
-            agents=self.kept,
-            kept=self.agents[:, : self.count],
-            statistics=statistics,
+            agents=self.agent_indices,
+            kept=self.agent_draws[:, : self.count],
+            statistics=self.summarised(),
             names=self.post.names,
             variables=self.post.variables,
-            traffic=self._traffic(watched),
+            traffic=self._traffic(),
             seconds=self.seconds,
             settings={
                 "method": repr(sampler),
@@ -97,12 +94,23 @@ class Tape:
                 "seed": self.seed,
                 **({"chosen": self.chosen} if self.chosen else {}),
             },
-            examine=examination(self.post, self.net, sampler, self.warmup, self.foreseen),
+            examine=examination(self.post, self.net, sampler, self.warmup, self.forecast),
         )
 
-    def _traffic(self, watched: dict[str, np.ndarray]) -> Traffic:
+    def summarised(self) -> dict[str, np.ndarray]:
+        """The statistics of the run so far, (chain, draw), as its method reports them."""
+        sampler, monitored = self.bound.sampler, self._monitored()
+        rounds = self.burn_in + (np.arange(self.count) + 1) * self.thin
+        return sampler.summarise(monitored, rounds) if isinstance(sampler, Monitored) else monitored
+
+    def _monitored(self) -> dict[str, np.ndarray]:
+        return {name: values[:, : self.count] for name, values in self.statistics.items()}
+
+    def _traffic(self) -> Traffic:
+        monitored = self._monitored()
+
         def count(name: str, otherwise: Any) -> Any:
-            return watched[name][:, -1].mean(dtype=np.float64) if name in watched else otherwise
+            return monitored[name][:, -1].mean(dtype=np.float64) if name in monitored else otherwise
 
         needs = self.bound.sampler.needs(self.post.dim)
         exchanges, messages = messages_per_round(needs, self.net)

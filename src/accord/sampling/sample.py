@@ -1,4 +1,4 @@
-"""sample(): chunks of rounds on an engine, watched, thinned and kept -> Run."""
+"""`accord.sample`: checks and binds what is given, runs it on an engine, and returns the `Run`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import ProgressBar
 from ..engines.agreement import bind
-from ..engines.engine import Builder
+from ..engines.engine import Builder, Engine
 from ..engines.local import LocalEngine
 from ..engines.mesh.engine import MeshEngine
 from ..engines.silo.engine import Silo
@@ -30,17 +30,19 @@ from ..storage.fingerprint import fingerprint
 from ..tuning.forecast import Forecast
 from ..tuning.search import choose, usual_methods
 from ..tuning.warmup import Warmup, warm_up
-from .checkpointing import Journal
+from .checkpointing import Checkpointer
 from .chunks import drive
 from .interruptions import interruptions
-from .recorder import Tape
+from .recorder import Recorder
 
 # What makes the builder of a run: a Silo holds that run's processes, so that every run has one of its own.
 ENGINES: dict[str, Callable[[], Builder]] = {"local": lambda: LocalEngine, "mesh": lambda: MeshEngine, "silo": Silo}
 
-# Rounds of burn-in where nothing is known; draws that are worth one where thinning is left out, as far as a Gaussian
-# tells: a skewed posterior remembers some three times as long.
-_BURN_IN, _WORTH = 500, 3
+# Burn-in where there is no forecast.
+_BURN_IN = 500
+# Draws recorded per effective draw that the Gaussian forecast predicts, where thinning is left out: skewed posteriors
+# mix about three times slower.
+_DRAWS_PER_EFFECTIVE = 3
 
 
 def sample(
@@ -139,36 +141,20 @@ def sample(
         warmup = warm_up(placed, net, builder=builder) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
-        sampler, foreseen, why = _chosen(methods, placed, net, warmup)
+        chosen, forecast, why = _chosen(methods, placed, net, warmup)
         means, factors = _start_positions(init, placed, chains, seed)
-        bound = bind(placed, net, sampler, builder)
-        sampler = bound.sampler
-        check_step(placed, net, sampler)
-        burn_in = _burn_in(foreseen, bound) if burn_in is None else burn_in
-        thin = (1 if foreseen is None else ceil(foreseen.rounds / _WORTH)) if thin is None else thin
-        if burn_in < bound.adapting:
-            raise ValueError(
-                f"burn_in must be at least {bound.adapting}, the rounds in which {type(sampler).__name__} "
-                f"adapts and whose states are not draws; found {burn_in}"
-            )
-        machine = builder.build(placed, net, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
+        bound = bind(placed, net, chosen, builder)
+        check_step(placed, net, bound.sampler)
+        burn_in, thin = _lengths(burn_in, thin, forecast, bound)
+        running = builder.build(placed, net, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
         lengths = (chains, draws, burn_in, thin)
-        tape = Tape(placed, net, bound, kept, *lengths, seed, warmup, why, foreseen)
-        journal = None if checkpoint is None else Journal(machine, tape, Path(checkpoint), checkpoint_every, common)
-        name = type(sampler).__name__
-        with closing(machine), interruptions() as stopped, ProgressBar(name, tape.total_rounds, progress) as bar:
-            machine.listen(bar.news)
-            try:
-                drive(machine, machine.start(means, factors), tape, journal, bar, stopped)
-            except KeyboardInterrupt:
-                if tape.count == 0:
-                    raise
-                warnings.warn(f"interrupted: the run keeps the {tape.count} of {draws} draws made so far", stacklevel=2)
-        run = tape.run()
-        warning = sampler.warning(run.statistics) if isinstance(sampler, Monitored) else None
-        if warning:
-            warnings.warn(warning, stacklevel=2)
-    return run
+        recorder = Recorder(placed, net, bound, kept, *lengths, seed, warmup, why, forecast)
+        checkpointer = None
+        if checkpoint is not None:
+            checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)
+        with closing(running):
+            _run(running, (means, factors), recorder, checkpointer, progress)
+        return recorder.run()
 
 
 def _chosen(
@@ -184,8 +170,43 @@ def _chosen(
     return trial.sampler, trial.forecast, why
 
 
-def _burn_in(foreseen: Forecast | None, bound: Bound) -> int:
-    return max(bound.adapting, _BURN_IN if foreseen is None else 3 * foreseen.burn_in)
+def _lengths(burn_in: int | None, thin: int | None, forecast: Forecast | None, bound: Bound) -> tuple[int, int]:
+    """Rounds of burn-in and from draw to draw, by the forecast where they are left out."""
+    if burn_in is None:
+        burn_in = max(bound.adapting, _BURN_IN if forecast is None else 3 * forecast.burn_in)
+    if burn_in < bound.adapting:
+        raise ValueError(
+            f"burn_in must be at least {bound.adapting}, the rounds in which {type(bound.sampler).__name__} "
+            f"adapts and whose states are not draws; found {burn_in}"
+        )
+    if thin is None:
+        thin = 1 if forecast is None else ceil(forecast.rounds / _DRAWS_PER_EFFECTIVE)
+    return burn_in, thin
+
+
+def _run(
+    engine: Engine,
+    start: tuple[np.ndarray, np.ndarray | None],
+    recorder: Recorder,
+    checkpointer: Checkpointer | None,
+    progress: bool | None,
+) -> None:
+    """Run to the end, or to Ctrl-C once there is a draw; what went wrong is said."""
+    sampler = recorder.bound.sampler
+    name = type(sampler).__name__
+    with interruptions() as stopped, ProgressBar(name, recorder.total_rounds, progress) as bar:
+        engine.listen(bar.news)
+        try:
+            drive(engine, engine.start(*start), recorder, checkpointer, bar, stopped)
+        except KeyboardInterrupt:
+            if recorder.count == 0:
+                raise
+            drawn = f"the {recorder.count} of {recorder.draws} draws made so far"
+            warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
+    if isinstance(sampler, Monitored):
+        warning = sampler.warning(recorder.summarised())
+        if warning:
+            warnings.warn(warning, stacklevel=3)
 
 
 def _builder(engine: str | Builder) -> Builder:

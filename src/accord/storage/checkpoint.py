@@ -21,7 +21,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _NAME = re.compile(r"round-(\d+)\.npz")
 
 
-class Shelf:
+class CheckpointStore:
     """One writer's checkpoints in a folder, a file a round.
 
     Parameters

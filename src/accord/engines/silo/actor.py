@@ -6,11 +6,11 @@ from typing import Any
 
 import ray
 
-from .worker import Agent, Status
+from .worker import Status, Worker
 
 
-class AgentProcess(Agent):
-    """An agent that listens at its machine's address in the cluster; parameters as in `Agent`."""
+class WorkerProcess(Worker):
+    """An agent that listens at its machine's address in the cluster; parameters as in `Worker`."""
 
     def __init__(self, index: int, settings: dict[str, Any]) -> None:
         super().__init__(index, ray.util.get_node_ip_address(), settings)

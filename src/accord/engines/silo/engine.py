@@ -24,7 +24,7 @@ from ...storage.fingerprint import claim
 from ..engine import Trouble
 from ..loop import Records
 from .worker import Assignment, Goal, Report
-from .workers import Crew, Limits, SetbackError
+from .workers import Limits, SetbackError, WorkerPool
 
 # Draws of all agents that the driver takes at once, in bytes.
 _BUFFER_BYTES = 64 * 2**20
@@ -68,7 +68,7 @@ class Silo:
         positive("start_timeout", self.start_timeout)
         if self.late not in ("raise", "restart"):
             raise unknown_name_error("late", self.late, ["raise", "restart"])
-        self._crew: Crew | None = None
+        self._pool: WorkerPool | None = None
         self._keeps = False
 
     def resources_of(self, agent: int) -> dict[str, float | int]:
@@ -78,7 +78,7 @@ class Silo:
     @property
     def restarts(self) -> np.ndarray:
         """How often each agent's process began anew in the present run, (agent,)."""
-        return np.zeros(0, int) if self._crew is None else self._crew.restarts.copy()
+        return np.zeros(0, int) if self._pool is None else self._pool.restarts.copy()
 
     def __enter__(self) -> Silo:
         self._keeps = True
@@ -96,20 +96,20 @@ class Silo:
                 f"resources must hold one entry for each of the {post.num_agents} agents, found {len(self.resources)}"
             )
         try:
-            if self._crew is not None and self._crew.size != post.num_agents:
+            if self._pool is not None and self._pool.size != post.num_agents:
                 self._dismiss()
-            if self._crew is None:
+            if self._pool is None:
                 resources = [self.resources_of(i) for i in range(post.num_agents)]
-                self._crew = Crew(resources, self.address, Limits(self.timeout, self.late, self.start_timeout))
-            yield self._crew.hold(post)
+                self._pool = WorkerPool(resources, self.address, Limits(self.timeout, self.late, self.start_timeout))
+            yield self._pool.hold(post)
         finally:
             if not self._keeps:
                 self._dismiss()
 
     def _dismiss(self) -> None:
-        if self._crew is not None:
-            self._crew.close()
-        self._crew = None
+        if self._pool is not None:
+            self._pool.close()
+        self._pool = None
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> SiloEngine:
         """An engine for what the agents find out together, as `engine.Builder` has it."""
@@ -128,9 +128,9 @@ class Silo:
         fingerprint: dict[str, str],
     ) -> SiloEngine:
         """An engine on the processes that hold the posterior."""
-        crew = post.holders
-        assert isinstance(crew, Crew)
-        return SiloEngine(crew, post, network, bound, chains=chains, seed=seed, keep=keep, parts=fingerprint)
+        pool = post.holders
+        assert isinstance(pool, WorkerPool)
+        return SiloEngine(pool, post, network, bound, chains=chains, seed=seed, keep=keep, parts=fingerprint)
 
 
 class SiloCarry(NamedTuple):
@@ -141,11 +141,11 @@ class SiloCarry(NamedTuple):
 
 
 class SiloEngine:
-    """Runs a method in the processes of a crew; parameters as in `ArrayEngine`."""
+    """Runs a method in the processes of a pool; parameters as in `ArrayEngine`."""
 
     def __init__(
         self,
-        crew: Crew,
+        pool: WorkerPool,
         post: Posterior,
         network: Network,
         bound: Bound,
@@ -155,7 +155,7 @@ class SiloEngine:
         keep: np.ndarray,
         parts: dict[str, str],
     ) -> None:
-        self.crew, self.num_agents, self._parts = crew, network.num_agents, parts
+        self.pool, self.num_agents, self._parts = pool, network.num_agents, parts
         self.bound, self.keep = bound, np.asarray(keep)
         self.at_hub = bound.sampler.needs(post.dim).at_hub
         self.root = network.aggregation.root if self.at_hub else 0
@@ -163,7 +163,7 @@ class SiloEngine:
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
         self._folder = Path(tempfile.gettempdir()) / f"accord-{secrets.token_hex(8)}"
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], bound.own) for i in self._agents]
-        rest = (seed, chains, post.coordinates, parts, crew.key, crew.limits.timeout)
+        rest = (seed, chains, post.coordinates, parts, pool.key, pool.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._at = 0
@@ -179,7 +179,7 @@ class SiloEngine:
 
     def listen(self, tell: Callable[[list[str]], None]) -> None:
         """Tell each agent's round, restarts and waiting times while they work."""
-        self.crew.listener = tell
+        self.pool.listener = tell
 
     def agreed(self, number: float) -> float:
         """The driver decides alone."""
@@ -191,9 +191,9 @@ class SiloEngine:
         self._starts = [(means[i], None if factors is None else factors[i]) for i in places]
 
         def begin() -> list[Report]:
-            self.crew.call("forget", self._everywhere(self._folder))
-            reports = self.crew.call("start", self._starts)
-            self.crew.connect()
+            self.pool.call("forget", self._everywhere(self._folder))
+            reports = self.pool.call("start", self._starts)
+            self.pool.connect()
             return reports
 
         return self._carry(0, self._attempt(begin))
@@ -232,23 +232,23 @@ class SiloEngine:
 
     def message_bytes(self, carry: SiloCarry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
-        return int(self._attempt(lambda: self.crew.call("message_bytes"), carry.round)[self.root])
+        return int(self._attempt(lambda: self.pool.call("message_bytes"), carry.round)[self.root])
 
     def states(self, carry: SiloCarry) -> Any:
         """The method's states of all agents and chains, host arrays (agent, ..., chain)."""
         if self._at != carry.round:
             self._recover(carry.round)
-        states = self._attempt(lambda: self.crew.call("state"), carry.round)
+        states = self._attempt(lambda: self.pool.call("state"), carry.round)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *states)
 
     def bytes_sent(self) -> np.ndarray:
         """Bytes that each agent sent in all chains since the last crash or start, labels left out, (agent,)."""
-        return np.array(self.crew.call("bytes_sent"))
+        return np.array(self.pool.call("bytes_sent"))
 
     def save(self, carry: SiloCarry, folder: Path) -> None:
         """Let every agent write its state below a folder at its site."""
         folder = Path(folder).resolve()
-        self._attempt(lambda: self.crew.call("save", self._everywhere(folder)), carry.round)
+        self._attempt(lambda: self.pool.call("save", self._everywhere(folder)), carry.round)
         self._folders.add(folder)
 
     def saved(self, folder: Path) -> list[int]:
@@ -265,10 +265,10 @@ class SiloEngine:
 
     def close(self) -> None:
         """Remove what the agents keep for themselves."""
-        self.crew.listener = None
+        self.pool.listener = None
         # who is gone or busy cannot, and what is left lies in a folder for temporary files
         with suppress(SetbackError, TimeoutError):
-            self.crew.call("forget", self._everywhere(self._folder), limit=_PARTING_SECONDS)
+            self.pool.call("forget", self._everywhere(self._folder), limit=_PARTING_SECONDS)
 
     # --- rounds, and what to do when some agents are lost ---
 
@@ -278,14 +278,14 @@ class SiloEngine:
             self._recover(goal.start)
         rows = [(goal, folder)] * self.num_agents
         # an agent that waits for another says so itself
-        reports = self._attempt(lambda: self.crew.call("work", rows, limit=np.inf), goal.start)
+        reports = self._attempt(lambda: self.pool.call("work", rows, limit=np.inf), goal.start)
         self._at = goal.start + goal.rounds
         return reports
 
     def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:
         """Do what may meet with a crash; after one, from the given round again."""
         for _ in range(_MOST_SETBACKS):
-            if list(self.crew.incarnations) != self._assigned:
+            if list(self.pool.incarnations) != self._assigned:
                 self._recover(round)
             try:
                 return work()
@@ -298,7 +298,7 @@ class SiloEngine:
         """Bring all agents to a round, or to the newest before it that all of them can go back to."""
         for _ in range(_MOST_SETBACKS):
             try:
-                self.crew.revive()
+                self.pool.revive()
                 self._assign()
                 if round is not None:
                     self._go_back(round)
@@ -309,26 +309,26 @@ class SiloEngine:
 
     def _assign(self) -> None:
         """Give their assignment to those that have it not; the others keep what they have compiled."""
-        names = self.crew.incarnations
+        names = self.pool.incarnations
         fresh = [i for i in self._agents if names[i] != self._assigned[i]]
-        self.crew.call("begin", [(self._tasks[i],) for i in fresh], agents=fresh)
+        self.pool.call("begin", [(self._tasks[i],) for i in fresh], agents=fresh)
         self._assigned = list(names)
 
     def _go_back(self, round: int) -> None:
-        self.crew.call("start", self._starts)
+        self.pool.call("start", self._starts)
         places = {r: folder for folder in self._folders for r in self._common(folder)}
         newest = max((r for r in places if r <= round), default=0)
         if newest > 0:
-            self.crew.call("restore", [(places[newest], newest)] * self.num_agents)
-        self.crew.connect()
+            self.pool.call("restore", [(places[newest], newest)] * self.num_agents)
+        self.pool.connect()
         self._at = newest
         if newest < round:
             rows = [(Goal(newest, round - newest, 0, 1, 1), self._folder)] * self.num_agents
-            self.crew.call("work", rows, limit=np.inf)
+            self.pool.call("work", rows, limit=np.inf)
         self._at = round
 
     def _common(self, folder: Path) -> list[int]:
-        found = self.crew.call("saved", self._everywhere(folder))
+        found = self.pool.call("saved", self._everywhere(folder))
         for text in {text for _, texts in found for text in texts}:
             warnings.warn(text, stacklevel=2)
         return sorted(set.intersection(*(set(rounds) for rounds, _ in found)))

@@ -23,7 +23,7 @@ from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
 from ...samplers.protocol import Bound
-from ...storage.checkpoint import Shelf
+from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, versions
 from ..loop import Carry, advance, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
@@ -105,7 +105,7 @@ class Status(NamedTuple):
     waited: dict[int, float]
 
 
-class Agent:
+class Worker:
     """One agent, as the driver of a run calls it.
 
     Parameters
@@ -130,7 +130,7 @@ class Agent:
         self.post: Posterior | None = None
         self.carry: Carry | None = None
 
-    def obey(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
+    def call_if_current(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
         """Call a method, if this is the incarnation that the caller knows; None is any.
 
         Ray gives a call that follows a crash to the process that follows, which knows nothing of the run.
@@ -279,24 +279,24 @@ class Agent:
         assert self.carry is not None
         leaves = jax.tree.leaves(self.carry)
         arrays = {str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)}
-        self._shelf(folder).write(int(self.carry.round), arrays)
+        self._store(folder).write(int(self.carry.round), arrays)
 
     def saved(self, folder: Path) -> tuple[list[int], list[str]]:
         """The rounds of whole checkpoints below a folder, and what is to be said of others."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            rounds = self._shelf(folder).rounds()
+            rounds = self._store(folder).rounds()
         return rounds, [str(one.message) for one in caught]
 
     def restore(self, folder: Path, round: int) -> None:
         """Be as a checkpoint says."""
         assert self.carry is not None
-        arrays = self._shelf(folder).read(round)
+        arrays = self._store(folder).read(round)
         treedef: Any = jax.tree.structure(self.carry)
         self.carry = treedef.unflatten([jnp.asarray(arrays[str(place)]) for place in range(treedef.num_leaves)])
 
-    def _shelf(self, folder: Path) -> Shelf:
-        return Shelf(Path(folder) / f"agent-{self.index}", combined(self.parts), keep=_KEPT)
+    def _store(self, folder: Path) -> CheckpointStore:
+        return CheckpointStore(Path(folder) / f"agent-{self.index}", combined(self.parts), keep=_KEPT)
 
     def status(self) -> Status:
         """What the agent is doing; may be asked while it works."""

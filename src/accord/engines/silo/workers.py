@@ -60,7 +60,7 @@ class Limits(NamedTuple):
     start_timeout: float
 
 
-class Crew:
+class WorkerPool:
     """One process an agent, each with the agent's own shard; the `Holders` of a posterior.
 
     Parameters
@@ -88,9 +88,9 @@ class Crew:
         settings = {name: getattr(jax.config, name) for name in _SETTINGS}
         # the width at this place, which a context may have changed
         settings["jax_enable_x64"] = jnp.result_type(float) == jnp.float64
-        from .actor import AgentProcess
+        from .actor import WorkerProcess
 
-        process = self._ray.remote(concurrency_groups={"look": 1})(AgentProcess)
+        process = self._ray.remote(concurrency_groups={"look": 1})(WorkerProcess)
         self._actors: list[Any] = []
         try:
             for i, own in enumerate(resources):
@@ -112,7 +112,7 @@ class Crew:
     def each(self, function: Callable[..., Any], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
         """Each agent's answer, stacked."""
         rows = [(function, arguments, jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own)) for i in range(self.size)]
-        answers = self.insist("each", rows)
+        answers = self.call_with_retry("each", rows)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *answers)
 
     def totals(self, network: Network) -> Totals:
@@ -121,7 +121,7 @@ class Crew:
 
     # --- calls ---
 
-    def insist(self, method: str, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def call_with_retry(self, method: str, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call a method that depends on nothing but the agent's data at every agent, again where one crashed."""
         while True:
             try:
@@ -164,7 +164,8 @@ class Crew:
         # an agent that waits for another says so itself, and first
         limit = self.limits.timeout + _SETTLE_SECONDS if limit is None else limit
         calls = {
-            self._actors[i].obey.remote(name, method, *row): i for i, name, row in zip(agents, names, rows, strict=True)
+            self._actors[i].call_if_current.remote(name, method, *row): i
+            for i, name, row in zip(agents, names, rows, strict=True)
         }
         left, answers, errors = list(calls), {}, {}
         began = looked = time.monotonic()
@@ -180,17 +181,17 @@ class Crew:
             if left and now - began > limit:
                 break
             if left and now - looked > _LOOK_SECONDS:
-                self._look()
+                self._poll_status()
                 looked = time.monotonic()
         if errors:
             for one in left:
                 self._ray.kill(self._actors[calls[one]], no_restart=False)
-        self._judge(errors)
+        self._raise_for(errors)
         if left:
             raise TimeoutError(f"agent {calls[left[0]]} did not finish {method!r} in {limit:g} s")
         return [answers[one] for one in calls]
 
-    def _judge(self, errors: dict[int, Exception]) -> None:
+    def _raise_for(self, errors: dict[int, Exception]) -> None:
         """Raise what the errors of some agents come to."""
         if not errors:
             return
@@ -259,7 +260,7 @@ class Crew:
         """Names of the agents' processes, another one after every restart."""
         return tuple(self._loaded)
 
-    def _look(self) -> None:
+    def _poll_status(self) -> None:
         """Ask what agents are doing, and tell whoever listens."""
         if self.listener is None:
             return
@@ -283,7 +284,7 @@ class Crew:
         self.listener(lines)
 
     def close(self) -> None:
-        """End the processes, and Ray if it was begun here and no other crew uses it."""
+        """End the processes, and Ray if it was begun here and no other pool uses it."""
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
@@ -295,8 +296,8 @@ class Crew:
 class SiloTotals:
     """Sums over the agents, up and down their spanning tree; a sum that a crash interrupts is made again."""
 
-    def __init__(self, crew: Crew, network: Network) -> None:
-        self.crew, self.network = crew, network
+    def __init__(self, pool: WorkerPool, network: Network) -> None:
+        self.pool, self.network = pool, network
         self.root = network.aggregation.root
         # whom the agents' connections join, and the sums since then
         self._joined: tuple[Any, ...] = ()
@@ -311,18 +312,18 @@ class SiloTotals:
             try:
                 self._join()
                 self._count += 1
-                rows = [(self._count, function, *host)] * self.crew.size
-                return self.crew.call("total", rows, limit=np.inf)[self.root]
+                rows = [(self._count, function, *host)] * self.pool.size
+                return self.pool.call("total", rows, limit=np.inf)[self.root]
             except SetbackError:
-                self.crew.revive()
+                self.pool.revive()
 
     def _join(self) -> None:
         """Let the agents connect, unless they still are as they were."""
-        if self._joined == (*self.crew.incarnations, self.crew.attempt):
+        if self._joined == (*self.pool.incarnations, self.pool.attempt):
             return
-        self.crew.call("meet", [(self.network, self.crew.limits.timeout)] * self.crew.size)
-        self.crew.connect()
-        self._count, self._joined = 0, (*self.crew.incarnations, self.crew.attempt)
+        self.pool.call("meet", [(self.network, self.pool.limits.timeout)] * self.pool.size)
+        self.pool.connect()
+        self._count, self._joined = 0, (*self.pool.incarnations, self.pool.attempt)
 
 
 # An agent waits most of the time; it comes back as often as it must, and lost calls are the driver's affair.
@@ -335,7 +336,7 @@ _lock = threading.Lock()
 
 
 def _share_ray(ray: Any, address: str | None) -> bool:
-    """Begin Ray, or join it; whether it was begun here, for this crew or for others."""
+    """Begin Ray, or join it; whether it was begun here, for this pool or for others."""
     global _sharing
     with _lock:
         if not ray.is_initialized():
