@@ -272,6 +272,7 @@ def affine_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
     if not post.quadratic:
         raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
     validation.check_compatible(post, net, sampler)
+    validation.check_complete(sampler)
     if not isinstance(sampler, HasLaw) or sampler.needs(post.dim).key:
         raise TypeError(
             f"{type(sampler).__name__} with these options draws more than normal numbers, so its law is not Gaussian "

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import scipy.sparse
 
+from ..network import Network
+from ..network.chebyshev import contraction
 from ..schedules import Step, at
-
-if TYPE_CHECKING:
-    from ..network import Network
 
 
 def even_step(network: Network) -> float:
@@ -33,3 +30,26 @@ def consensus_weights(network: Network, name: str, step: Step | None) -> scipy.s
     if not value < bound:
         raise ValueError(f"{name} must be below 2 / lambda_max(L) = {bound:.6g} on this network, found {value:.6g}")
     return network.weights("laplacian", delta=value)
+
+
+def check_tracking_step(
+    network: Network,
+    tracking_step: Step | None,
+    consensus_step: Step | None,
+    weights: scipy.sparse.csr_array | None,
+    exchanges: int,
+) -> None:
+    """Raise `ValueError` where a tracker does not agree: beside `consensus_step`, W = I - consensus_step L mixes it.
+
+    With several exchanges it mixes by I - (gamma / beta)(I - P), and no eigenvalue of P is below -contraction.
+    """
+    consensus_weights(network, "tracking_step", tracking_step)
+    if exchanges == 1 or weights is None:
+        return
+    gamma, beta = float(at(tracking_step, 0)), float(at(consensus_step, 0))
+    bound = 2.0 * beta / (1.0 + contraction(weights, exchanges))
+    if not gamma < bound:
+        raise ValueError(
+            f"tracking_step must be below {bound:.6g} with mix_rounds={exchanges} and this consensus_step, "
+            f"found {gamma:.6g}"
+        )

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree
 from ..network import Network
-from ..network.chebyshev import contraction, identity_plus
+from ..network.chebyshev import identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
 from ..posterior import Posterior
 from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
-from .consensus import consensus_weights, even_step
+from .consensus import check_tracking_step, consensus_weights, even_step
 from .mixing import Gossip
 from .protocol import Bound, Tunable
 
@@ -104,16 +104,8 @@ class GTDULA(Gossip, Tunable):
         return consensus_weights(network, "consensus_step", self.consensus_step)
 
     def bind(self, post: Posterior, network: Network) -> Bound:
-        consensus_weights(network, "tracking_step", self.tracking_step)
         bound = super().bind(post, network)
-        if self.exchanges > 1:
-            # the tracker mixes by I - (gamma / beta)(I - P), and no eigenvalue of P is below -contraction
-            limit = 2.0 * float(at(self.consensus_step, 0)) / (1.0 + contraction(bound.weights, self.exchanges))
-            if not float(at(self.tracking_step, 0)) < limit:
-                raise ValueError(
-                    f"tracking_step must be below {limit:.6g} with mix_rounds={self.mix_rounds} and this "
-                    f"consensus_step, found {float(at(self.tracking_step, 0)):.6g}"
-                )
+        check_tracking_step(network, self.tracking_step, self.consensus_step, bound.weights, self.exchanges)
         return bound
 
     tunable: ClassVar[tuple[str, ...]] = ("step_size", "consensus_step", "tracking_step")

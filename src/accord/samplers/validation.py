@@ -53,11 +53,12 @@ def bind(post: Posterior, net: Network, sampler: Sampler) -> Bound:
     """
     check_compatible(post, net, sampler)
     check_rows(post, sampler)
-    _check_complete(sampler)
+    check_complete(sampler)
     return sampler.bind(post, net)
 
 
-def _check_complete(sampler: Sampler) -> None:
+def check_complete(sampler: Sampler) -> None:
+    """Raise `ValueError` where numbers are left out that only tuning chooses."""
     if not isinstance(sampler, Tunable):
         return
     missing = [name for name in sampler.left_out if name not in sampler.chosen_by_bind]

@@ -1,0 +1,334 @@
+"""Seeded faults, each of which the quick tests must catch: python tests/mutations.py [WORD ...] prints a table.
+
+Each fault replaces one piece of text in a copy of src/ and runs the quick tests of the files that should notice, which
+stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1. Some words
+choose the faults whose name holds one of them.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parent / "src"
+
+
+class Fault(NamedTuple):
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: str
+
+
+LAW, PLAIN = "test_law.py", "test_law.py test_limits.py"
+FAULTS = [
+    # samplers
+    Fault("DESGLD noise", "samplers/de_sgld.py", "(2.0 * step) ** 0.5", "(2.02 * step) ** 0.5", LAW),
+    Fault("DESGLD sign", "samplers/de_sgld.py", "inbox.mix() - step", "inbox.mix() + step", LAW),
+    Fault(
+        "DESGHMC friction",
+        "samplers/de_sghmc.py",
+        "self.friction * state.velocity",
+        "0.99 * self.friction * state.velocity",
+        LAW,
+    ),
+    Fault(
+        "DESGHMC drift",
+        "samplers/de_sghmc.py",
+        "inbox.mix() + step * velocity",
+        "inbox.mix() + step * state.velocity",
+        LAW,
+    ),
+    Fault(
+        "DULA step",
+        "samplers/dula.py",
+        "at(self.step_size, agent.round) * agent.num_agents",
+        "at(self.step_size, agent.round) * agent.num_agents * 1.01",
+        LAW,
+    ),
+    Fault("DULA gain", "samplers/dula.py", "at(self.consensus_step, 0)", "at(self.consensus_step, 1)", PLAIN),
+    Fault(
+        "GTDULA stale gradient",
+        "samplers/gt_dula.py",
+        "blend + gradient - state.gradient",
+        "blend + state.gradient - gradient",
+        LAW,
+    ),
+    Fault(
+        "GTDULA blend",
+        "samplers/gt_dula.py",
+        "(state.tracker - mixed.tracker)",
+        "(state.tracker - mixed.position)",
+        LAW,
+    ),
+    Fault("GTBAOAB noise", "samplers/gt_baoab.py", "((1.0 - kept**2) * n)", "((1.0 - kept) * n)", LAW),
+    Fault(
+        "GTBAOAB half step",
+        "samplers/gt_baoab.py",
+        "        x = x + step / 2.0 * v\n        # noise",
+        "        x = x + step * v\n        # noise",
+        LAW,
+    ),
+    Fault(
+        "DADMMS dual",
+        "samplers/d_admms.py",
+        "earlier * (degree * x - neighbours)",
+        "earlier * (degree * x - neighbours) * 1.01",
+        LAW,
+    ),
+    Fault("DADMMS published", "samplers/d_admms.py", "0.5**0.5 / rho", "0.5 / rho", LAW),
+    Fault(
+        "Gibbs centre",
+        "samplers/gibbs.py",
+        "(inbox.mix() - own.self_weight * x) / own.tie",
+        "inbox.mix() / own.tie",
+        "test_gibbs.py test_law.py",
+    ),
+    Fault(
+        "Gibbs conditional",
+        "samplers/conditional.py",
+        "noise.normal / jnp.sqrt(precision)",
+        "noise.normal / precision",
+        "test_gibbs.py test_law.py",
+    ),
+    Fault(
+        "MALA acceptance",
+        "samplers/conditional.py",
+        "- proposal_cost(point, x, slope)",
+        "",
+        "test_gibbs.py test_hub.py",
+    ),
+    Fault(
+        "rejection spread",
+        "samplers/conditional.py",
+        "spread = jnp.sqrt(temperature / strength)",
+        "spread = 1.05 * jnp.sqrt(temperature / strength)",
+        "test_gibbs.py",
+    ),
+    Fault(
+        "DGLMC theta",
+        "samplers/dg_lmc.py",
+        "times(hub.factor, noise.normal)",
+        "1.02 * times(hub.factor, noise.normal)",
+        "test_hub.py test_law.py",
+    ),
+    Fault(
+        "DGLMC local steps",
+        "samplers/dg_lmc.py",
+        "jnp.where(k < own.local_steps",
+        "jnp.where(k <= own.local_steps",
+        "test_hub.py test_law.py",
+    ),
+    Fault(
+        "GCMC tolerance",
+        "samplers/gcmc.py",
+        "jnp.sqrt(rho / n) * noise.normal",
+        "jnp.sqrt(rho) / n * noise.normal",
+        "test_hub.py test_law.py",
+    ),
+    Fault("GCMC weights", "samplers/gcmc.py", "return -change *", "return change *", "test_hub.py"),
+    Fault(
+        "HubSGLD share",
+        "samplers/hub_sgld.py",
+        "self.step_size / share * gradient",
+        "self.step_size * gradient",
+        "test_hub.py",
+    ),
+    Fault(
+        "Replicated gradient",
+        "samplers/replicated.py",
+        "-total.gradient / self.temperature",
+        "-1.1 * total.gradient / self.temperature",
+        "test_hub.py",
+    ),
+    Fault(
+        "DASG momentum",
+        "samplers/dasg.py",
+        "x + self.momentum * (x - state.position)",
+        "x + self.momentum * (x - state.ahead)",
+        "test_dasg.py",
+    ),
+    # mixing
+    Fault(
+        "metropolis",
+        "network/weights.py",
+        "1.0 / (1 + edges.degrees.max(axis=1))",
+        "1.0 / (1 + edges.degrees.min(axis=1))",
+        "test_network.py",
+    ),
+    Fault(
+        "laplacian delta",
+        "network/weights.py",
+        "delta = 2.0 / (smallest + largest)",
+        "delta = 1.0 / (smallest + largest)",
+        "test_network.py",
+    ),
+    Fault(
+        "Chebyshev ratio",
+        "network/chebyshev.py",
+        "following = s / (2.0 - s * ratio)",
+        "following = s / (2.0 - ratio)",
+        "test_limits.py test_law.py",
+    ),
+    Fault("colours", "engines/round.py", "team.in_turn(color))", "team)", "test_mesh.py test_channels.py test_silo.py"),
+    # noise
+    Fault(
+        "temperature",
+        "engines/round.py",
+        "root = sampler.temperature**0.5",
+        "root = sampler.temperature",
+        "test_law.py test_sample.py",
+    ),
+    Fault(
+        "common scale", "samplers/protocol.py", "return agent.num_agents**-0.5", "return agent.num_agents**-1.0", LAW
+    ),
+    Fault(
+        "common noise",
+        "samplers/d_admms.py",
+        "(agent.degree / agent.facts.degree_sum) ** 0.5",
+        "(agent.facts.degree_sum / agent.degree) ** -0.4",
+        LAW,
+    ),
+    Fault(
+        "streams",
+        "engines/draws.py",
+        "words(Stream.LOCAL, math.prod(needs.local))",
+        "words(Stream.NORMAL, math.prod(needs.local))",
+        "test_noise.py test_sample.py test_hub.py test_law.py",
+    ),
+    Fault(
+        "normals",
+        "engines/noise.py",
+        "2.0**0.5, dtype) * jax.lax.erf_inv",
+        "1.99**0.5, dtype) * jax.lax.erf_inv",
+        "test_noise.py",
+    ),
+    Fault(
+        "noise of the round",
+        "engines/loop.py",
+        "return Carry(state, draw_noise(problem, following, chains), following, infos)",
+        "return Carry(state, draw_noise(problem, carry.round, chains), following, infos)",
+        "test_sample.py test_law.py test_noise.py",
+    ),
+    Fault(
+        "chains share",
+        "engines/noise.py",
+        "chain = jnp.arange(chains, dtype=jnp.uint32)",
+        "chain = jnp.zeros(chains, dtype=jnp.uint32)",
+        "test_noise.py",
+    ),
+    # engines
+    Fault(
+        "shifted neighbour",
+        "engines/operators.py",
+        "padded[low + offset : low + offset + n]",
+        "padded[low - offset : low - offset + n]",
+        "test_exchange.py",
+    ),
+    Fault(
+        "halo",
+        "engines/mesh/halo.py",
+        "route = [(place, (place + shift) % devices)",
+        "route = [(place, (place - shift) % devices)",
+        "test_mesh.py",
+    ),
+    Fault(
+        "mesh total",
+        "engines/mesh/collectives.py",
+        "jnp.where(self._along(x), x, 0).sum(axis=0)",
+        "x.sum(axis=0)",
+        "test_mesh.py",
+    ),
+    Fault("silo sum", "engines/silo/messages.py", "parts = [arrays, *(", "parts = [*(", "test_channels.py"),
+    Fault("silo label", "engines/silo/messages.py", "_WAYS * self._talk + way", "way", "test_channels.py test_silo.py"),
+    Fault(
+        "thinning",
+        "engines/loop.py",
+        "carry = advance(problem, carry, thin, chains)",
+        "carry = advance(problem, carry, thin + 1, chains)",
+        "test_sample.py",
+    ),
+    Fault("kept agents", "engines/collectives.py", "return x[which]", "return x[: which.size]", "test_sample.py"),
+    Fault(
+        "infos",
+        "engines/loop.py",
+        "return before + now if",
+        "return now if",
+        "test_sample.py test_gibbs.py test_hub.py",
+    ),
+    # exact laws and tuning
+    Fault("law's noise", "exact/law.py", "(B @ B.T).toarray()", "(1.01 * B @ B.T).toarray()", LAW),
+    Fault(
+        "autocorrelation",
+        "exact/impulse_response.py",
+        "sums.answers + answers",
+        "sums.answers + 1.05 * answers",
+        "test_response.py",
+    ),
+    Fault(
+        "whitening",
+        "tuning/pilot_run.py",
+        "start.factor @ np.linalg.cholesky(shrunk)",
+        "start.factor @ np.linalg.cholesky(shrunk).T",
+        "test_warmup.py",
+    ),
+    Fault("pilot run", "tuning/pilot_run.py", "v = v - h * gradient", "v = v - 1.2 * h * gradient", "test_warmup.py"),
+    Fault(
+        "checkpoint's round",
+        "sampling/checkpointing.py",
+        "return max(0, round - self.recorder.burn_in) // self.recorder.thin",
+        "return max(0, round - self.recorder.burn_in + 1) // self.recorder.thin",
+        "test_checkpoint.py",
+    ),
+    Fault(
+        "bytes sent",
+        "samplers/costs.py",
+        "return exchanges, needs.exchanges * network.degrees",
+        "return exchanges, network.degrees",
+        "test_channels.py test_sample.py test_plan.py",
+    ),
+]
+
+
+def run(fault: Fault, folder: Path) -> tuple[bool, str, float]:
+    """Whether the quick tests catch a fault, the first test that does, and the seconds that took."""
+    copy = folder / "src"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(SOURCE, copy)
+    file = copy / "accord" / fault.file
+    text = file.read_text(encoding="utf-8")
+    if text.count(fault.before) == 0:
+        raise SystemExit(f"{fault.name}: {fault.file} does not hold {fault.before!r}")
+    file.write_text(text.replace(fault.before, fault.after, 1), encoding="utf-8")
+    path = os.pathsep.join([str(copy), *filter(None, [os.environ.get("PYTHONPATH")])])
+    tests = [str(HERE / name) for name in fault.tests.split()]
+    began = time.perf_counter()
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
+    found = subprocess.run(
+        command, cwd=HERE.parent, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    lines = [line for line in found.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    first = lines[0].removeprefix("FAILED ").split(" - ")[0] if lines else f"pytest ended with {found.returncode}"
+    return found.returncode == 1, first.removeprefix("tests/"), time.perf_counter() - began
+
+
+def main() -> None:
+    chosen = [f for f in FAULTS if not sys.argv[1:] or any(word in f.name for word in sys.argv[1:])]
+    survived = []
+    with tempfile.TemporaryDirectory() as folder:
+        for fault in chosen:
+            caught, first, seconds = run(fault, Path(folder))
+            print(f"| {fault.name} | {'caught' if caught else 'SURVIVED'} | {first} | {seconds:.0f} s |", flush=True)
+            survived += [] if caught else [fault.name]
+    print(f"{len(chosen)} faults, {len(survived)} not caught{': ' if survived else ''}{', '.join(survived)}")
+    sys.exit(bool(survived))
+
+
+if __name__ == "__main__":
+    main()
