@@ -34,7 +34,9 @@ def test_the_readmes_table_names_every_method():
 
 
 @pytest.mark.parametrize("name", SESSIONS)
-def test_pages_run_as_they_are_shown(name):
+def test_pages_run_as_they_are_shown(name, monkeypatch):
+    # paths on the pages are those of the repository
+    monkeypatch.chdir(ROOT)
     failed, attempted = doctest.testfile(
         str(PAGES[name]), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE, encoding="utf-8"
     )
