@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,16 @@ def test_links_lead_somewhere(name):
     page = PAGES[name]
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_rooms_are_in_the_order_that_lint_holds():
+    page = PAGES["architecture.md"].read_text(encoding="utf-8")
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    layers = tools["importlinter"]["contracts"][0]["layers"]
+    level = {room: n for n, layer in enumerate(reversed(layers)) for room in layer.split(" : ")}
+    rooms = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
+    assert set(rooms) == set(level) - {"__main__"}
+    assert [level[room] for room in rooms] == sorted(level[room] for room in rooms)
 
 
 @pytest.mark.parametrize("module", MODULES)
