@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import accord
@@ -21,12 +22,31 @@ SESSIONS = sorted(name for name, page in PAGES.items() if "\n>>> " in page.read_
 MODULES = sorted(m.name for m in pkgutil.walk_packages(accord.__path__, "accord.") if not m.name.endswith("__main__"))
 
 
-def test_the_readmes_example_runs(capsys):
+def test_the_readmes_example_runs_and_prints_what_is_shown(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    exec(code, {})
-    distance = float(capsys.readouterr().out.splitlines()[-1])
+    (shown,) = re.findall(r"```text\n(.*?)```", README, flags=re.DOTALL)
+    names = {}
+    exec(code, names)
+    printed = capsys.readouterr().out
+    distance = float(printed.splitlines()[-1])
     # every agent has the posterior: that is what the example is there to show
     assert distance < 0.003
+    for agent in range(10):
+        draws = names["run"].draws[:, :, agent].reshape(-1, 3).astype(float)
+        own = accord.Gaussian(draws.mean(axis=0), np.cov(draws.T))
+        assert accord.metrics.wasserstein2(own, names["post"].exact()) < 0.003
+    # agents are so close to one another that rounding may name another one as the furthest
+    (heading, *rows, _), (own_heading, *own_rows, _) = (text.splitlines() for text in (shown, printed))
+    assert heading.split() == own_heading.split() == ["agent", "mean", "sd", "5%", "95%", "ess", "rhat"]
+    assert len(rows) == len(own_rows) == 3
+    for row, own_row in zip(rows, own_rows, strict=True):
+        (name, _, *numbers), (own_name, _, *own_numbers) = row.split(), own_row.split()
+        assert name == own_name
+        np.testing.assert_allclose(np.array(numbers[:4], float), np.array(own_numbers[:4], float), atol=0.0011)
+
+
+def test_the_readme_is_read_in_a_minute():
+    assert len(README.splitlines()) <= 60
 
 
 def test_the_readmes_table_names_every_method():
