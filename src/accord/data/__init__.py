@@ -1,4 +1,4 @@
-"""Rows of CSV files, and how they are split over agents."""
+"""Data from CSV files, and rules that split rows over agents."""
 
 from .csv import Table, at_sites, read
 from .splits import SPLITS, by_column, by_label, dirichlet, iid, split

@@ -1,4 +1,4 @@
-"""CSV files into shards: one table an agent, from a file each, a site column or a split rule."""
+"""Reading CSV files into shards: one file for each agent, a site column, or a split rule."""
 
 from __future__ import annotations
 

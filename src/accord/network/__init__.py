@@ -1,4 +1,4 @@
-"""The communication network: who talks to whom, mixing weights, spectra, and the tree that sums travel over."""
+"""The communication network: its graph, mixing weights, spectrum and spanning tree."""
 
 from .network import Network
 

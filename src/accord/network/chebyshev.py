@@ -1,4 +1,4 @@
-"""Mixing weights: the named rules, a user's own matrix, several exchanges in a step, consensus steps along edges."""
+"""Several mixing exchanges in one step: a Chebyshev polynomial of the mixing matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who talks to whom: the network, its mixing weights, spectral facts, colouring and spanning tree."""
+"""The class `Network`: agents and edges, with mixing weights, spectrum, colouring and spanning tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extreme eigenvalues of matrices over the agents: what mixing speed and stable steps follow from."""
+"""Extreme eigenvalues of matrices over the agents, which give mixing speeds and stability bounds."""
 
 from __future__ import annotations
 

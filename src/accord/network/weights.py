@@ -39,7 +39,7 @@ class MixingMatrix:
 
 
 class Edges(NamedTuple):
-    """What rules know of a network.
+    """The facts of a network that mixing rules use.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Affine coordinates: methods move in z, people read x = origin + factor z."""
+"""Affine coordinates x = origin + factor z: methods move in z, users see x."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Coordinates:
 
 
 def moved(function: Callable[..., PyTree], potential: Any, shard: Any, place: Coordinates, *arguments: Any) -> PyTree:
-    """What a function of one agent's potential and shard says in coordinates; for `Posterior.each`."""
+    """Evaluate a function on one agent's potential and shard expressed in coordinates; for `Posterior.each`."""
     return function(potential.within(place), place_shard(shard, place), *arguments)
 
 

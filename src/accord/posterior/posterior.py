@@ -1,4 +1,4 @@
-"""One posterior in N parts: shards of data that stay with their agents, a log likelihood, and 1/N of the prior each."""
+"""The class `Posterior`: a log likelihood, a log prior, and one shard of data for each agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One agent's part of a posterior: its shard, and the potential that methods evaluate on it."""
+"""The potential f_i of one agent, with gradient and Hessian, evaluated on the agent's shard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .quadratic import Quadratic
 
 
 class Shard(NamedTuple):
-    """What one agent owns: rows padded to the longest shard, their real number, and a quadratic form if any."""
+    """The data of one agent: rows padded to the longest shard, their real number, and a quadratic form if any."""
 
     rows: PyTree
     size: Any

@@ -1,4 +1,4 @@
-"""Quadratic potentials: closed forms, and the functions that a posterior of nothing else is made of."""
+"""Quadratic potentials: their closed forms, and the likelihood and prior of Gaussian posteriors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an agent's data comes from, arrays, a function or a file, and what it must look like."""
+"""Reading shards from arrays, functions or files, checking them, and padding them to one shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where agents start: one point, a point an agent, or a random start of known law."""
+"""Initial positions: one point for all, one for each agent, or draws from a Gaussian."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a run says: draws, traffic, diagnostics, findings and files. Plain arrays; it knows no method and no engine."""
+"""Results of a run: draws, traffic, diagnostics, findings and files. Plain arrays, with no method and no engine."""

@@ -32,7 +32,7 @@ class Drawn(NamedTuple):
 
 
 def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
-    """What makes a run's draws less than they seem: the numbers found and a remedy, a sentence each.
+    """Warnings about a run's draws: the numbers found and a remedy, a sentence each.
 
     Parameters
     ----------

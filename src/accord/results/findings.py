@@ -1,4 +1,4 @@
-"""What is known of a run beyond its draws."""
+"""Findings about a run: the bias that its method's law predicts, and the temperature of its draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Examination = Callable[[np.ndarray], "Findings"]
 
 
 class Expected(NamedTuple):
-    """What a method's exact law says on the Gaussian nearest to the posterior, by parameter of the user.
+    """Bias that a method's exact law predicts on the Gaussian nearest to the posterior, by parameter of the user.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Expected(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """What is known of a run beyond its draws.
+    """Findings about a run beyond its draws.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a run drew, what it cost, and what it says of the posterior."""
+"""The class `Run`: the draws of a finished run, their summary, its cost and its files."""
 
 from __future__ import annotations
 

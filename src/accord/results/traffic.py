@@ -1,4 +1,4 @@
-"""What agents spend: rounds, exchanges, bytes and rows read."""
+"""The cost of a run: rounds, exchanges, bytes sent and rows read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _nothing() -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """What a run, or a part of it, took; parts add up.
+    """The cost of a run or of a part of it; parts add up.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What an engine hands to a method: one agent, its noise in a round, and its inbox."""
+"""The arguments of a method's functions: `Agent`, `Noise` and `Inbox`, as an engine hands them over."""
 
 from __future__ import annotations
 

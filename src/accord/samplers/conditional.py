@@ -1,4 +1,4 @@
-"""Draws of one agent from exp(-(f_i(x) + strength |x - center|^2 / 2) / temperature): what Gibbs samplers alternate."""
+"""Conditional draws for Gibbs samplers: x from exp(-(f_i(x) + strength |x - center|^2 / 2) / temperature)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POWER_ITERATIONS = 50
 
 
 class Count(NamedTuple):
-    """What an agent's draw took."""
+    """Evaluations that one agent's draw took."""
 
     # Proposals that were not accepted.
     rejections: Int[Array, ""]

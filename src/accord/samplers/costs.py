@@ -1,4 +1,4 @@
-"""What a round costs, from what its method declares."""
+"""The cost of a round: exchanges, messages and rows read, computed from the method's `Needs`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def messages_per_round(needs: Needs, network: Network) -> tuple[int, np.ndarray]
 
 
 def rows_per_gradient(needs: Needs, sizes: np.ndarray) -> np.ndarray:
-    """Rows that each agent reads for a gradient, (agent,), of agents with so many rows."""
+    """Rows that each agent reads for a gradient, (agent,), given the rows that each has."""
     return sizes if needs.batch_size is None else np.full_like(sizes, needs.batch_size)
 
 
 def total_traffic(network: Network, numbers: int, count: int = 1) -> Traffic:
-    """What `count` sums of so many numbers over all agents take."""
+    """The traffic of `count` sums over all agents, each of `numbers` numbers."""
     tree, width = network.aggregation, float_bytes()
     return Traffic(exchanges=2 * tree.height * count, bytes_sent=tree.sums_sent * numbers * width * count)
 

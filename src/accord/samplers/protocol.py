@@ -65,7 +65,7 @@ _HALVINGS = 16
 
 
 class Needs(NamedTuple):
-    """What a round of a method takes; declared, never found out by trying.
+    """The inbox, noise and gradients that a round of a method needs; declared, never found out by trying.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""One exact chain for all: every gradient is a sum over the agents. The baseline that other methods must beat."""
+"""Exact NUTS, HMC and MALA at a hub, whose gradients are sums over the agents: the baseline of the other methods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Vector = Float[Array, " dim"]
 
 
 class Transition(NamedTuple):
-    """What one transition of a kernel did."""
+    """The result of one transition of a kernel."""
 
     position: Vector
     logdensity: Float[Array, ""]
@@ -124,7 +124,7 @@ def as_kernel(name: str, kernel: Any) -> Kernel:
 
 
 class Evaluation(NamedTuple):
-    """What an agent answers: its potential and its gradient there."""
+    """An agent's answer to a query: its potential and its gradient at the position."""
 
     value: Float[Array, ""]
     gradient: Vector
