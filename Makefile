@@ -3,8 +3,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 BENCHMARKS := benchmarks/round.py benchmarks/engines.py
+# Tests that another Python, NumPy or SciPy is most likely to break, of simulations against laws those on one network.
+PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law run cli) -k "not follow or ring"
+# Versions that were tested together on the Python of $(VENV), where there are such; known once $(VENV) is made.
+PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
+CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo test test-all lint bench accuracy no-knobs splittings reproduce clean
+.PHONY: demo test test-all test-portability lint bench accuracy no-knobs splittings reproduce constraints clean
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -16,6 +21,9 @@ test: $(VENV)/.installed-test
 
 test-all: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+
+test-portability: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -x $(PORTABILITY)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -44,13 +52,25 @@ reproduce: $(VENV)/.installed-reproduce
 	$(BIN)/accord reproduce all --small $(if $(DATA),--data $(DATA))
 	$(BIN)/accord report
 
+# The newest versions that pyproject.toml allows on this Python, in place of those that were tested together so far, in
+# $(VENV) made anew: run the tests there before they are kept.
+constraints:
+	rm -rf $(VENV)
+	$(MAKE) $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]"
+	@version=$$($(BIN)/python -c '$(PRINT_VERSION)') && \
+	{ echo "# Versions that were tested together on Python $$version; make constraints renews them." && \
+	  $(BIN)/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt && \
+	mkdir -p constraints && mv $(VENV)/constraints.txt constraints/python$$version.txt
+	@touch $(VENV)/.installed-test $(VENV)/.installed-dev
+
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist
 
-# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml runs
-# pip again. The environment's own stamp comes last, so that one half made is made again.
-$(VENV)/.installed-%: pyproject.toml | $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
+# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml or of the
+# constraints runs pip again. The environment's own stamp comes last, so that one half made is made again.
+$(VENV)/.installed-%: pyproject.toml $(wildcard constraints/*.txt) | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %) --editable ".[$*]"
 	@touch $@
 
 $(VENV)/.made:
