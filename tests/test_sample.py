@@ -13,7 +13,7 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_cur
 import accord
 from accord.engines import local
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
-from accord.sampling.recorder import Tape
+from accord.sampling.recorder import Recorder
 from accord.schedules import Polynomial
 
 RING = NETWORKS["ring"]
@@ -198,15 +198,15 @@ def test_a_matrix_of_ones_own_stays_sparse_and_prints_in_a_few_words():
 def test_ctrl_c_keeps_what_was_drawn(monkeypatch):
     post = unequal_shards(2)
     interrupt = threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT))
-    append = Tape.append
+    append = Recorder.append
 
-    def appended(tape, records, count):
-        append(tape, records, count)
+    def appended(recorder, records, count):
+        append(recorder, records, count)
         # on a busy machine the first draws take long: before them there is nothing to keep
         if interrupt.ident is None:
             interrupt.start()
 
-    monkeypatch.setattr(Tape, "append", appended)
+    monkeypatch.setattr(Recorder, "append", appended)
     start = time.monotonic()
     with pytest.warns(UserWarning, match=r"interrupted: the run keeps the \d+ of 100000000 draws"):
         run = accord.sample(post, RING, DESGLD(0.05), draws=100_000_000, burn_in=0, chains=1, keep="average")
