@@ -169,16 +169,14 @@ def try_out(
     if post is None:
         yield none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
         return
-    if not isinstance(sampler, HasLaw):
-        yield none._replace(trouble=f"the law of {type(sampler).__name__} is not known exactly")
-        return
     idle, least, passed_over = 0, np.inf, list[tuple[Trial, Bound]]()
     # Langevin steps and biases of the forecasts so far
     known: list[tuple[float, float]] = []
     for setting in sampler.candidates(network, stiffness) if isinstance(sampler, Tunable) else [sampler]:
         trial = none._replace(sampler=setting)
         try:
-            law = stationary_bound(post, network, setting.linear())
+            linear = setting.linear() if isinstance(setting, HasLaw) else setting
+            law = stationary_bound(post, network, linear)
         except (TypeError, ValueError) as error:
             yield trial._replace(trouble=str(error))
             continue
