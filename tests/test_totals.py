@@ -1,0 +1,96 @@
+"""Totals: the sum over all agents of functions of their data, and all that stands on it."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
+
+import accord
+from accord.posterior.coordinates import Coordinates
+from accord.tuning.network_sums import NetworkSums, expand
+from accord.tuning.warmup import warm_up
+
+
+class Adding:
+    """Agents that hold their own shard only, and count what they are asked for."""
+
+    def __init__(self, post):
+        self.agents = [pickle.loads(pickle.dumps(post.alone(i))) for i in range(post.num_agents)]
+        self.sums = 0
+
+    def each(self, function, arguments, own):
+        answers = [
+            agent.each(function, *arguments, own=jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], own))
+            for i, agent in enumerate(self.agents)
+        ]
+        return jax.tree.map(lambda *parts: np.concatenate(parts), *answers)
+
+    def totals(self, network):
+        parts = [agent.totals(network) for agent in self.agents]
+
+        def total(function, *arguments, coordinates=None):
+            self.sums += 1
+            answers = [part(function, *arguments, coordinates=coordinates) for part in parts]
+            return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *answers)
+
+        return total
+
+
+def logistic():
+    rng = np.random.default_rng(3)
+    shards = []
+    for agent in range(AGENTS):
+        X = rng.standard_normal((5 + agent, 2))
+        shards.append((X, (rng.random(len(X)) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0]))).astype(float)))
+    return accord.models.logistic_regression(shards, prior_variance=4.0)
+
+
+def value_and_rows(potential, shard, x):
+    return {"value": potential.value(shard, x), "rows": shard.size}
+
+
+@pytest.mark.parametrize("make", [logistic, lambda: unequal_shards(2)], ids=["logistic", "gaussian"])
+@pytest.mark.parametrize("place", [None, Coordinates(np.array([0.5, -1.0]), np.array([[2.0, 0.0], [0.3, 0.5]]))])
+def test_a_total_is_the_sum_of_what_each_agent_says(make, place):
+    post, x = make(), np.array([0.3, -0.2])
+    moved = post if place is None else post.transformed(place)
+    with jax.enable_x64(True):
+        each = moved.each(value_and_rows, x)
+        here = post.totals(NETWORKS["ring"])(value_and_rows, x, coordinates=place)
+        there = Adding(post).totals(NETWORKS["ring"])(value_and_rows, x, coordinates=place)
+    for name in ("value", "rows"):
+        np.testing.assert_allclose(here[name], each[name].sum(), rtol=1e-12)
+        np.testing.assert_allclose(there[name], each[name].sum(), rtol=1e-12)
+
+
+def test_an_expansion_is_that_of_the_sum():
+    post, x = logistic(), np.array([0.3, -0.2])
+    with jax.enable_x64(True):
+        found = expand(NetworkSums(post, NETWORKS["star"], 1000), x, x + 1.0)
+        gradients = [post.gradients(y).sum(axis=0) for y in (x, x + 1.0)]
+        hessians = [post.hessians(y).sum(axis=0) for y in (x, x + 1.0)]
+        values = [-float(post.logdensity(jnp.asarray(y))) for y in (x, x + 1.0)]
+    np.testing.assert_allclose(found.value, np.mean(values), rtol=1e-12)
+    np.testing.assert_allclose(found.gradient, np.mean(gradients, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.hessian, np.mean(hessians, axis=0), rtol=1e-12)
+
+
+def test_warm_up_takes_nothing_but_totals_and_counts_them():
+    post, net = logistic(), NETWORKS["irregular"]
+    holders = Adding(post)
+    with jax.enable_x64(True):
+        here, there = warm_up(post, net), warm_up(post.held_by(holders), net)
+    np.testing.assert_allclose(there.mode, here.mode, rtol=1e-9)
+    np.testing.assert_allclose(there.coordinates.factor, here.coordinates.factor, rtol=1e-7)
+    np.testing.assert_allclose(there.stiffness, here.stiffness, rtol=1e-7)
+    assert there.spent.exchanges == 2 * net.aggregation.height * holders.sums
+    np.testing.assert_array_equal(there.spent.bytes_sent, here.spent.bytes_sent)
+
+
+def test_a_user_is_told_to_give_coordinates_with_each_total():
+    post = unequal_curvature(2).transformed(Coordinates(np.zeros(2), np.ones(2)))
+    with pytest.raises(ValueError, match="give coordinates with each of them"):
+        post.totals(NETWORKS["ring"])
