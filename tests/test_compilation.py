@@ -1,8 +1,8 @@
 """Programs are compiled once: what differs in numbers only runs by the programs that are there."""
 
 import contextlib
-import time
 
+import jax
 import jax.monitoring
 import numpy as np
 import pytest
@@ -32,6 +32,12 @@ def compiled():
     names, before = [], len(_heard)
     yield names
     names += _heard[before:]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    # other tests of the same process may have left the very programs that are to be compiled here
+    jax.clear_caches()
 
 
 # for every form of inbox a method, of a step; several exchanges, whose polynomial depends on the consensus step
@@ -75,23 +81,20 @@ EXACT = {**METHODS, "mix by colour": lambda h: Gibbs(h)}
 
 
 @pytest.mark.parametrize("inbox", ["mix", "neighbour_sum", "mix by colour", "total"])
-def test_a_second_law_compiles_nothing_and_takes_no_time(inbox):
+def test_a_second_law_compiles_nothing(inbox):
     net = NETWORKS["irregular"]
 
     def look(step=STEP, data=0, dim=2):
         init = accord.Gaussian(np.ones(dim), (1.0 + data) * np.eye(dim))
-        post, began = unequal_shards(dim, seed=data), time.process_time()
         with compiled() as names:
-            accord.law(post, net, EXACT[inbox](step), init=init).at(20)
-        return names, time.process_time() - began
+            accord.law(unequal_shards(dim, seed=data), net, EXACT[inbox](step), init=init).at(20)
+        return names
 
-    assert "jit(_expansion)" in look()[0]
-    assert look(step=OTHER)[0] == []
-    assert look(data=1)[0] == []
-    # some 15 milliseconds; the best of several, for a busy machine makes threads wait in loops
-    assert min(look(step=STEP + k / 1000)[1] for k in range(5)) < 0.1
+    assert "jit(_expansion)" in look()
+    assert look(step=OTHER) == []
+    assert look(data=1) == []
     if inbox == "mix":
-        assert "jit(_expansion)" in look(dim=3)[0]
+        assert "jit(_expansion)" in look(dim=3)
 
 
 def test_a_second_response_compiles_nothing():

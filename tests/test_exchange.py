@@ -103,7 +103,7 @@ def test_an_engine_mixes_by_every_form(form):
     P = vectors @ np.diag(T(values / s) / T(1.0 / s)) @ vectors.T
     with jax.enable_x64(True):
         sampler = DESGLD(0.1, temperature=0.0, mix_rounds=rounds)
-        engine = LocalEngine(post, net, sampler, chains=2, seed=0, keep=np.arange(n))
+        engine = LocalEngine(post, net, sampler.bind(post, net), chains=2, seed=0, keep=np.arange(n))
         exchange = replace(engine.problem.exchange, mix=FORMS[form](net.weights("metropolis")))
         engine.problem = replace(engine.problem, exchange=exchange)
         carry = engine.start(start, None)
