@@ -1,4 +1,4 @@
-"""What the devices that share the agents tell one another; on one device nothing."""
+"""Collective operations between devices: sums, maxima, gathers, neighbour exchange. No-ops on one device."""
 
 from __future__ import annotations
 

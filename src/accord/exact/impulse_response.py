@@ -1,4 +1,4 @@
-"""What a method's draws will be worth: its stationary law and the memory of its draws, from its answer to one shock.
+"""Stationary mean, covariance and memory of a method on a Gaussian posterior, from the impulse response of a round.
 
 On a Gaussian posterior the stationary state is a sum of answers to the noise of all rounds before, so that the answers
 r_k to a unit of noise k rounds ago tell all: the covariance is sum_k r_k r_k', and the variance of a long mean is that

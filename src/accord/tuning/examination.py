@@ -1,4 +1,4 @@
-"""What a run may hide: what its method's law says of the draws, what they say themselves, and a remedy for each."""
+"""Checks of a finished run: the bias that its method's law predicts, and the temperature of its draws."""
 
 from __future__ import annotations
 

@@ -8,11 +8,14 @@ import numpy as np
 
 from .network_sums import Expansion
 
-# Newton steps until it is said that there is no mode, and halvings of one of them.
-_MOST_STEPS, _MOST_HALVINGS = 50, 30
-# A step of Newton's method, in posterior standard deviations, that is the last one; and how much the curvature may
-# have changed on the way to it. Quadratic convergence leaves the square of the first.
-_LAST_STEP, _LAST_CHANGE = 1e-2, 0.1
+# Newton steps after which there is said to be no mode.
+_MOST_STEPS = 50
+# Halvings of one step.
+_MOST_HALVINGS = 30
+# Length of the last step, in posterior standard deviations: quadratic convergence leaves its square.
+_LAST_STEP = 1e-2
+# Largest relative change of the curvature on the way to it.
+_LAST_CHANGE = 0.1
 # Curvature in a direction, relative to the largest, below which it counts as none.
 FLAT = 1e-7
 

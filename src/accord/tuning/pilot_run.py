@@ -1,7 +1,7 @@
-"""A short run by sums over the network, before the run itself: where the posterior's draws are, and how stiff there.
+"""A short run before the run itself: where the posterior's draws are, and how stiff it is there.
 
-Every agent adds its gradients to sums that all agents get, and all draw the same noise: they hold the same states, so
-that no disagreement enters what they find out.
+It is one chain for all agents, led from one place: each of its steps takes one sum of the agents' gradients over the
+network, so that no disagreement enters what it finds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,20 @@ from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from .network_sums import NetworkSums
 
-# Chains of the run, its rounds before the first draw, draws of each chain and rounds from one to the next.
-_CHAINS, _BURN_IN, _DRAWS, _THIN = 64, 50, 12, 8
+# Chains of the run.
+_CHAINS = 64
+# Rounds before the first draw.
+_BURN_IN = 50
+# Draws of each chain.
+_DRAWS = 12
+# Rounds from one draw to the next.
+_THIN = 8
 # Velocities are forgotten after so much time, in posterior standard deviations.
 _FRICTION = 0.3
-# Power iterations, and the share of draws that count as the stiffest.
-_POWERS, _STIFFEST = 7, 0.02
+# Power iterations for a largest eigenvalue.
+_POWERS = 7
+# Share of the draws that count as the stiffest.
+_STIFFEST = 0.02
 
 
 def explore(sums: NetworkSums, start: Coordinates, step_size: float) -> np.ndarray:

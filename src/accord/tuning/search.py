@@ -25,10 +25,11 @@ from .warmup import Warmup, warm_up
 if TYPE_CHECKING:
     pass
 
-# A setting whose bias is not below this share of the least so far gains nothing; so many in a row end a method.
-_GAIN, _PATIENCE = 0.95, 3
-# Settings are passed over while the bias to hope for is this much above what is allowed.
-_FAR = 1.5
+# Give a method up after `_PATIENCE` settings in a row that do not improve its smallest bias to this share of it.
+_MIN_IMPROVEMENT = 0.95
+_PATIENCE = 3
+# Skip settings while the bias to hope for is this many times what is allowed.
+_SKIP_FACTOR = 1.5
 
 
 def plan(
@@ -181,7 +182,7 @@ def try_out(
             yield trial._replace(trouble=str(error))
             continue
         step = _langevin_step(law.sampler, network)
-        if _hoped(known, step) > _FAR * SHARE * tolerance:
+        if _hoped(known, step) > _SKIP_FACTOR * SHARE * tolerance:
             passed_over.append((trial, law))
             continue
         try:
@@ -194,7 +195,7 @@ def try_out(
         if trial.forecast is None:
             continue
         bias = trial.forecast.bias
-        idle, least = (0 if bias < _GAIN * least else idle + 1), min(least, bias)
+        idle, least = (0 if bias < _MIN_IMPROVEMENT * least else idle + 1), min(least, bias)
         known.append((step, bias))
         if trial.forecast.meets(tolerance) or idle == _PATIENCE:
             break

@@ -1,4 +1,4 @@
-"""What agents find out together before they sample: the mode, the curvature there, and coordinates made of both."""
+"""Warm-up over the network: the posterior's mode, coordinates in which it is about standard normal, its stiffness."""
 
 from __future__ import annotations
 
@@ -23,11 +23,16 @@ from .network_sums import NetworkSums, expand
 from .newton import FLAT, change, newton
 from .pilot_run import explore, stiffest, stiffness, whitening
 
-# Draws that a mean over a Gaussian is taken of (pairs z and -z), moves of the Gaussian at most, and the move, in
-# standard deviations, after which it stays: a pilot run begins there, nothing else.
-_LOOKS, _MOST_MOVES, _STILL = 32, 20, 0.25
-# Draws whose curvature tells how long the steps of the pilot run may be, and those of the run itself.
-_FEW, _MANY = 64, 448
+# Antithetic draws (z and -z) for each expectation over the Gaussian nearest to the posterior.
+_LOOKS = 32
+# Most iterations for that Gaussian, and the step, in standard deviations, at which they stop. Rough is enough: it only
+# starts the pilot run.
+_MOST_MOVES = 20
+_STILL = 0.25
+# Draws whose curvature bounds the steps of the pilot run.
+_FEW = 64
+# Draws of the pilot run whose curvature bounds the steps of the run itself.
+_MANY = 448
 # Curvature beyond the mean one at which a posterior counts as Gaussian: it is rounding.
 _GAUSSIAN = 1e-3
 
@@ -85,7 +90,7 @@ def warm_up(
     max_exchanges
         Exchanges that this may take, one after another.
     builder
-        Makes the engines that the agents find this out by.
+        Makes the engine of C-ADMM above `dense` parameters; sums are made where the data lies.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What an agent's compiled round calls to talk with its neighbours, and the tree that carries sums and letters."""
+"""One agent's collectives, called from its compiled round: neighbour exchange, and sums over a spanning tree."""
 
 from __future__ import annotations
 

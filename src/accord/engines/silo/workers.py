@@ -1,4 +1,4 @@
-"""The agents' processes as their driver sees them: Ray actors, which come back after a crash."""
+"""The agents' processes as their driver sees them: a pool of Ray actors, which come back after a crash."""
 
 from __future__ import annotations
 
