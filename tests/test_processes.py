@@ -361,7 +361,9 @@ def test_other_versions_are_named():
     old = {**good, "versions": {**versions(), "jax": "0.9.0"}}
     assert processes._complaint(place, old, {}).startswith("process 1 and process 0 differ: jax 0.9.0 and jax ")
     assert processes._complaint(place, {**good, "process": 0}, {}) == "two processes claim to be process 0 of 3"
-    assert processes._complaint(place, good, {1: None}) == "two processes claim to be process 1 of 3"
+    with socket.socket() as connection:
+        peers = {1: processes._Peer(connection)}
+        assert processes._complaint(place, good, peers) == "two processes claim to be process 1 of 3"
 
 
 @pytest.mark.slow

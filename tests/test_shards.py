@@ -265,6 +265,11 @@ class OneByOne:
         self.sent.append(max(leaf[0].size for leaf in jax.tree.leaves(answers[0])))
         return jax.tree.map(lambda *parts: np.concatenate(parts), *answers)
 
+    def placed(self, post):
+        raise NotImplementedError
+
+    build = placed
+
     def preliminary(self, post, network, bound, *, chains=1):
         assert post.is_held_elsewhere
         return LocalEngine.preliminary(self.post, network, bound, chains=chains)

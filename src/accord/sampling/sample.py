@@ -24,7 +24,8 @@ from ..posterior import Posterior
 from ..posterior.starts import starting_law
 from ..results.findings import TOLERANCE
 from ..results.run import Run
-from ..samplers.protocol import Bound, Monitored, Sampler
+from ..samplers import validation
+from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
 from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
 from ..tuning.forecast import Forecast
@@ -163,6 +164,10 @@ def _chosen(
     """The method to run, what is expected of it where that was asked, and why it is chosen."""
     if warmup is None or is_complete(methods[0]):
         return methods[0], None, ""
+    first = methods[0]
+    if isinstance(first, Tunable):
+        # numbers that were given and fit no setting are an error of the caller's, and not of the search
+        validation.bind(placed, net, next(first.candidates(net, warmup.stiffness)))
     trial, why = choose(methods, placed, net, warmup)
     assert trial.forecast is not None
     if not trial.forecast.meets(TOLERANCE):
