@@ -2,6 +2,7 @@
 
 import itertools
 import signal
+import socket
 import subprocess
 import sys
 import time
