@@ -161,7 +161,8 @@ def _double(problem: Problem, begun: _Sums, scale: Array, size: int, most_rounds
     With R = sum_{k<m} A^k B and P = sum_{k<m} A^k B B' A'^k, twice as many rounds add A^m R and A^m P A'^m.
     """
     power, drift, seen = (np.asarray(part) for part in _matrices(problem, begun.state, scale, size))
-    state = flat(begun.state)
+    # arrays of JAX, which sums with those of NumPy stay
+    state: Any = flat(begun.state)
     shocks = state[:, 1:] - state[:, :1]
     settled, total, spread = state[:, :1], shocks, shocks @ shocks.T
     largest = peak = np.abs(seen @ shocks).max()

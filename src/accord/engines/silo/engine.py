@@ -213,7 +213,7 @@ class SiloEngine:
             average = x.mean(axis=1, dtype=x.dtype)
             distance = ((x - average[:, None]) ** 2).sum(axis=2).mean(axis=1, dtype=x.dtype)
         acting = [report.watched for report in reports if report.draws is not None]
-        watched = {name: np.max([one[name] for one in acting], axis=0) for name in acting[0]}
+        watched: dict[str, Any] = {name: np.max([one[name] for one in acting], axis=0) for name in acting[0]}
         records = Records(x[:, self.keep], average, {"consensus_error": np.sqrt(distance), **watched})
         return self._carry(carry.round + draws * thin, reports), records
 

@@ -237,7 +237,7 @@ def claims(found: dict[str, Found], truth: Found, least: float, curvature: np.nd
         Claim(
             "not in the paper",
             "an HPD error of 1% is less than one sd of -log posterior",
-            0.01 * (least + half) < truth.above.std(),
+            bool(0.01 * (least + half) < truth.above.std()),
             "1% of eta in those sds: the error is relative to eta, which holds the minimum of -log posterior, here "
             f"{least:,.0f} nats, while nearly all mass lies within {eta(truth.above)[0]:.3g} nats above it",
             ours=0.01 * (least + truth.above.mean()) / truth.above.std(),
