@@ -40,7 +40,7 @@ def lose(monkeypatch, saves, *arguments, error=LostError, **options):
 
     def counted(self, carry):
         save(self, carry)
-        made.append(self.tape.rounds)
+        made.append(self.recorder.rounds)
         if len(made) == saves:
             raise error
 
