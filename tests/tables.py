@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from recursions import gaussian_potentials, regression
 
 import accord
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
@@ -33,28 +34,48 @@ NETWORKS = {
 }
 
 
-def unequal_shards(dim, agents=AGENTS, seed=0):
-    """Linear regression with 2 to 12 rows an agent, and columns of unequal scale."""
+def rows(dim, agents=AGENTS, seed=0):
+    """Pairs (X, y) of a linear regression with 2 to 12 rows an agent, and columns of unequal scale."""
     rng = np.random.default_rng(seed)
     truth = np.arange(1.0, dim + 1.0)
     shards = []
     for agent in range(agents):
         X = rng.standard_normal((2 + 2 * agent, dim)) * np.linspace(0.6, 1.2, dim)
         shards.append((X, X @ truth + 2.0 * rng.standard_normal(len(X))))
-    return accord.models.linear_regression(shards, noise_scale=2.0, prior_variance=10.0)
+    return shards
 
 
-def unequal_curvature(dim, agents=AGENTS, seed=0):
-    """Gaussian potentials with far means and correlated covariances, up to a factor 10 apart between agents."""
+def unequal_shards(dim, agents=AGENTS, seed=0):
+    """The linear regression of these rows."""
+    return accord.models.linear_regression(rows(dim, agents, seed), noise_scale=2.0, prior_variance=10.0)
+
+
+def gaussians(dim, agents=AGENTS, seed=0):
+    """Far means and correlated covariances, up to a factor 10 apart between agents."""
     rng = np.random.default_rng(seed)
     covariances = []
     for agent in range(agents):
         Q, _ = np.linalg.qr(rng.standard_normal((dim, dim)))
         covariances.append(Q @ np.diag(np.linspace(0.5, 2.0, dim)) @ Q.T * (0.8 + 1.5 * agent))
-    return accord.models.gaussian(3.0 * rng.standard_normal((agents, dim)), np.stack(covariances))
+    return 3.0 * rng.standard_normal((agents, dim)), np.stack(covariances)
 
 
+def unequal_curvature(dim, agents=AGENTS, seed=0):
+    """Gaussian potentials with these means and covariances."""
+    return accord.models.gaussian(*gaussians(dim, agents, seed))
+
+
+# Hessians and linear terms of the potentials of both, by their formulas.
+POTENTIALS = {
+    "shards": lambda dim: regression(rows(dim), 2.0, 10.0),
+    "curvature": lambda dim: gaussian_potentials(*gaussians(dim)),
+}
 POSTERIORS = {"shards": unequal_shards, "curvature": unequal_curvature}
+
+
+def start(dim):
+    """A random start of up to four parameters, away from the modes."""
+    return accord.Gaussian(np.ones(dim), np.diag([0.5, 1.0, 1.5, 2.0][:dim]) + 0.2)
 
 
 def among(names, *quick):

@@ -3,17 +3,16 @@
 import jax
 import numpy as np
 import pytest
-from tables import NETWORKS, Z_BOUND, unequal_curvature, unequal_shards
-from test_law import assert_follows_law
+from propagation import assert_exact
+from tables import NETWORKS, POTENTIALS, Z_BOUND, unequal_curvature, unequal_shards
 
 import accord
 from accord.samplers import DASG, DESGLD
 
 
 @pytest.mark.parametrize("network", ["star", "irregular"])
-def test_a_random_start_follows_the_law(network):
-    # without noise the spread of the start contracts; early rounds are far above rounding
-    assert_follows_law(unequal_curvature(2), NETWORKS[network], DASG(0.15, 0.4), rounds=(1, 2, 5, 10))
+def test_rounds_and_law_are_the_recursion(network):
+    assert_exact(unequal_curvature(2), NETWORKS[network], DASG(0.15, 0.4), POTENTIALS["curvature"](2))
 
 
 @pytest.mark.parametrize(("rounds", "momentum"), [(1, 0.0), (1, 0.3), (1, 0.9), (2, 0.3)])

@@ -1,11 +1,14 @@
 """Every sampler against its exact law, and the law against matrices written by hand."""
 
 import dataclasses
+import functools
+import itertools
 
 import jax
 import numpy as np
 import pytest
 import scipy.linalg
+from propagation import assert_exact
 from tables import (
     AGENTS,
     COMMON_NOISE_METHODS,
@@ -13,154 +16,131 @@ from tables import (
     MIXING_METHODS,
     NETWORKS,
     POSTERIORS,
+    POTENTIALS,
     Z_BOUND,
-    among,
     pairs,
+    start,
     unequal_curvature,
     unequal_shards,
     worst_z,
 )
 
 import accord
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, GTBAOAB, GTDULA, Gibbs
+from accord.engines import operators
+from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
 from accord.schedules import Polynomial, diminishing
 
-CHAINS = 20_000
-START = accord.Gaussian(np.full(4, 1.0), np.diag([0.5, 1.0, 1.5, 2.0]) + 0.2)
-# where most methods are close to stationary on the tables' problems
-END = 100
+
+@pytest.fixture(autouse=True)
+def one_form(monkeypatch):
+    """All networks here exchange by one form of operator and so share programs; `test_exchange` compares the forms."""
+    monkeypatch.setattr(operators, "MAX_SHIFTS", 0)
 
 
-def start(dim):
-    return accord.Gaussian(START.mean[:dim], START.cov[:dim, :dim])
-
-
-def assert_follows_law(post, net, sampler, rounds=(1, 2, 5, 20, END), init=None, seed=1):
-    """Draws at each of the rounds have the law's mean and covariance, all agents jointly."""
-    init = start(post.dim) if init is None else init
-    law = accord.law(post, net, sampler, init=init)
-    *early, end = rounds
-    common = dict(burn_in=0, chains=CHAINS, seed=seed, init=init)
-    run = accord.sample(post, net, sampler, draws=early[-1], **common)
-    # by the same compiled program
-    last = accord.sample(post, net, sampler, draws=1, thin=end, **common)
-    seen = {**{k: run.draws[:, k - 1] for k in early}, end: last.draws[:, 0]}
-    for k, positions in seen.items():
-        z = worst_z(positions, law.at(k).joint)
-        assert z < Z_BOUND, f"|z| = {z:.1f} at round {k}"
-
-
-def cases():
-    for row, method in enumerate(METHODS):
-        # quickly every method is met once here, in turns that meet all networks, both kinds and three dimensions; the
-        # whole product is slow
-        chosen = list(NETWORKS)[row % len(NETWORKS)], list(POSTERIORS)[row % 2], 1 + row % 3
-        for network in NETWORKS:
-            for kind in POSTERIORS:
-                for dim in (1, 2, 3, 4):
-                    marks = () if (network, kind, dim) == chosen else pytest.mark.slow
-                    yield pytest.param(method, network, kind, dim, marks=marks, id=f"{method}-{network}-{kind}-{dim}")
-
-
-@pytest.mark.parametrize(("method", "network", "kind", "dim"), list(cases()))
-def test_simulation_follows_law(method, network, kind, dim):
-    assert_follows_law(POSTERIORS[kind](dim), NETWORKS[network], METHODS[method]())
-
-
-# quick ones: gradients, kinetic and tracked ones, proximal steps, conditionals, and local steps of a hub's agents
-QUICK_OPTIONS = {
-    "cold": {"DESGLD", "GTBAOAB", "DADMMS", "Gibbs", "DGLMC"},
-    "common": {"DESGHMC", "DULA", "GTBAOAB", "DADMMS"},
-    "common-hot": {"GTDULA"},
-}
-OPTIONS = {
-    "cold": dict(temperature=0.4),
-    "common": dict(noise="common"),
-    "common-hot": dict(noise="common", temperature=2.0),
-}
-
-
-def options_of_methods():
-    for method in METHODS:
-        for option, values in OPTIONS.items():
-            if method in COMMON_NOISE_METHODS or "noise" not in values:
-                marks = () if method in QUICK_OPTIONS[option] else pytest.mark.slow
-                yield pytest.param(method, option, marks=marks, id=f"{method}-{option}")
-
-
-@pytest.mark.parametrize(("method", "option"), list(options_of_methods()))
-def test_shared_options_follow_law(method, option):
-    post, net = unequal_shards(2), NETWORKS["irregular"]
-    sampler = METHODS[method](**OPTIONS[option])
-    if "common" in option:
-        # agents share their noise: draws start from a spread so that the covariance has full rank early on
-        assert_follows_law(post, net, sampler, rounds=(1, 2, 5, 20))
-    else:
-        assert_follows_law(post, net, sampler)
-
-
-@pytest.mark.parametrize("method", among(MIXING_METHODS, "GTDULA", "GTBAOAB"))
-def test_several_exchanges_follow_law(method):
-    # a polynomial that mixes faster swings to negative eigenvalues and so allows smaller steps
-    once = METHODS[method](mix_rounds=3)
-    sampler = dataclasses.replace(once, step_size=once.step_size / 6)
-    assert_follows_law(unequal_shards(2), NETWORKS["path"], sampler)
-
-
-DECAY = Polynomial(1.0, 5.0, 0.6)
-SCHEDULED = {
-    "DESGLD": DESGLD(Polynomial(0.5, 3.0, 0.7)),
-    "DESGHMC": DESGHMC(Polynomial(0.5, 3.0, 0.6), friction=1.5),
-    "DULA": DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3)),
-    "GTDULA": GTDULA(Polynomial(0.05, 4.0, 0.6), Polynomial(0.3, 2.0, 0.3), 0.1),
-    "GTBAOAB": GTBAOAB(Polynomial(0.5, 3.0, 0.4), friction=1.5, mix_rounds=1),
-    "DADMMS": DADMMS(lambda k: 0.5 + 0.05 * k),
-    "diminishing": DULA(diminishing(0.02), diminishing(0.2, chi=0.05)),
-    "Gibbs": Gibbs(Polynomial(1.0, 2.0, 0.5)),
-    "mixed-more": DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3), mix_rounds=2),
-}
-
-
-@pytest.mark.parametrize("name", among(SCHEDULED, *(name for name in SCHEDULED if name != "diminishing")))
-def test_schedules_follow_law(name):
-    assert_follows_law(unequal_curvature(2), NETWORKS["star"], SCHEDULED[name], rounds=(1, 2, 5, 20, 40))
-
-
-MIXED = {
-    "DESGLD": lambda mixing: DESGLD(0.1, mixing=mixing),
-    "DESGHMC": lambda mixing: DESGHMC(0.2, 1.0, mixing=mixing),
-}
-
-
+@pytest.mark.parametrize("kind", POSTERIORS)
+@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(
-    ("mixing", "method"),
-    pairs(
-        ["lazy", "max-degree", "laplacian", "matrix"],
-        MIXED,
-        quick=[("lazy", "DESGHMC"), ("max-degree", "DESGLD"), ("laplacian", "DESGHMC"), ("matrix", "DESGLD")],
-    ),
+    ("method", "dim"), list(itertools.product(METHODS, (1, 2, 3, 4))), ids=lambda value: str(value)
 )
-def test_mixing_rules_follow_law(mixing, method):
-    net = NETWORKS["irregular"]
-    if mixing == "matrix":
-        mixing = 0.3 * np.eye(AGENTS) + 0.7 * net.mixing("metropolis")
-    assert_follows_law(unequal_shards(2), net, MIXED[method](mixing), rounds=(1, 2, 5, 20))
+def test_rounds_and_law_are_the_recursion(method, dim, network, kind):
+    assert_exact(quadratic(kind, dim), NETWORKS[network], METHODS[method](), POTENTIALS[kind](dim))
 
 
-@pytest.mark.parametrize("noise", among(["independent", "common"], "independent"))
-def test_published_noise_follows_law(noise):
-    sampler = DADMMS(0.7, calibration="published", noise=noise)
-    # common noise leaves the covariance without full rank in the end
-    rounds = (1, 2, 5, 20) if noise == "common" else (1, 2, 5, 20, END)
-    assert_follows_law(unequal_shards(2), NETWORKS["irregular"], sampler, rounds=rounds)
+@functools.cache
+def quadratic(kind, dim):
+    """A posterior by its Hessians and linear terms, so that all kinds share their programs."""
+    return accord.models.quadratic(*POTENTIALS[kind](dim))
 
 
-def test_starts_follow_law():
-    post, net = unequal_curvature(2), NETWORKS["path"]
+MATRIX = 0.3 * np.eye(AGENTS) + 0.7 * NETWORKS["irregular"].mixing("metropolis")
+# every option that a method has, all at once
+OPTIONS = {
+    "DESGLD": DESGLD(Polynomial(0.1, 3.0, 0.7), "lazy", noise="common", temperature=0.4, mix_rounds=3),
+    "DESGHMC": DESGHMC(Polynomial(0.3, 3.0, 0.6), 1.5, "laplacian", temperature=2.0, mix_rounds=2),
+    "DULA": DULA(Polynomial(0.02, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3), noise="common", temperature=2.0, mix_rounds=2),
+    "GTDULA": GTDULA(
+        Polynomial(0.01, 4.0, 0.6), Polynomial(0.3, 2.0, 0.3), Polynomial(0.2, 2.0, 0.1), temperature=0.4, mix_rounds=3
+    ),
+    "GTBAOAB": GTBAOAB(Polynomial(0.5, 3.0, 0.4), 1.5, "max-degree", noise="common", temperature=0.4, mix_rounds=4),
+    "DADMMS": DADMMS(lambda k: 0.5 + 0.05 * k, noise="common", temperature=0.4),
+    "DADMMS published": DADMMS(0.7, "published", noise="common", temperature=2.0),
+    "Gibbs": Gibbs(Polynomial(1.0, 2.0, 0.5), mixing="max-degree", temperature=0.4),
+    "DGLMC": DGLMC(np.linspace(0.3, 0.6, 6), np.linspace(0.02, 0.06, 6), (1, 3, 2, 4, 1, 2), temperature=0.4),
+    "GCMC": GCMC(0.3, "exact", temperature=0.4),
+    "DASG": DASG(Polynomial(0.15, 2.0, 0.5), 0.4, MATRIX, mix_rounds=2),
+    "HubSGLD": HubSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_together_are_the_recursion(name):
+    for network in ["irregular"] if name == "DASG" else ["star", "irregular"]:
+        assert_exact(unequal_shards(3), NETWORKS[network], OPTIONS[name], POTENTIALS["shards"](3))
+
+
+def one_by_one():
+    for method, make in METHODS.items():
+        yield f"{method} cold", lambda make=make: make(temperature=0.4)
+        if method in COMMON_NOISE_METHODS:
+            yield f"{method} common", lambda make=make: make(noise="common")
+            yield f"{method} common hot", lambda make=make: make(noise="common", temperature=2.0)
+        if method in MIXING_METHODS:
+            # a polynomial that mixes faster swings to negative eigenvalues and so allows smaller steps
+            yield (
+                f"{method} mixed",
+                lambda make=make: dataclasses.replace(make(mix_rounds=3), step_size=make().step_size / 6),
+            )
+    for mixing in ("lazy", "max-degree", "laplacian", MATRIX):
+        name = mixing if isinstance(mixing, str) else "matrix"
+        yield f"DESGLD {name}", lambda mixing=mixing: DESGLD(0.1, mixing=mixing)
+        yield f"DESGHMC {name}", lambda mixing=mixing: DESGHMC(0.2, 1.0, mixing=mixing)
+    yield "DESGLD falling", lambda: DESGLD(Polynomial(0.5, 3.0, 0.7))
+    yield "DESGHMC falling", lambda: DESGHMC(Polynomial(0.5, 3.0, 0.6), friction=1.5)
+    yield "DULA falling", lambda: DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3))
+    yield "DULA falling, mixed", lambda: DULA(Polynomial(0.1, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3), mix_rounds=2)
+    yield "DULA diminishing", lambda: DULA(diminishing(0.02), diminishing(0.2, chi=0.05))
+    yield "GTDULA falling", lambda: GTDULA(Polynomial(0.05, 4.0, 0.6), Polynomial(0.3, 2.0, 0.3), 0.1)
+    yield "GTBAOAB falling", lambda: GTBAOAB(Polynomial(0.5, 3.0, 0.4), friction=1.5, mix_rounds=1)
+    yield "DADMMS rising", lambda: DADMMS(lambda k: 0.5 + 0.05 * k)
+    yield "DADMMS published", lambda: DADMMS(0.7, calibration="published")
+    yield "DADMMS published, common", lambda: DADMMS(0.7, calibration="published", noise="common")
+    yield "Gibbs falling", lambda: Gibbs(Polynomial(1.0, 2.0, 0.5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in one_by_one()])
+def test_each_option_is_the_recursion(make):
+    for kind in POSTERIORS:
+        # 0.5 / 3^0.7 is still a step of the first round that is stable
+        assert_exact(POSTERIORS[kind](2), NETWORKS["irregular"], make(), POTENTIALS[kind](2), (1, 2, 5, 20, 40))
+
+
+def test_starts_are_the_recursion():
+    post, net, potentials = unequal_curvature(2), NETWORKS["path"], POTENTIALS["curvature"](2)
     each = [accord.Gaussian([float(i), 0.0], np.diag([0.1 + i, 1.0])) for i in range(AGENTS)]
-    assert_follows_law(post, net, DESGLD(0.1), rounds=(1, 5), init=each)
+    assert_exact(post, net, DESGLD(0.1), potentials, (1, 5), init=each)
     points = np.arange(2.0 * AGENTS).reshape(AGENTS, 2)
-    assert_follows_law(post, net, GTDULA(0.02, 0.15, 0.1), rounds=(2, 5), init=points)
+    assert_exact(post, net, GTDULA(0.02, 0.15, 0.1), potentials, (2, 5), init=points)
+
+
+# two methods for each kind of noise that has a law; minibatches and random keys: test_dasg, test_hub, test_gibbs
+DRAWN = {
+    "normal": DESGLD(0.15),
+    "normal, common": GTBAOAB(0.2, 1.5, mix_rounds=3),
+    "local": DGLMC(0.4, 0.045, (1, 3, 2, 4, 1, 2)),
+    "local, one": GCMC(0.4, "exact"),
+}
+
+
+@pytest.mark.parametrize("noise", DRAWN)
+def test_draws_follow_law(noise):
+    """What is drawn, at the start and in each round, is standard normal and independent: 10,000 chains have the law."""
+    post, net, init = unequal_shards(3), NETWORKS["irregular"], start(3)
+    law = accord.law(post, net, DRAWN[noise], init=init)
+    run = accord.sample(post, net, DRAWN[noise], draws=20, burn_in=0, chains=10_000, seed=1, init=init)
+    for k in (1, 2, 5, 20):
+        z = worst_z(run.draws[:, k - 1], law.at(k).joint)
+        assert z < Z_BOUND, f"|z| = {z:.1f} at round {k}"
 
 
 def full_matrix(blocks):

@@ -1,0 +1,286 @@
+"""Every method whose rounds are linear, written out in NumPy from its paper's recursion, agent by agent.
+
+Nothing of the library's rounds, exchanges, gradients or schedules is used: of a method its numbers are read, of a
+network its edges and, for Gibbs, its colours. Arrays of positions and noise are (agent, dim, chain), as in
+`propagation`. Weights are written out for the rules that the tests use.
+"""
+
+import numpy as np
+
+from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
+
+
+def by_hand(sampler, net, H, b, start, heard):
+    """Positions (agent, dim, chain) after each round, of agents with the potentials x' H_i x / 2 - b_i' x."""
+    return list(RECURSIONS[type(sampler)](sampler, Edges(net), Gradients(H, b), start, heard))
+
+
+class Gradients:
+    def __init__(self, H, b):
+        self.H, self.b = H, b
+
+    def __call__(self, x):
+        return np.stack([self.of(i, x[i]) for i in range(len(self.b))])
+
+    def of(self, i, x):
+        return self.H[i] @ x - self.b[i][:, None]
+
+    def proximal(self, i, strength, center):
+        """argmin f_i + strength |x - center|^2 / 2."""
+        d = len(self.b[i])
+        return np.linalg.solve(self.H[i] + strength * np.eye(d), strength * center + self.b[i][:, None])
+
+    def root(self, i, strength):
+        """A root of the covariance of exp(-f_i - strength |x|^2 / 2)."""
+        return np.linalg.cholesky(np.linalg.inv(self.H[i] + strength * np.eye(len(self.b[i]))))
+
+
+class Edges:
+    def __init__(self, net):
+        self.n, self.colors = net.num_agents, net.coloring()
+        self.neighbours = [[] for _ in range(self.n)]
+        for i, j in net.edges:
+            self.neighbours[i].append(int(j))
+            self.neighbours[j].append(int(i))
+        self.degree = np.array([len(found) for found in self.neighbours])
+
+    def sum(self, x):
+        """The sum of the neighbours' values at each agent."""
+        return np.stack([sum((x[j] for j in self.neighbours[i]), np.zeros_like(x[i])) for i in range(self.n)])
+
+    def weights(self, rule):
+        W = np.zeros((self.n, self.n))
+        for i in range(self.n):
+            for j in self.neighbours[i]:
+                metropolis = 1.0 / (1.0 + max(self.degree[i], self.degree[j]))
+                W[i, j] = {
+                    "metropolis": metropolis,
+                    "lazy": metropolis / 2.0,
+                    "max-degree": 1.0 / (1.0 + self.degree.max()),
+                    "laplacian": self._even(),
+                }[rule]
+        return W + np.diag(1.0 - W.sum(axis=1))
+
+    def along(self, step):
+        """I - step L."""
+        L = np.diag(self.degree).astype(float)
+        for i in range(self.n):
+            L[i, self.neighbours[i]] -= 1.0
+        return np.eye(self.n) - step * L
+
+    def _even(self):
+        values = np.linalg.eigvalsh(np.eye(self.n) - self.along(1.0))
+        return 2.0 / (values[1] + values[-1])
+
+
+def polynomial(W, rounds):
+    """T_K(W / s) / T_K(1 / s) by eigenvalues, s the second largest of them in size; W for one exchange."""
+    if rounds == 1:
+        return W
+    values, vectors = np.linalg.eigh(W)
+    s = max(abs(values[0]), abs(values[-2]))
+    if s < 1e-12:
+        return W
+    T = np.polynomial.chebyshev.Chebyshev.basis(rounds)
+    return vectors @ np.diag(T(values / s) / T(1.0 / s)) @ vectors.T
+
+
+def mixed(P, x):
+    """sum_j P_ij x_j."""
+    return np.stack([sum(P[i, j] * x[j] for j in range(len(x))) for i in range(len(x))])
+
+
+def given(sampler, edges):
+    """The matrix of one step's exchanges of a method with a mixing rule, or a user's matrix."""
+    mixing = sampler.mixing
+    W = edges.weights(mixing) if isinstance(mixing, str) else np.asarray(mixing.matrix)
+    return polynomial(W, sampler.mix_rounds)
+
+
+def at(step, k):
+    return float(step(k)) if callable(step) else float(step)
+
+
+def kicks(sampler, edges, heard, scale=None):
+    """Each agent's noise of a round: warm, and where it is common scaled so that the average moves as much."""
+    if heard.normal is None:
+        return 0.0
+    w = np.sqrt(sampler.temperature) * heard.normal
+    if sampler.noise == "common":
+        scale = np.full(edges.n, edges.n**-0.5) if scale is None else scale
+        w = scale[:, None, None] * w
+    return w
+
+
+def desgld(method, edges, gradient, x, heard):
+    P = given(method, edges)
+    for k, noise in enumerate(heard):
+        h = at(method.step_size, k)
+        x = mixed(P, x) - h * gradient(x) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        yield x
+
+
+def desghmc(method, edges, gradient, x, heard):
+    P, v = given(method, edges), np.zeros_like(x)
+    for k, noise in enumerate(heard):
+        h, friction = at(method.step_size, k), method.friction
+        v = v - h * (friction * v + gradient(x)) + np.sqrt(2.0 * friction * h) * kicks(method, edges, noise)
+        x = mixed(P, x) + h * v
+        yield x
+
+
+def dasg(method, edges, gradient, x, heard):
+    P, y = given(method, edges), x
+    for k, _ in enumerate(heard):
+        new = mixed(P, y) - at(method.step_size, k) * gradient(y)
+        x, y = new, (1.0 + method.momentum) * new - method.momentum * x
+        yield x
+
+
+def dula(method, edges, gradient, x, heard):
+    first = at(method.consensus_step, 0)
+    P = polynomial(edges.along(first), method.mix_rounds)
+    for k, noise in enumerate(heard):
+        h, share = at(method.step_size, k) * edges.n, at(method.consensus_step, k) / first
+        pull = share * (x - mixed(P, x))
+        x = x - pull - h * gradient(x) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        yield x
+
+
+def gtdula(method, edges, gradient, x, heard):
+    first, d = at(method.consensus_step, 0), gradient(x)
+    P = polynomial(edges.along(first), method.mix_rounds)
+    for k, noise in enumerate(heard):
+        h = at(method.step_size, k) * edges.n
+        pull = at(method.consensus_step, k) / first * (x - mixed(P, x))
+        blend = at(method.tracking_step, k) / first * (d - mixed(P, d))
+        new = x - pull - h * d + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        x, d = new, d - blend + gradient(new) - gradient(x)
+        yield x
+
+
+def gtbaoab(method, edges, gradient, x, heard):
+    P, v, d = given(method, edges), np.zeros_like(x), gradient(x)
+    for k, noise in enumerate(heard):
+        h, before = at(method.step_size, k), gradient(x)
+        kept = np.exp(-method.friction * h)
+        v = mixed(P, v) - h * edges.n * mixed(P, d)
+        y = mixed(P, x) + h / 2.0 * v
+        v = kept * v + np.sqrt((1.0 - kept**2) * edges.n) * kicks(method, edges, noise)
+        x = y + h / 2.0 * v
+        d = mixed(P, d) + gradient(x) - before
+        yield x
+
+
+def dadmms(method, edges, gradient, x, heard):
+    # eqs. 4 and 5: x by the duals of the round before, the duals by the new x of all
+    p, degree = np.zeros_like(x), edges.degree[:, None, None]
+    for k, noise in enumerate(heard):
+        rho = at(method.rho, k)
+        if method.calibration == "calibrated":
+            scale, common = 2.0 * np.sqrt(rho * degree), np.sqrt(edges.degree / edges.degree.sum())
+        else:
+            scale = np.sqrt(2.0) * degree
+            common = np.full(edges.n, np.sqrt((edges.degree**2).sum()) / edges.degree.sum())
+        # argmin f_i + p_i x + rho sum_j |x - (x_i + x_j) / 2|^2 + noise_i x
+        pull = rho * (degree * x + edges.sum(x)) - p - scale * kicks(method, edges, noise, common)
+        x = np.stack(
+            [
+                gradient.proximal(i, 2.0 * rho * edges.degree[i], pull[i] / (2.0 * rho * edges.degree[i]))
+                for i in range(edges.n)
+            ]
+        )
+        p = p + rho * (degree * x - edges.sum(x))
+        yield x
+
+
+def gibbs(method, edges, gradient, x, heard):
+    W = edges.weights(method.mixing)
+    for k, noise in enumerate(heard):
+        x, w = x.copy(), kicks(method, edges, noise)
+        for color in range(edges.colors.max() + 1):
+            for i in np.flatnonzero(edges.colors == color):
+                ties = {j: W[i, j] / at(method.eta, k) for j in edges.neighbours[i]}
+                strength = sum(ties.values())
+                center = sum(tie * x[j] for j, tie in ties.items()) / strength
+                x[i] = gradient.proximal(i, strength, center) + gradient.root(i, strength) @ w[i]
+        yield x
+
+
+def dglmc(method, edges, gradient, x, heard):
+    # U_i(z) = f_i(A_i^+ z), z_i = A_i x_i at the start
+    A = [np.eye(x.shape[1])] * edges.n if method.operators is None else method.operators
+    z, inverse = [A[i] @ x[i] for i in range(edges.n)], [np.linalg.pinv(a) for a in A]
+    rho, step = (np.broadcast_to(np.asarray(number, float), edges.n) for number in (method.rho, method.step_size))
+    cov = np.linalg.inv(sum(A[i].T @ A[i] / rho[i] for i in range(edges.n)))
+    for noise in heard:
+        kick = np.sqrt(method.temperature) * np.linalg.cholesky(cov) @ noise.normal[0]
+        theta = cov @ sum(A[i].T @ z[i] / rho[i] for i in range(edges.n)) + kick
+        for i, h in enumerate(step):
+            for k in range(method.local_steps[i]):
+                kick = np.sqrt(2.0 * h * method.temperature) * noise.local[i, k, : len(A[i])]
+                slope = inverse[i].T @ gradient.of(i, inverse[i] @ z[i])
+                z[i] = (1.0 - h / rho[i]) * z[i] + h / rho[i] * A[i] @ theta - h * slope + kick
+        yield np.stack([theta] * edges.n)
+
+
+def gcmc(method, edges, gradient, x, heard):
+    z, rho = x, method.rho
+    for noise in heard:
+        theta = z.mean(axis=0) + np.sqrt(method.temperature * rho / edges.n) * noise.normal[0]
+        own = np.sqrt(method.temperature) * noise.local[:, 0]
+        z = np.stack(
+            [gradient.proximal(i, 1.0 / rho, theta) + gradient.root(i, 1.0 / rho) @ own[i] for i in range(edges.n)]
+        )
+        yield np.stack([theta] * edges.n)
+
+
+def hub_sgld(method, edges, gradient, x, heard):
+    # a draw is the chain that arrives; each agent moves it by steps of its own number
+    steps = np.broadcast_to(method.local_steps, edges.n)
+    share, leaving = steps / steps.sum(), x
+    for noise in heard:
+        x = leaving[noise.order]
+        moved = []
+        for i in range(edges.n):
+            own = x[i]
+            for k in range(steps[i]):
+                kick = np.sqrt(2.0 * method.step_size * method.temperature) * noise.local[i, k]
+                own = own - method.step_size / share[i] * gradient.of(i, own) + kick
+            moved.append(own)
+        leaving = np.stack(moved)
+        yield x
+
+
+# --- potentials x' H_i x / 2 - b_i' x, from the numbers that a posterior is made of ---
+
+
+def regression(shards, noise_scale, prior_variance):
+    """(H, b) of a linear regression whose agents take an equal share of the prior."""
+    dim = shards[0][0].shape[1]
+    prior = np.eye(dim) / (prior_variance * len(shards))
+    return (
+        np.stack([X.T @ X / noise_scale**2 + prior for X, _ in shards]),
+        np.stack([X.T @ y / noise_scale**2 for X, y in shards]),
+    )
+
+
+def gaussian_potentials(means, covariances):
+    """(H, b) of Gaussian potentials."""
+    H = np.linalg.inv(covariances)
+    return H, np.einsum("nij,nj->ni", H, means)
+
+
+RECURSIONS = {
+    DESGLD: desgld,
+    DESGHMC: desghmc,
+    DASG: dasg,
+    DULA: dula,
+    GTDULA: gtdula,
+    GTBAOAB: gtbaoab,
+    DADMMS: dadmms,
+    Gibbs: gibbs,
+    DGLMC: dglmc,
+    GCMC: gcmc,
+    HubSGLD: hub_sgld,
+}
