@@ -61,6 +61,13 @@ FAULTS = [
         LAW,
     ),
     Fault(
+        "GTDULA old gradient",
+        "samplers/gt_dula.py",
+        "blend + gradient - state.gradient, gradient)",
+        "blend + gradient - state.gradient, state.gradient)",
+        LAW,
+    ),
+    Fault(
         "GTDULA blend",
         "samplers/gt_dula.py",
         "(state.tracker - mixed.tracker)",
@@ -176,6 +183,11 @@ FAULTS = [
         "following = s / (2.0 - ratio)",
         "test_limits.py test_law.py",
     ),
+    Fault("self weight", "network/network.py", "1.0 - row_sums(S))", "1.0 - 0.99 * row_sums(S))", LAW),
+    Fault("Chebyshev step", "engines/round.py", "a * w - b * y", "a * w - 0.99 * b * y", LAW),
+    Fault("Chebyshev order", "engines/round.py", "in self.coefficients:", "in self.coefficients[::-1]:", LAW),
+    Fault("order of colours", "engines/round.py", "turn(c, members[c], both)", "turn(c, members[-1 - c], both)", LAW),
+    Fault("sweeps read old values", "engines/round.py", "        state, _ = both\n", "", LAW),
     Fault("colours", "engines/round.py", "team.in_turn(color))", "team)", "test_mesh.py test_channels.py test_silo.py"),
     # noise
     Fault(
@@ -184,6 +196,36 @@ FAULTS = [
         "root = sampler.temperature**0.5",
         "root = sampler.temperature",
         "test_law.py test_sample.py",
+    ),
+    Fault("noise scale", "engines/round.py", "scale = root *", "root = 1.01 * root\n    scale = root *", LAW),
+    Fault(
+        "another agent's noise",
+        "engines/round.py",
+        "return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf,",
+        "return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.roll(leaf, 1, axis=0),",
+        LAW,
+    ),
+    Fault(
+        "one agent's noise for all",
+        "engines/round.py",
+        "return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf,",
+        "return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1],",
+        LAW,
+    ),
+    Fault(
+        "half of the noise twice",
+        "engines/draws.py",
+        "noise._replace(normal=joined(raw.normal, problem.dim))",
+        "noise._replace(normal=joined(raw.normal[:1] * 2, problem.dim))",
+        LAW,
+    ),
+    Fault("minibatch scale", "posterior/potential.py", "jnp.mean(per_row) * shard.size", "jnp.sum(per_row)", LAW),
+    Fault(
+        "first minibatch",
+        "samplers/gt_dula.py",
+        "gradient = agent.gradient(position, noise.batch)\n        return GTDULAState(position, gradient, gradient)",
+        "gradient = agent.gradient(position)\n        return GTDULAState(position, gradient, gradient)",
+        LAW,
     ),
     Fault(
         "common scale", "samplers/protocol.py", "return agent.num_agents**-0.5", "return agent.num_agents**-1.0", LAW
@@ -232,6 +274,29 @@ FAULTS = [
         "test_exchange.py",
     ),
     Fault(
+        "gathered neighbour",
+        "engines/operators.py",
+        "columns[row, slot], values[row, slot] = matrix.indices, matrix.data",
+        "columns[row, slot], values[row, slot] = np.roll(matrix.indices, 1), matrix.data",
+        "test_exchange.py",
+    ),
+    Fault(
+        "summed neighbour",
+        "engines/operators.py",
+        "return Segments(jnp.asarray(row), jnp",
+        "return Segments(jnp.asarray(row), 1 - jnp",
+        "test_exchange.py",
+    ),
+    Fault("transposed weights", "engines/operators.py", "matrix.toarray()", "matrix.toarray().T", "test_exchange.py"),
+    Fault(
+        "round of a schedule",
+        "engines/loop.py",
+        "assemble(problem, raw, chains), carry.round, order)",
+        "assemble(problem, raw, chains), carry.round + 1, order)",
+        LAW,
+    ),
+    Fault("average", "engines/loop.py", "average = problem.team.total(x) / problem.num_agents", "average = x[0]", LAW),
+    Fault(
         "halo",
         "engines/mesh/halo.py",
         "route = [(place, (place + shift) % devices)",
@@ -263,6 +328,9 @@ FAULTS = [
         "test_sample.py test_gibbs.py test_hub.py",
     ),
     # exact laws and tuning
+    Fault("law's average", "exact/law.py", "mean(axis=(0, 2))", "mean(axis=0).mean(axis=1) / n", LAW),
+    Fault("law's first round", "exact/law.py", "key = min(k, 1) if", "key = 0 if", LAW),
+    Fault("law's last round", "exact/law.py", "range(nearest, k)", "range(nearest, k + 1)", LAW),
     Fault("law's noise", "exact/law.py", "(B @ B.T).toarray()", "(1.01 * B @ B.T).toarray()", LAW),
     Fault(
         "autocorrelation",

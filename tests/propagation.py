@@ -18,10 +18,10 @@ from tables import start
 
 import accord
 from accord.engines import loop
-from accord.engines.draws import RawNoise, silence
+from accord.engines.draws import RawNoise, zero_noise
 from accord.engines.local import LocalEngine
 from accord.posterior.starts import starting_law
-from accord.samplers import HubSGLD
+from accord.samplers.protocol import HasLaw
 
 # What two programs of one formula may differ by, of the largest number.
 CLOSE = 1e-11
@@ -37,8 +37,10 @@ def assert_exact(post, net, sampler, potentials, rounds=(1, 2, 5, 20), init=None
     """
     init = start(post.dim) if init is None else init
     found = propagate(post, net, sampler, max(rounds), init)
-    law = None if isinstance(sampler, HubSGLD) else accord.law(post, net, sampler, init=init)
-    by_rounds = by_hand(sampler, net, *potentials, found.start, found.heard)
+    # with a law for it; that of minibatches is the law of full gradients
+    exact = isinstance(sampler, HasLaw) and getattr(sampler, "batch_size", None) is None
+    law = accord.law(post, net, sampler, init=init) if exact else None
+    by_rounds = by_hand(sampler, net, potentials, found.start, found.heard)
 
     def close(values, others, what):
         error, scale = np.abs(values - others).max(), 1.0 + np.abs(others).max()
@@ -70,14 +72,15 @@ class Heard(NamedTuple):
 
     normal: np.ndarray | None = None
     local: np.ndarray | None = None
-    # whose message each agent is handed, (agent,), the same in all chains
+    # the same in all chains: whose message each agent is handed, (agent,), and the rows of minibatches, (agent, row)
     order: np.ndarray | None = None
+    rows: np.ndarray | None = None
 
 
 class Propagation(NamedTuple):
     """What chains heard, and where that took them. Chain 0 heard nothing and started at the mean."""
 
-    # where they started, (agent, dim, chain), and the noise of each round
+    # where they started, (agent, dim, chain), and the noise before round 0 and of each round
     start: np.ndarray
     heard: list[Heard]
     # after each round: positions (round, agent, dim, chain), and what the engine records as their average
@@ -92,13 +95,13 @@ def propagate(post, net, sampler, rounds, init):
     n, dim = post.num_agents, post.dim
     means, factors = starting_law(init, post)
     with jax.enable_x64(True):
-        engine = local_engine(post, net, sampler, UnitEngine)
+        engine = UnitEngine(post, net, sampler.bind(post, net), chains=1, seed=0, keep=np.arange(n))
         shapes = {name: leaf.shape[:-1] for name, leaf in _drawn(engine.problem).items()}
         units, starts = sum(map(math.prod, shapes.values())), 0 if factors is None else n * dim
         engine.chains, engine.capacity = 1 + rounds * units + starts, rounds
-        heard, source, first = [], np.full(engine.chains, -1), 1
+        heard, source, first = [Heard(rows=_rows(engine.problem, -1))], np.full(engine.chains, -1), 1
         for k in range(rounds):
-            found = dict.fromkeys(Heard._fields)
+            found = {"rows": _rows(engine.problem, k)}
             for name, shape in shapes.items():
                 size = math.prod(shape)
                 found[name] = np.zeros((*shape, engine.chains))
@@ -106,22 +109,17 @@ def propagate(post, net, sampler, rounds, init):
                 # numbers are counted agent by agent
                 source[first : first + size] = source.max() + 1 + np.arange(size) // (size // shape[0])
                 first += size
-            if "visitor" in sampler.receives:
-                found["order"] = np.argsort(_words(n)[k])
+            if engine.problem.needs.inbox == "permuted":
+                found["order"] = np.argsort(_order(n)[k])
             heard.append(Heard(**found))
         start = np.repeat(means[:, :, None], engine.chains, axis=2)
         for agent in range(n if starts else 0):
             own = slice(first + agent * dim, first + (agent + 1) * dim)
             start[agent, :, own] += factors[agent]
             source[own] = source.max() + 1
-        with mock.patch.object(loop, "draw_noise", _units):
+        with mock.patch.multiple(loop, draw_noise=_units, draw_batch=_first_batch):
             _, records = engine.record(engine.start(start, None), rounds, 1)
     return Propagation(start, heard, records.draws, records.average, source)
-
-
-def local_engine(post, net, sampler, kind=LocalEngine):
-    """An engine of one chain, as `accord.sample` makes it."""
-    return kind(post, net, sampler.resolved(post, net), chains=1, seed=0, keep=np.arange(post.num_agents))
 
 
 class UnitEngine(LocalEngine):
@@ -146,14 +144,46 @@ def _record(*arguments, chains, capacity):
 
 def _drawn(problem):
     """The noise of a round of one chain, zeros, by name; what a method draws none of is left out."""
-    still = silence(problem, chains=1) if problem.sampler.temperature > 0 else Heard()
+    still = zero_noise(problem, chains=1) if problem.sampler.temperature > 0 else Heard()
     return {name: leaf for name in ("normal", "local") if (leaf := getattr(still, name)) is not None}
 
 
-def _words(num_agents):
+# as many rounds as have an order and rows of their own, and numbers of rows enough
+_ROUNDS, _MOST_ROWS = 64, 16
+
+
+def _order(num_agents):
     """Numbers by whose order messages are handed out, (round, agent)."""
-    rounds = np.tile(np.arange(num_agents, dtype=np.uint32), (64, 1))
+    rounds = np.tile(np.arange(num_agents, dtype=np.uint32), (_ROUNDS, 1))
     return np.random.default_rng(0).permuted(rounds, axis=1)
+
+
+def _rows(problem, round):
+    """The rows of a round's minibatches, (agent, row), before they are taken modulo the rows that there are; or None.
+
+    Those of round -1 are for gradients before round 0.
+    """
+    needs, n = problem.needs, problem.num_agents
+    if needs.batch_size is None:
+        return None
+    table = np.random.default_rng(1).integers(0, 2**32, (_ROUNDS, n, _MOST_ROWS), dtype=np.uint32)
+    table = table[:, :, : needs.batch_size * int(np.max(needs.gradients))]
+    return table[round] if isinstance(round, int) else jnp.asarray(table)[round]
+
+
+def _first_batch(problem, round, chains, stream):
+    """In place of `draw_batch` before round 0."""
+    return _alike(_rows(problem, -1), chains)
+
+
+def _alike(numbers, chains):
+    """Numbers (agent, count) in two halves, the same in all chains; or None."""
+    if numbers is None:
+        return None
+    half = (numbers.shape[1] + 1) // 2
+    numbers = jnp.pad(jnp.asarray(numbers), ((0, 0), (0, 2 * half - numbers.shape[1])))
+    numbers = jnp.broadcast_to(numbers[..., None], (*numbers.shape, chains))
+    return numbers[:, :half], numbers[:, half:]
 
 
 def _units(problem, round, chains):
@@ -170,11 +200,10 @@ def _units(problem, round, chains):
         noise[name] = (values[:, :half], values[:, half:])
         first += leaf.size
     order = None
-    if "visitor" in problem.sampler.receives:
-        words = jnp.asarray(_words(problem.num_agents))[round]
-        words = jnp.broadcast_to(words[:, None, None], (problem.num_agents, 1, chains))
-        order = (words, words)
-    return RawNoise(noise.get("normal"), None, noise.get("local"), None, order)
+    if problem.needs.inbox == "permuted":
+        order = jnp.asarray(_order(problem.num_agents))[round][:, None]
+    rows = _alike(_rows(problem, round), chains)
+    return RawNoise(noise.get("normal"), rows, noise.get("local"), None, _alike(order, chains))
 
 
 def moments(x):

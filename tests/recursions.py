@@ -1,29 +1,39 @@
 """Every method whose rounds are linear, written out in NumPy from its paper's recursion, agent by agent.
 
-Nothing of the library's rounds, exchanges, gradients or schedules is used: of a method its numbers are read, of a
-network its edges and, for Gibbs, its colours. Arrays of positions and noise are (agent, dim, chain), as in
-`propagation`. Weights are written out for the rules that the tests use.
+Nothing of the library's rounds, exchanges, gradients or weights is used: of a method its numbers are read, of a network
+its edges and, for Gibbs, its colours. Positions are (agent, dim, chain), and noise is `propagation.Heard`.
 """
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
 
 
-def by_hand(sampler, net, H, b, start, heard):
-    """Positions (agent, dim, chain) after each round, of agents with the potentials x' H_i x / 2 - b_i' x."""
-    return list(RECURSIONS[type(sampler)](sampler, Edges(net), Gradients(H, b), start, heard))
+def by_hand(sampler, net, potentials, start, heard):
+    """Positions (agent, dim, chain) after each round, from these starts, with the noise that is heard.
+
+    `heard` begins with what is heard before round 0: rows for a first gradient.
+    """
+    return list(RECURSIONS[type(sampler)](sampler, Edges(net), potentials, start, *heard))
 
 
-class Gradients:
-    def __init__(self, H, b):
-        self.H, self.b = H, b
+class Potentials(NamedTuple):
+    """Potentials x' H_i x / 2 - b_i' x of the agents."""
 
-    def __call__(self, x):
-        return np.stack([self.of(i, x[i]) for i in range(len(self.b))])
+    H: np.ndarray
+    b: np.ndarray
+    # (agent, row numbers) -> their estimate of (H_i, b_i), where potentials are sums over rows
+    some: Callable | None = None
 
-    def of(self, i, x):
-        return self.H[i] @ x - self.b[i][:, None]
+    def gradient(self, x, rows=None):
+        return np.stack([self.slope(i, x[i], None if rows is None else rows[i]) for i in range(len(self.b))])
+
+    def slope(self, i, x, rows=None):
+        H, b = (self.H[i], self.b[i]) if rows is None else self.some(i, rows)
+        return H @ x - b[:, None]
 
     def proximal(self, i, strength, center):
         """argmin f_i + strength |x - center|^2 / 2."""
@@ -112,67 +122,75 @@ def kicks(sampler, edges, heard, scale=None):
     return w
 
 
-def desgld(method, edges, gradient, x, heard):
+def desgld(method, edges, potentials, x, before, *heard):
     P = given(method, edges)
     for k, noise in enumerate(heard):
         h = at(method.step_size, k)
-        x = mixed(P, x) - h * gradient(x) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        x = mixed(P, x) - h * potentials.gradient(x, noise.rows) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
         yield x
 
 
-def desghmc(method, edges, gradient, x, heard):
+def desghmc(method, edges, potentials, x, before, *heard):
     P, v = given(method, edges), np.zeros_like(x)
     for k, noise in enumerate(heard):
         h, friction = at(method.step_size, k), method.friction
-        v = v - h * (friction * v + gradient(x)) + np.sqrt(2.0 * friction * h) * kicks(method, edges, noise)
+        v = (
+            v
+            - h * (friction * v + potentials.gradient(x, noise.rows))
+            + np.sqrt(2.0 * friction * h) * kicks(method, edges, noise)
+        )
         x = mixed(P, x) + h * v
         yield x
 
 
-def dasg(method, edges, gradient, x, heard):
+def dasg(method, edges, potentials, x, before, *heard):
     P, y = given(method, edges), x
-    for k, _ in enumerate(heard):
-        new = mixed(P, y) - at(method.step_size, k) * gradient(y)
+    for k, noise in enumerate(heard):
+        new = mixed(P, y) - at(method.step_size, k) * potentials.gradient(y, noise.rows)
         x, y = new, (1.0 + method.momentum) * new - method.momentum * x
         yield x
 
 
-def dula(method, edges, gradient, x, heard):
+def dula(method, edges, potentials, x, before, *heard):
     first = at(method.consensus_step, 0)
     P = polynomial(edges.along(first), method.mix_rounds)
     for k, noise in enumerate(heard):
         h, share = at(method.step_size, k) * edges.n, at(method.consensus_step, k) / first
         pull = share * (x - mixed(P, x))
-        x = x - pull - h * gradient(x) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        x = x - pull - h * potentials.gradient(x, noise.rows) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
         yield x
 
 
-def gtdula(method, edges, gradient, x, heard):
-    first, d = at(method.consensus_step, 0), gradient(x)
+def gtdula(method, edges, potentials, x, before, *heard):
+    first, slope = at(method.consensus_step, 0), potentials.gradient(x, before.rows)
+    d = slope
     P = polynomial(edges.along(first), method.mix_rounds)
     for k, noise in enumerate(heard):
         h = at(method.step_size, k) * edges.n
         pull = at(method.consensus_step, k) / first * (x - mixed(P, x))
         blend = at(method.tracking_step, k) / first * (d - mixed(P, d))
         new = x - pull - h * d + np.sqrt(2.0 * h) * kicks(method, edges, noise)
-        x, d = new, d - blend + gradient(new) - gradient(x)
+        now = potentials.gradient(new, noise.rows)
+        x, d, slope = new, d - blend + now - slope, now
         yield x
 
 
-def gtbaoab(method, edges, gradient, x, heard):
-    P, v, d = given(method, edges), np.zeros_like(x), gradient(x)
+def gtbaoab(method, edges, potentials, x, before, *heard):
+    P, v, slope = given(method, edges), np.zeros_like(x), potentials.gradient(x, before.rows)
+    d = slope
     for k, noise in enumerate(heard):
-        h, before = at(method.step_size, k), gradient(x)
+        h = at(method.step_size, k)
         kept = np.exp(-method.friction * h)
         v = mixed(P, v) - h * edges.n * mixed(P, d)
         y = mixed(P, x) + h / 2.0 * v
         v = kept * v + np.sqrt((1.0 - kept**2) * edges.n) * kicks(method, edges, noise)
         x = y + h / 2.0 * v
-        d = mixed(P, d) + gradient(x) - before
+        now = potentials.gradient(x, noise.rows)
+        d, slope = mixed(P, d) + now - slope, now
         yield x
 
 
-def dadmms(method, edges, gradient, x, heard):
+def dadmms(method, edges, potentials, x, before, *heard):
     # eqs. 4 and 5: x by the duals of the round before, the duals by the new x of all
     p, degree = np.zeros_like(x), edges.degree[:, None, None]
     for k, noise in enumerate(heard):
@@ -186,7 +204,7 @@ def dadmms(method, edges, gradient, x, heard):
         pull = rho * (degree * x + edges.sum(x)) - p - scale * kicks(method, edges, noise, common)
         x = np.stack(
             [
-                gradient.proximal(i, 2.0 * rho * edges.degree[i], pull[i] / (2.0 * rho * edges.degree[i]))
+                potentials.proximal(i, 2.0 * rho * edges.degree[i], pull[i] / (2.0 * rho * edges.degree[i]))
                 for i in range(edges.n)
             ]
         )
@@ -194,7 +212,7 @@ def dadmms(method, edges, gradient, x, heard):
         yield x
 
 
-def gibbs(method, edges, gradient, x, heard):
+def gibbs(method, edges, potentials, x, before, *heard):
     W = edges.weights(method.mixing)
     for k, noise in enumerate(heard):
         x, w = x.copy(), kicks(method, edges, noise)
@@ -203,11 +221,11 @@ def gibbs(method, edges, gradient, x, heard):
                 ties = {j: W[i, j] / at(method.eta, k) for j in edges.neighbours[i]}
                 strength = sum(ties.values())
                 center = sum(tie * x[j] for j, tie in ties.items()) / strength
-                x[i] = gradient.proximal(i, strength, center) + gradient.root(i, strength) @ w[i]
+                x[i] = potentials.proximal(i, strength, center) + potentials.root(i, strength) @ w[i]
         yield x
 
 
-def dglmc(method, edges, gradient, x, heard):
+def dglmc(method, edges, potentials, x, before, *heard):
     # U_i(z) = f_i(A_i^+ z), z_i = A_i x_i at the start
     A = [np.eye(x.shape[1])] * edges.n if method.operators is None else method.operators
     z, inverse = [A[i] @ x[i] for i in range(edges.n)], [np.linalg.pinv(a) for a in A]
@@ -219,56 +237,62 @@ def dglmc(method, edges, gradient, x, heard):
         for i, h in enumerate(step):
             for k in range(method.local_steps[i]):
                 kick = np.sqrt(2.0 * h * method.temperature) * noise.local[i, k, : len(A[i])]
-                slope = inverse[i].T @ gradient.of(i, inverse[i] @ z[i])
+                slope = inverse[i].T @ potentials.slope(i, inverse[i] @ z[i])
                 z[i] = (1.0 - h / rho[i]) * z[i] + h / rho[i] * A[i] @ theta - h * slope + kick
         yield np.stack([theta] * edges.n)
 
 
-def gcmc(method, edges, gradient, x, heard):
+def gcmc(method, edges, potentials, x, before, *heard):
     z, rho = x, method.rho
     for noise in heard:
         theta = z.mean(axis=0) + np.sqrt(method.temperature * rho / edges.n) * noise.normal[0]
         own = np.sqrt(method.temperature) * noise.local[:, 0]
         z = np.stack(
-            [gradient.proximal(i, 1.0 / rho, theta) + gradient.root(i, 1.0 / rho) @ own[i] for i in range(edges.n)]
+            [potentials.proximal(i, 1.0 / rho, theta) + potentials.root(i, 1.0 / rho) @ own[i] for i in range(edges.n)]
         )
         yield np.stack([theta] * edges.n)
 
 
-def hub_sgld(method, edges, gradient, x, heard):
+def hub_sgld(method, edges, potentials, x, before, *heard):
     # a draw is the chain that arrives; each agent moves it by steps of its own number
     steps = np.broadcast_to(method.local_steps, edges.n)
     share, leaving = steps / steps.sum(), x
     for noise in heard:
         x = leaving[noise.order]
-        moved = []
+        moved, rows = [], None if noise.rows is None else noise.rows.reshape(edges.n, steps.max(), -1)
         for i in range(edges.n):
             own = x[i]
             for k in range(steps[i]):
                 kick = np.sqrt(2.0 * method.step_size * method.temperature) * noise.local[i, k]
-                own = own - method.step_size / share[i] * gradient.of(i, own) + kick
+                slope = potentials.slope(i, own, None if rows is None else rows[i, k])
+                own = own - method.step_size / share[i] * slope + kick
             moved.append(own)
         leaving = np.stack(moved)
         yield x
 
 
-# --- potentials x' H_i x / 2 - b_i' x, from the numbers that a posterior is made of ---
+# --- potentials from the numbers that a posterior is made of ---
 
 
 def regression(shards, noise_scale, prior_variance):
-    """(H, b) of a linear regression whose agents take an equal share of the prior."""
+    """Of a linear regression whose agents take an equal share of the prior."""
     dim = shards[0][0].shape[1]
     prior = np.eye(dim) / (prior_variance * len(shards))
-    return (
-        np.stack([X.T @ X / noise_scale**2 + prior for X, _ in shards]),
-        np.stack([X.T @ y / noise_scale**2 for X, y in shards]),
-    )
+
+    def some(i, rows):
+        X, y = shards[i]
+        # drawn with replacement by numbers of any size
+        chosen, weight = rows % len(y), len(y) / len(rows) / noise_scale**2
+        return weight * X[chosen].T @ X[chosen] + prior, weight * X[chosen].T @ y[chosen]
+
+    H = np.stack([X.T @ X / noise_scale**2 + prior for X, _ in shards])
+    return Potentials(H, np.stack([X.T @ y / noise_scale**2 for X, y in shards]), some)
 
 
 def gaussian_potentials(means, covariances):
-    """(H, b) of Gaussian potentials."""
+    """Of Gaussians."""
     H = np.linalg.inv(covariances)
-    return H, np.einsum("nij,nj->ni", H, means)
+    return Potentials(H, np.einsum("nij,nj->ni", H, means))
 
 
 RECURSIONS = {

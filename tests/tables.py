@@ -65,7 +65,7 @@ def unequal_curvature(dim, agents=AGENTS, seed=0):
     return accord.models.gaussian(*gaussians(dim, agents, seed))
 
 
-# Hessians and linear terms of the potentials of both, by their formulas.
+# The potentials of both, by their formulas.
 POTENTIALS = {
     "shards": lambda dim: regression(rows(dim), 2.0, 10.0),
     "curvature": lambda dim: gaussian_potentials(*gaussians(dim)),

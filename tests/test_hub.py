@@ -140,10 +140,21 @@ def test_the_hub_makes_the_stated_langevin_steps(method):
     assert 1.0 - radius == pytest.approx(method.langevin_step(STAR) * AGENTS * eps, rel=1e-3)
 
 
-@pytest.mark.parametrize("conditional", ["rejection", pytest.param(MALA(steps=4), marks=pytest.mark.slow)])
-def test_gcmc_conditionals_keep_the_stationary_law(conditional):
+def test_gcmc_rejection_draws_the_conditional_itself():
+    # then every round has the law of exact draws
     post = unequal_shards(2)
-    run = accord.sample(post, STAR, GCMC(0.5, conditional), draws=1, burn_in=59, chains=5000, seed=2)
+    law = accord.law(post, STAR, GCMC(0.5, "exact"), init=start(2))
+    run = accord.sample(post, STAR, GCMC(0.5, "rejection"), draws=5, burn_in=0, chains=10_000, init=start(2), seed=2)
+    for k in (1, 2, 5):
+        # all agents' draws are the hub's
+        assert worst_z(run.draws[:, k - 1, :1], law.at(k).agent(0)) < Z_BOUND
+        assert (run.draws[:, k - 1] == run.draws[:, k - 1, :1]).all()
+
+
+@pytest.mark.slow
+def test_gcmc_metropolis_steps_keep_the_stationary_law():
+    post = unequal_shards(2)
+    run = accord.sample(post, STAR, GCMC(0.5, MALA(steps=4)), draws=1, burn_in=0, thin=60, chains=5000, seed=2)
     assert accord.law(post, STAR, GCMC(0.5, "exact")).spectral_radius ** 59 < 2e-6
     assert worst_z(run.draws[:, 0, :1], augmented(post, 0.5)) < Z_BOUND
 
