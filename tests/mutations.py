@@ -188,7 +188,13 @@ FAULTS = [
     Fault("Chebyshev order", "engines/round.py", "in self.coefficients:", "in self.coefficients[::-1]:", LAW),
     Fault("order of colours", "engines/round.py", "turn(c, members[c], both)", "turn(c, members[-1 - c], both)", LAW),
     Fault("sweeps read old values", "engines/round.py", "        state, _ = both\n", "", LAW),
-    Fault("colours", "engines/round.py", "team.in_turn(color))", "team)", "test_mesh.py test_channels.py test_silo.py"),
+    Fault(
+        "colours",
+        "engines/round.py",
+        "collectives.in_turn(color))",
+        "collectives)",
+        "test_mesh.py test_channels.py test_silo.py",
+    ),
     # noise
     Fault(
         "temperature",
@@ -295,7 +301,13 @@ FAULTS = [
         "assemble(problem, raw, chains), carry.round + 1, order)",
         LAW,
     ),
-    Fault("average", "engines/loop.py", "average = problem.team.total(x) / problem.num_agents", "average = x[0]", LAW),
+    Fault(
+        "average",
+        "engines/loop.py",
+        "average = problem.collectives.total(x) / problem.num_agents",
+        "average = x[0]",
+        LAW,
+    ),
     Fault(
         "halo",
         "engines/mesh/halo.py",

@@ -25,7 +25,7 @@ from accord.engines.silo.connections import (
     LostNeighbourError,
 )
 from accord.engines.silo.handshake import Call, Greeting, StrangerError, contexts
-from accord.engines.silo.messages import EVERY_COLOR, Mail
+from accord.engines.silo.messages import EVERY_COLOR, Communicator
 from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
 from accord.samplers.costs import messages_per_round
 
@@ -567,9 +567,9 @@ def test_a_certificate_that_is_not_there_is_an_error_at_once(tls, monkeypatch):
 @contextmanager
 def mails(network):
     with joined(network) as everyone:
-        found = [Mail(network, i, own, RUN, 20.0) for i, own in enumerate(everyone)]
-        for mail in found:
-            mail.begin(1, 0)
+        found = [Communicator(network, i, own, RUN, 20.0) for i, own in enumerate(everyone)]
+        for communicator in found:
+            communicator.begin(1, 0)
         yield found
 
 
@@ -581,7 +581,9 @@ def numbers(agents, *shapes):
 
 
 def everywhere(found, job):
-    return without_errors(at_once([lambda i=i, mail=mail: job(i, mail) for i, mail in enumerate(found)]))
+    return without_errors(
+        at_once([lambda i=i, communicator=communicator: job(i, communicator) for i, communicator in enumerate(found)])
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -590,7 +592,9 @@ def test_swap_brings_the_neighbours_messages(name):
     x, y = numbers(network.num_agents, (3, 4), (4,))
     with mails(network) as found:
         for round in range(3):
-            got = everywhere(found, lambda i, mail, round=round: mail.swap(round, EVERY_COLOR, x[i] + round, y[i]))
+            got = everywhere(
+                found, lambda i, communicator, round=round: communicator.swap(round, EVERY_COLOR, x[i] + round, y[i])
+            )
             for i, (first, second) in enumerate(got):
                 neighbours = network.neighbors(i)
                 np.testing.assert_array_equal(first, x[neighbours, 0] + round)
@@ -598,7 +602,9 @@ def test_swap_brings_the_neighbours_messages(name):
                 assert (first.dtype, second.dtype) == (np.float32, np.float64)
         exchanges, messages = messages_per_round(DESGLD(0.1).needs(2), network)
         assert exchanges == 1
-        assert [mail.bytes_sent for mail in found] == (3 * messages * (x[0].nbytes + y[0].nbytes)).tolist()
+        assert [communicator.bytes_sent for communicator in found] == (
+            3 * messages * (x[0].nbytes + y[0].nbytes)
+        ).tolist()
 
 
 @pytest.mark.parametrize("name", CONNECTED)
@@ -606,8 +612,8 @@ def test_swap_in_turn_brings_them_to_one_colour(name):
     network, colors = NETWORKS[name], NETWORKS[name].coloring()
     (x,) = numbers(network.num_agents, (2, 3))
 
-    def turns(i, mail):
-        return [mail.swap(0, color, x[i] + color)[0] for color in range(colors.max() + 1)]
+    def turns(i, communicator):
+        return [communicator.swap(0, color, x[i] + color)[0] for color in range(colors.max() + 1)]
 
     with mails(network) as found:
         for i, got in enumerate(everywhere(found, turns)):
@@ -618,7 +624,7 @@ def test_swap_in_turn_brings_them_to_one_colour(name):
                 )
                 assert part.shape == (len(network.neighbors(i)), 2, 3)
         # each agent hears its neighbours once, so that it sends once to each of them
-        assert [mail.bytes_sent for mail in found] == (network.degrees * x[0].nbytes).tolist()
+        assert [communicator.bytes_sent for communicator in found] == (network.degrees * x[0].nbytes).tolist()
 
 
 @pytest.mark.parametrize("name", CONNECTED)
@@ -626,8 +632,8 @@ def test_total_is_the_sum_with_the_same_bytes_everywhere(name):
     network = NETWORKS[name]
     parts = numbers(network.num_agents, (3, 4), (), (5,))
 
-    def sums(i, mail):
-        return [mail.total(round, *(part[i, 0] for part in parts)) for round in (0, 0, 1)]
+    def sums(i, communicator):
+        return [communicator.total(round, *(part[i, 0] for part in parts)) for round in (0, 0, 1)]
 
     with mails(network) as found:
         got = everywhere(found, sums)
@@ -639,7 +645,7 @@ def test_total_is_the_sum_with_the_same_bytes_everywhere(name):
                     assert np.asarray(mine).dtype == part.dtype
         size = sum(part[0].nbytes for part in parts)
         expected = 3 * network.aggregation.sums_sent * size
-        assert [mail.bytes_sent for mail in found] == expected.tolist()
+        assert [communicator.bytes_sent for communicator in found] == expected.tolist()
         assert messages_per_round(GCMC(1.0).needs(2), network)[1].tolist() == network.aggregation.sums_sent.tolist()
 
 
@@ -651,12 +657,12 @@ def test_letters_are_handed_out_in_the_given_order(name):
     # another order in each chain
     order = np.stack([rng.permutation(network.num_agents) for _ in range(3)], axis=-1)[:, None]
     with mails(network) as found:
-        got = everywhere(found, lambda i, mail: mail.permute(0, order, x[i], y[i]))
+        got = everywhere(found, lambda i, communicator: communicator.permute(0, order, x[i], y[i]))
         for i, (first, second) in enumerate(got):
             np.testing.assert_array_equal(first[0], np.stack([x[order[i, 0, c], 0, :, c] for c in range(3)], axis=-1))
             np.testing.assert_array_equal(second[0], np.stack([y[order[i, 0, c], 0, c] for c in range(3)], axis=-1))
         size = x[0].nbytes + y[0].nbytes
-        assert [mail.bytes_sent for mail in found] == (network.aggregation.letters_sent * size).tolist()
+        assert [communicator.bytes_sent for communicator in found] == (network.aggregation.letters_sent * size).tolist()
         messages = messages_per_round(HubSGLD(0.1, 2).needs(2), network)[1]
         assert messages.tolist() == network.aggregation.letters_sent.tolist()
 
@@ -669,17 +675,17 @@ def test_the_hub_asks_and_everybody_answers(name):
     def told(agent, question):
         return question * (agent + 1) + agent
 
-    def talk(i, mail):
-        if mail.parent is None:
-            answers = [mail.ask(question, told(i, question)) for question in questions]
-            mail.dismiss()
+    def talk(i, communicator):
+        if communicator.parent is None:
+            answers = [communicator.ask(question, told(i, question)) for question in questions]
+            communicator.dismiss()
             return answers
-        mail.answer(lambda content: told(i, np.frombuffer(content).reshape(4, 2)).tobytes())
+        communicator.answer(lambda content: told(i, np.frombuffer(content).reshape(4, 2)).tobytes())
         # the talks after it are in step
         return None
 
-    def both(i, mail):
-        return talk(i, mail), mail.total(1, np.float64(i)), talk(i, mail)
+    def both(i, communicator):
+        return talk(i, communicator), communicator.total(1, np.float64(i)), talk(i, communicator)
 
     with mails(network) as found:
         got = everywhere(found, both)
@@ -712,7 +718,7 @@ def test_agents_in_different_talks_find_out():
         ]
         outcomes = at_once(jobs)
         assert all(isinstance(outcome, ForeignMessageError) for outcome in outcomes)
-        assert all(mail.failure is outcome for mail, outcome in zip(found, outcomes, strict=True))
+        assert all(communicator.failure is outcome for communicator, outcome in zip(found, outcomes, strict=True))
         assert "round 1, exchange 0, attempt 1, where round 0" in str(outcomes[0])
         # what failed once is not told of what fails later
         found[0].begin(2, 0)

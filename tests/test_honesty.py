@@ -79,8 +79,8 @@ def test_a_run_by_accords_own_choice_warns_of_nothing(default, tmp_path, monkeyp
     monkeypatch.delattr(honesty, "_forecast")
     assert "findings" not in vars(default)
     assert told(default) == []
-    assert default.findings.expected is not None and default.findings.trouble == ""
-    assert abs(default.findings.temperature - 1.0) < 4 * default.findings.error + 0.02
+    assert default.findings.expected is not None and default.findings.reason == ""
+    assert abs(default.findings.temperature - 1.0) < 4 * default.findings.temperature_error + 0.02
     default.save(tmp_path / "run.nc")
     loaded = accord.Run.load(tmp_path / "run.nc")
     for found, before in zip(loaded.findings.expected, default.findings.expected, strict=True):
@@ -201,7 +201,7 @@ def test_the_temperature_is_that_of_the_draws_whatever_their_shape(temperature):
     # exact draws of exp(-F / temperature)
     x = np.log(np.random.default_rng(0).gamma(SHAPE / temperature, temperature / RATE, (4, 1000, 1)))
     found = examine(post, net, method, None, law, x)
-    assert 0.01 < found.error < 0.05 and abs(found.temperature - temperature) < 4 * found.error
+    assert 0.01 < found.temperature_error < 0.05 and abs(found.temperature - temperature) < 4 * found.temperature_error
     # their variance would not tell: 1 / SHAPE is that of the Gaussian nearest to exp(-F), whose curvature is RATE e^x
     assert x.var() > 1.2 * temperature / SHAPE
     moved = examine(post.transformed(Coordinates([0.4], [0.8])), net, method, None, law, x)
@@ -261,17 +261,17 @@ def test_without_a_law_there_is_a_reason():
         (empty, DESGLD(0.01), "connected"),
     ):
         found = examine(post, net, sampler, None, None, x)
-        assert found.expected is None and reason in found.trouble
-        assert found.aim == sampler.temperature and found.agreeing is not isinstance(sampler, HubSGLD)
+        assert found.expected is None and reason in found.reason
+        assert found.target_temperature == sampler.temperature and found.agreeing is not isinstance(sampler, HubSGLD)
     many = accord.models.quadratic(np.ones((2, 1, 1)) * np.eye(201), np.zeros((2, 201)))
     found = examine(many, accord.Network.ring(2), DESGLD(0.01), None, None, np.zeros((1, 2, 201)))
-    assert "201 parameters" in found.trouble and np.isnan(found.temperature)
+    assert "201 parameters" in found.reason and np.isnan(found.temperature)
 
 
 def test_where_the_data_is_elsewhere_only_what_was_expected_before_is_known():
-    post = unequal_curvature(2).held_by(object())
+    post = unequal_curvature(2).with_data_at(object())
     found = examination(post, RING, DESGLD(0.1), None, None)(normal())
-    assert "elsewhere" in found.trouble and np.isnan(found.temperature)
+    assert "elsewhere" in found.reason and np.isnan(found.temperature)
     law = expected(AGENTS)
     found = examination(post, RING, GTBAOAB(0.2, 1.0), None, law)(normal())
     assert found.expected == law and np.isnan(found.temperature)

@@ -242,7 +242,7 @@ def test_what_is_not_held_cannot_be_touched():
     for touch in touches:
         with pytest.raises(DataError, match=r"agent 0 is not here: this posterior holds that of agents \[2, 3\] only"):
             touch()
-    elsewhere = unequal_shards(2).held_by(OneByOne(unequal_shards(2)))
+    elsewhere = unequal_shards(2).with_data_at(OneByOne(unequal_shards(2)))
     with pytest.raises(DataError, match="the data of agent 0 is not here: this posterior holds none"):
         elsewhere.stacked()
 
@@ -290,7 +290,7 @@ def test_each_is_the_direct_computation():
     weights = {"weight": np.arange(1.0, AGENTS + 1)}
     with jax.enable_x64(True):
         values = np.asarray(jax.vmap(post.potential.value, in_axes=(0, None))(post.stacked(), jnp.asarray(x)))
-    for asked in (post, post.held_by(OneByOne(post))):
+    for asked in (post, post.with_data_at(OneByOne(post))):
         np.testing.assert_allclose(asked.gradients(x), slopes, rtol=1e-12)
         np.testing.assert_allclose(asked.hessians(x), curved, rtol=1e-12)
         np.testing.assert_allclose(curvatures(asked), at_zero, rtol=1e-12)
@@ -322,22 +322,22 @@ def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
     if name == "Replicated":
         pytest.importorskip("blackjax")
     post = unequal_shards(2) if kind == "gaussian" else models.logistic_regression(data())
-    holders, network = OneByOne(post), NETWORKS["star"]
-    elsewhere = post.held_by(holders)
+    owners, network = OneByOne(post), NETWORKS["star"]
+    elsewhere = post.with_data_at(owners)
     method = ALL_METHODS[name]()
-    here, there = bind(post, network, method), bind(elsewhere, network, method, holders)
+    here, there = bind(post, network, method), bind(elsewhere, network, method, owners)
     np.testing.assert_array_equal(here.spent.bytes_sent, there.spent.bytes_sent)
     for a, b in ((here.sampler, there.sampler), (here[2:4], there[2:4])):
         assert jax.tree.structure(a) == jax.tree.structure(b)
         for pooled, asked in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
             np.testing.assert_allclose(asked, pooled, rtol=1e-10, atol=1e-12)
     # no Hessian leaves an agent
-    assert max(holders.sent, default=0) <= post.dim
+    assert max(owners.sent, default=0) <= post.dim
 
 
 def test_many_parameters_send_one_number_an_agent(monkeypatch):
     monkeypatch.setattr("accord.samplers.conditional.NEWTON_DIM", 1)
     post = models.logistic_regression(data())
-    holders = OneByOne(post)
-    np.testing.assert_allclose(curvatures(post.held_by(holders)), curvatures(post), rtol=1e-10)
-    assert holders.sent == [1]
+    owners = OneByOne(post)
+    np.testing.assert_allclose(curvatures(post.with_data_at(owners)), curvatures(post), rtol=1e-10)
+    assert owners.sent == [1]

@@ -56,7 +56,7 @@ def fake_ray(monkeypatch):
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setitem(sys.modules, "accord.engines.silo.actor", types.SimpleNamespace(WorkerProcess=object))
-    monkeypatch.setattr(workers.WorkerPool, "hold", lambda self, post: post.held_by(self))
+    monkeypatch.setattr(workers.WorkerPool, "hold", lambda self, post: post.with_data_at(self))
     return ray
 
 
@@ -65,9 +65,9 @@ def test_every_run_has_processes_of_its_own(fake_ray):
     first, second = (_builder("silo") for _ in range(2))
     with first.placed(post) as held:
         with second.placed(post) as other:
-            assert held.holders is not other.holders
-            own = set(map(id, held.holders._actors))
-            assert len(own) == 2 and not own & set(map(id, other.holders._actors))
+            assert held.owners is not other.owners
+            own = set(map(id, held.owners._actors))
+            assert len(own) == 2 and not own & set(map(id, other.owners._actors))
         # the second run's end leaves the first one's processes and their cluster alone
         assert len(fake_ray.killed) == 2 and not own & set(map(id, fake_ray.killed)) and fake_ray.running
     assert len(fake_ray.killed) == 4 and not fake_ray.running and fake_ray.begun == 1

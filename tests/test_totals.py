@@ -80,13 +80,13 @@ def test_an_expansion_is_that_of_the_sum():
 
 def test_warm_up_takes_nothing_but_totals_and_counts_them():
     post, net = logistic(), NETWORKS["irregular"]
-    holders = Adding(post)
+    owners = Adding(post)
     with jax.enable_x64(True):
-        here, there = warm_up(post, net), warm_up(post.held_by(holders), net)
+        here, there = warm_up(post, net), warm_up(post.with_data_at(owners), net)
     np.testing.assert_allclose(there.mode, here.mode, rtol=1e-9)
     np.testing.assert_allclose(there.coordinates.factor, here.coordinates.factor, rtol=1e-7)
     np.testing.assert_allclose(there.stiffness, here.stiffness, rtol=1e-7)
-    assert there.spent.exchanges == 2 * net.aggregation.height * holders.sums
+    assert there.spent.exchanges == 2 * net.aggregation.height * owners.sums
     np.testing.assert_array_equal(there.spent.bytes_sent, here.spent.bytes_sent)
 
 

@@ -107,7 +107,7 @@ def breast_cancer(agents: int = AGENTS) -> Posterior:
 
 def compare(
     post: Posterior,
-    net: Network,
+    network: Network,
     entries: tuple[Entry, ...],
     reference: np.ndarray,
     *,
@@ -119,14 +119,14 @@ def compare(
     flat = reference.reshape(-1, post.dim).astype(np.float64)
     mean, sd = flat.mean(axis=0), flat.std(axis=0)
     # one warm-up serves all methods whose numbers are given
-    warmup = warm_up(post, net)
+    warmup = warm_up(post, network)
     placed = post.transformed(warmup.coordinates)
     rows = []
     for entry in entries:
         thin = max(1, entry.rounds // 1000)
         run = sample(
             post if entry.sampler is None else placed,
-            net,
+            network,
             entry.sampler,
             draws=entry.rounds // thin,
             burn_in=entry.burn_in,
@@ -148,14 +148,14 @@ def compare(
 def main(seed: int = 0) -> None:
     """Print the table and what it shows."""
     shown = console()
-    post, net = breast_cancer(), Network.ring(AGENTS)
+    post, network = breast_cancer(), Network.ring(AGENTS)
     shown.print(
         f"Breast-cancer data, {post.sizes.sum()} rows, logistic regression with {post.dim} parameters; "
         f"{AGENTS} agents on a ring, split by tumour size.\nReference: NUTS on the pooled data. All methods run in "
         "coordinates that the agents whiten together first; what that sends is counted.",
     )
     reference = nuts(post, draws=2000, warmup=1000, chains=4, seed=seed)
-    rows = compare(post, net, ENTRIES, reference, seed=seed)
+    rows = compare(post, network, ENTRIES, reference, seed=seed)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("method")
     for heading in ("sd / reference", "mean error", "rounds", "sent", "seconds", "trust"):
@@ -178,16 +178,16 @@ def main(seed: int = 0) -> None:
         f"sent: bytes that each agent sent for all {CHAINS} chains.",
         style="dim",
     )
-    for line in findings(rows, net):
+    for line in findings(rows, network):
         shown.print(f"- {line}")
 
 
-def findings(rows: list[Row], net: Network) -> list[str]:
+def findings(rows: list[Row], network: Network) -> list[str]:
     """What the table shows, in words, from its numbers."""
     by_label = {row.label: row for row in rows}
     chosen, sgld, tracking, tracked, published, calibrated = (by_label[entry.label] for entry in ENTRIES)
     trusted = [row.label for row in rows if row.trusted]
-    temperature = net.max_degree / (2 * RHO)
+    temperature = network.max_degree / (2 * RHO)
     wide = f"{tracking.sd_high:.2f} times too wide; noise common to all agents leaves {tracked.sd_high:.2f}"
     return [
         f"trust: every agent's sd within {SD_TOLERANCE:.0%} and mean within {MEAN_TOLERANCE} sd of the reference: "

@@ -6,16 +6,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ..base.errors import unknown_name_error
-
-if TYPE_CHECKING:
-    pass
-
 
 _QUANTILE_BINS = 10  # classes that `dirichlet` makes of a target that is not an integer
 

@@ -19,7 +19,7 @@ from ..posterior import Posterior
 from ..samplers.protocol import Bound
 from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined
-from .engine import Trouble
+from .engine import FirstNonFinite
 from .loop import Carry, Records
 from .round import Problem, everywhere
 
@@ -138,7 +138,7 @@ class ArrayEngine(abc.ABC):
         )
         return carry, jax.tree.map(lambda leaf: np.asarray(leaf)[:draws], records)
 
-    def trouble(self, before: Carry, after: Carry, rounds: int) -> Trouble | None:
+    def first_non_finite(self, before: Carry, after: Carry, rounds: int) -> FirstNonFinite | None:
         """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""
         if self._finite(after).all():
             return None
@@ -150,7 +150,7 @@ class ArrayEngine(abc.ABC):
                 good = middle
             else:
                 bad = middle
-        return Trouble(int(np.argmin(self._finite(self.advance(before, bad)))), bad)
+        return FirstNonFinite(int(np.argmin(self._finite(self.advance(before, bad)))), bad)
 
     def _finite(self, carry: Carry) -> np.ndarray:
         """Whether each agent's position is finite in all chains, shape (agent,)."""

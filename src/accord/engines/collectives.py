@@ -13,15 +13,15 @@ from .operators import Operator, over_agents
 
 
 @pytree
-class Team:
+class Collectives:
     """One device that holds all agents."""
 
-    def at(self, round: Any) -> Team:
-        """The team in a round; those that send messages write it on them."""
+    def at(self, round: Any) -> Collectives:
+        """The collectives in a round; those that send messages write it on them."""
         return self
 
-    def in_turn(self, color: Any) -> Team:
-        """The team while the agents of one colour take their turn; only their messages need to arrive."""
+    def in_turn(self, color: Any) -> Collectives:
+        """The collectives while the agents of one colour take their turn; only their messages need to arrive."""
         return self
 
     def apply(self, operator: Operator, messages: Any) -> Any:

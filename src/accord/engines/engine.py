@@ -14,7 +14,7 @@ from ..posterior import Posterior
 from ..samplers.protocol import Bound
 
 
-class Trouble(NamedTuple):
+class FirstNonFinite(NamedTuple):
     """Where a position first was not finite."""
 
     agent: int
@@ -45,7 +45,7 @@ class Engine(Protocol):
     def record(self, carry: Any, draws: int, thin: int) -> tuple[Any, Any]:
         """The carry after `draws * thin` rounds, and `loop.Records` of every `thin`-th as host arrays."""
 
-    def trouble(self, before: Any, after: Any, rounds: int) -> Trouble | None:
+    def first_non_finite(self, before: Any, after: Any, rounds: int) -> FirstNonFinite | None:
         """Where a position first was not finite in the `rounds` from one carry to the other; None if nowhere.
 
         With no rounds between them it is the carry itself that is looked at.

@@ -59,7 +59,7 @@ def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
     shares = everywhere(problem.sampler.log_weight, problem.acting(round), (state,))
     if shares is None:
         return state
-    log_weights = problem.team.at(round).total(shares)
+    log_weights = problem.collectives.at(round).total(shares)
     everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
     word, _ = bits(problem.seed, 1, round, Stream.RESAMPLING, everyone, 1)
     places = (uniform(word[0, 0, 0], log_weights.dtype) + jnp.arange(chains)) / chains
@@ -112,10 +112,10 @@ def record(
 
     def records(carry: Carry) -> Records:
         x = positions(problem, carry.state)
-        average = problem.team.total(x) / problem.num_agents
-        distance = problem.team.total(jnp.sum((x - average[None]) ** 2, axis=1)) / problem.num_agents
+        average = problem.collectives.total(x) / problem.num_agents
+        distance = problem.collectives.total(jnp.sum((x - average[None]) ** 2, axis=1)) / problem.num_agents
         statistics = {"consensus_error": jnp.sqrt(distance), **monitored(problem, carry.infos)}
-        return Records(problem.team.chosen(x, keep), average, statistics)
+        return Records(problem.collectives.chosen(x, keep), average, statistics)
 
     return observed(problem, carry, draws, thin, records, chains, capacity)
 

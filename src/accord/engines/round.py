@@ -2,7 +2,7 @@
 
 Arrays have the agent first and the chain last, (agent, ..., chain): neighbours are then slices or rows of contiguous
 numbers, and every product with an agent's data is one matrix product for all chains. One device may hold all agents or
-a part of them; its `Team` says what the others hold.
+a part of them; its `Collectives` reach the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Bound, Monitored, Needs, Sampler
-from .collectives import Team
+from .collectives import Collectives
 from .noise import seed_words
 from .operators import Operator, operator
 
@@ -40,24 +40,24 @@ class Exchange:
     coefficients: Float[Array, "exchange 2"] | None
     total: bool = static()
 
-    def __call__(self, messages: Any, team: Team, order: Array | None = None) -> Inbox:
+    def __call__(self, messages: Any, collectives: Collectives, order: Array | None = None) -> Inbox:
         """What every agent's inbox holds after all agents sent their messages."""
         mixed = summed = totalled = exchanged = None
         if self.mix is not None:
             assert self.coefficients is not None
             previous, mixed = None, messages
             for a, b in self.coefficients:
-                following = team.apply(self.mix, mixed)
+                following = collectives.apply(self.mix, mixed)
                 if previous is not None:
                     following = jax.tree.map(lambda w, y, a=a, b=b: a * w - b * y, following, previous)
                 previous, mixed = mixed, following
         if self.neighbours is not None:
-            summed = team.apply(self.neighbours, messages)
+            summed = collectives.apply(self.neighbours, messages)
         if self.total:
-            sums = team.total(messages)
+            sums = collectives.total(messages)
             totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
         if order is not None:
-            exchanged = team.permuted(messages, order)
+            exchanged = collectives.permuted(messages, order)
         return Inbox(mixed, summed, totalled, exchanged)
 
 
@@ -77,7 +77,7 @@ class Problem:
     shared: Any
     exchange: Exchange
     seed: UInt32[Array, 2]
-    team: Team
+    collectives: Collectives
     num_agents: int = static()
 
     @property
@@ -130,7 +130,7 @@ def build_problem(
     bound: Bound,
     seed: int,
     place: Callable[[scipy.sparse.csr_array], Operator] = operator,
-    team: Team | None = None,
+    collectives: Collectives | None = None,
     agents: Sequence[int] | None = None,
     shards: Shard | None = None,
 ) -> Problem:
@@ -144,7 +144,7 @@ def build_problem(
         The method on them, its `own` with a row for each of `agents`.
     place
         Makes operators of matrices over the agents.
-    team
+    collectives
         What the device hears of agents that it does not hold; it holds all where left out.
     agents
         The agents it holds, where not all.
@@ -176,7 +176,7 @@ def build_problem(
         shared=jax.tree.map(jnp.asarray, bound.shared),
         exchange=exchange,
         seed=seed_words(seed),
-        team=Team() if team is None else team,
+        collectives=Collectives() if collectives is None else collectives,
         num_agents=network.num_agents,
     )
 
@@ -201,7 +201,7 @@ def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], n
     def one(agent: Agent, x: Array, own: Noise) -> Any:
         return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
 
-    first = problem.team.everyones(position)[:1] if problem.needs.at_hub else position
+    first = problem.collectives.everyones(position)[:1] if problem.needs.at_hub else position
     return everywhere(one, acting, (first, _for_each(acting, noise)))
 
 
@@ -219,11 +219,11 @@ def network_transition(
     """
     sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
     at_hub = problem.needs.at_hub
-    spread, team = _for_each(acting, noise), problem.team.at(round)
+    spread, collectives = _for_each(acting, noise), problem.collectives.at(round)
 
     def query(state: Any) -> Any:
         answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
-        return team.query(state, answers, problem.num_agents)
+        return collectives.query(state, answers, problem.num_agents)
 
     def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> tuple[Any, Any]:
         if at_hub:
@@ -236,21 +236,21 @@ def network_transition(
     if at_hub:
         return everywhere(update, acting, (state, Inbox(), spread))
 
-    def deliver(state: Any, team: Team) -> Inbox:
-        return problem.exchange(everywhere(sampler.message, agents, (state,)), team, order)
+    def deliver(state: Any, collectives: Collectives) -> Inbox:
+        return problem.exchange(everywhere(sampler.message, agents, (state,)), collectives, order)
 
     if problem.members is None:
-        return everywhere(update, agents, (state, deliver(state, team), spread))
+        return everywhere(update, agents, (state, deliver(state, collectives), spread))
 
     def turn(color: Array, members: Array, both: tuple[Any, Any]) -> tuple[Any, Any]:
         state, _ = both
-        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state, team.in_turn(color)), spread))
+        own = jax.tree.map(lambda leaf: leaf[members], (state, deliver(state, collectives.in_turn(color)), spread))
         new = everywhere(update, _some(agents, members), own)
         return jax.tree.map(lambda old, leaf: old.at[members].set(leaf, mode="drop"), both, new)
 
     members = problem.members
     # every agent has its turn, and then its info
-    shapes = jax.eval_shape(lambda: everywhere(update, agents, (state, deliver(state, team), spread)))
+    shapes = jax.eval_shape(lambda: everywhere(update, agents, (state, deliver(state, collectives), spread)))
     empty = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[1])
     return jax.lax.fori_loop(0, len(members), lambda c, both: turn(c, members[c], both), (state, empty))
 
@@ -258,7 +258,7 @@ def network_transition(
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:
     """What the method's infos come to, by name: that of the agent with the most in each chain, (chain,)."""
     named = {} if infos is None else infos._asdict()
-    return {name: problem.team.largest(value) for name, value in named.items() if value is not None}
+    return {name: problem.collectives.largest(value) for name, value in named.items() if value is not None}
 
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:

@@ -86,14 +86,14 @@ class _Sums(NamedTuple):
     squares: Any  # (one_more, dim)
 
 
-def respond(post: Posterior, net: Network, sampler: Sampler, *, most_rounds: int = 20_000) -> Response:
+def respond(post: Posterior, network: Network, sampler: Sampler, *, most_rounds: int = 20_000) -> Response:
     """The stationary law of a method with constant steps whose noise is normal, and the memory of its draws.
 
     Parameters
     ----------
     post
         A posterior with quadratic potentials.
-    net, sampler
+    network, sampler
         As in `accord.sample`.
     most_rounds
         Rounds after which a method that still remembers a shock is given up, >= 1; fewer where the agents and their
@@ -106,14 +106,14 @@ def respond(post: Posterior, net: Network, sampler: Sampler, *, most_rounds: int
     ArithmeticError
         The method is unstable on this posterior and network, or (`SlowError`) remembers for longer than that.
     """
-    return respond_bound(post, net, stationary_bound(post, net, sampler), most_rounds=most_rounds)
+    return respond_bound(post, network, stationary_bound(post, network, sampler), most_rounds=most_rounds)
 
 
-def respond_bound(post: Posterior, net: Network, bound: Bound, *, most_rounds: int = 20_000) -> Response:
+def respond_bound(post: Posterior, network: Network, bound: Bound, *, most_rounds: int = 20_000) -> Response:
     """The same of a method that `stationary_bound` gives."""
     most_rounds = whole_number("most_rounds", most_rounds, 1)
     with jax.enable_x64(True):
-        problem = _problem(post, net, bound)
+        problem = _problem(post, network, bound)
         units = sum(leaf.size for leaf in jax.tree.leaves(zero_noise(problem, chains=1)))
         exact = _reported(post)
         scale = jnp.asarray(exact.sd)
@@ -138,9 +138,9 @@ def respond_bound(post: Posterior, net: Network, bound: Bound, *, most_rounds: i
     return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], memory[-1], decay, exact, sent)
 
 
-def stationary_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
+def stationary_bound(post: Posterior, network: Network, sampler: Sampler) -> Bound:
     """The method as its stationary law knows it; raises `TypeError` or `ValueError` where there is none."""
-    bound = affine_bound(post, net, sampler)
+    bound = affine_bound(post, network, sampler)
     if not (isinstance(bound.sampler, HasLaw) and bound.sampler.is_constant()):
         raise ValueError("a method with a step schedule has no stationary law")
     return bound
@@ -227,13 +227,13 @@ def _message_size(problem: Problem, sums: _Sums) -> int:
     return sum(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(messages))
 
 
-def _problem(post: Posterior, net: Network, bound: Bound) -> Problem:
+def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:
     """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
     sampler = bound.sampler
     if not isinstance(sampler, Gossip):
-        return build_problem(post, net, bound, 0)
-    weights = jnp.asarray(sampler.effective_weights(net).toarray())
-    problem = build_problem(post, net, bound._replace(sampler=replace(sampler, mix_rounds=1)), 0)
+        return build_problem(post, network, bound, 0)
+    weights = jnp.asarray(sampler.effective_weights(network).toarray())
+    problem = build_problem(post, network, bound._replace(sampler=replace(sampler, mix_rounds=1)), 0)
     return replace(problem, exchange=replace(problem.exchange, mix=Dense(weights)))
 
 

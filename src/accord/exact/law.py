@@ -84,7 +84,7 @@ class Moments:
 class Law:
     """Mean and covariance of a method, exactly; made by `accord.law`."""
 
-    def __init__(self, post: Posterior, net: Network, bound: Bound, init: Any) -> None:
+    def __init__(self, post: Posterior, network: Network, bound: Bound, init: Any) -> None:
         self.num_agents, self.dim = post.num_agents, post.dim
         sampler = bound.sampler
         assert isinstance(sampler, HasLaw)
@@ -92,7 +92,7 @@ class Law:
         self._maps: dict[int, Affine] = {}
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
-            self._problem = build_problem(post, net, bound, 0)
+            self._problem = build_problem(post, network, bound, 0)
             root, z = _linear(_start, self._problem, means.reshape(-1, 1))
             size, reported = len(z), self.num_agents * self.dim
             seen, value = _linear(_seen, self._problem, np.zeros((size, 1)))
@@ -230,14 +230,14 @@ class Law:
         )
 
 
-def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> Law:
+def law(post: Posterior, network: Network, sampler: Sampler, init: Any = None) -> Law:
     """The exact law of a method on a Gaussian posterior.
 
     Parameters
     ----------
     post
         A posterior with quadratic potentials; `post.laplace()` approximates others.
-    net, sampler
+    network, sampler
         As in `accord.sample`. With a batch_size the law is that of the full gradient.
     init
         Where agents start: None (the posterior's init), an array of shape (dim,) or (agent, dim), an
@@ -264,14 +264,14 @@ def law(post: Posterior, net: Network, sampler: Sampler, init: Any = None) -> La
     >>> law.stationary().average.dim
     1
     """
-    return Law(post, net, affine_bound(post, net, sampler), init)
+    return Law(post, network, affine_bound(post, network, sampler), init)
 
 
-def affine_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
+def affine_bound(post: Posterior, network: Network, sampler: Sampler) -> Bound:
     """The method as its law knows it, bound to the problem and with full gradients; raises what `law` does."""
     if not post.quadratic:
         raise TypeError("an exact law needs a Gaussian posterior; use accord.law(post.laplace(), ...) for others")
-    validation.check_compatible(post, net, sampler)
+    validation.check_compatible(post, network, sampler)
     validation.check_complete(sampler)
     if not isinstance(sampler, HasLaw) or sampler.needs(post.dim).key:
         raise TypeError(
@@ -279,7 +279,7 @@ def affine_bound(post: Posterior, net: Network, sampler: Sampler) -> Bound:
             "at every round and cannot be had exactly"
         )
     validation.check_rows(post, sampler)
-    return bind(post, net, sampler.linear())
+    return bind(post, network, sampler.linear())
 
 
 # --- what is differentiated: functions of columns of numbers, one a chain; none reads what another chain holds ---

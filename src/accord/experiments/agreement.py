@@ -69,7 +69,7 @@ def bound(tests: int, chance: float = 0.001) -> float:
     return float(stats.norm.isf(chance / (2 * tests)))
 
 
-def laws(post: Posterior, net: Network, sampler: Sampler, rounds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def laws(post: Posterior, network: Network, sampler: Sampler, rounds: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Means and covariances of all agents' positions after 1, 2, ..., `rounds` rounds, by `accord.law`.
 
     Yields
@@ -77,14 +77,14 @@ def laws(post: Posterior, net: Network, sampler: Sampler, rounds: int) -> Iterat
     mean, cov : np.ndarray
         Shapes (agent * dim,) and (agent * dim, agent * dim).
     """
-    exact = law(post, net, sampler)
+    exact = law(post, network, sampler)
     for k in range(1, rounds + 1):
         joint = exact.at(k).joint
         yield joint.mean, joint.cov
 
 
 def batches(
-    post: Posterior, net: Network, sampler: Sampler, *, rounds: int, chains: int, rng: np.random.Generator
+    post: Posterior, network: Network, sampler: Sampler, *, rounds: int, chains: int, rng: np.random.Generator
 ) -> Iterator[Run]:
     """Runs with every state from round 1 on, of as many chains together, in double precision.
 
@@ -93,5 +93,5 @@ def batches(
     for first in range(0, chains, _BATCH):
         size, seed = min(_BATCH, chains - first), int(rng.integers(2**63))
         with jax.enable_x64(True):
-            run = whole_run(post, net, sampler, draws=rounds, burn_in=0, thin=1, chains=size, seed=seed)
+            run = whole_run(post, network, sampler, draws=rounds, burn_in=0, thin=1, chains=size, seed=seed)
         yield run

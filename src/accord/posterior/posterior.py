@@ -28,7 +28,7 @@ _NEWTON_DIM = 500
 _AGENTS_AT_ONCE = 1024
 
 
-class Holders(Protocol):
+class DataOwners(Protocol):
     """Processes that hold the data of a posterior: they evaluate functions of it where it lies."""
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
@@ -108,7 +108,7 @@ class Posterior:
         # what methods move in, where that is not the user's parameters themselves
         self.coordinates: Coordinates | None = None
         # who answers `each`, if the data lies elsewhere
-        self.holders: Holders | None = None
+        self.owners: DataOwners | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
         # Bare functions become pytrees so that a posterior can be an argument of compiled code.
         functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
@@ -128,7 +128,7 @@ class Posterior:
 
     @property
     def held(self) -> tuple[int, ...]:
-        """The agents whose data this posterior holds, or knows how to read: all, unless it is `alone` or `held_by`."""
+        """The agents whose data this posterior holds, or can read: all, unless it is `alone` or `with_data_at`."""
         return tuple(self._sources)
 
     @property
@@ -138,8 +138,8 @@ class Posterior:
 
     @property
     def is_held_elsewhere(self) -> bool:
-        """Whether the data lies with `holders`, so that what is found out about it has to travel."""
-        return self.holders is not None
+        """Whether the data lies with `owners`, so that what is found out about it has to travel."""
+        return self.owners is not None
 
     @property
     def shards(self) -> list[PyTree]:
@@ -192,9 +192,9 @@ class Posterior:
         self._require(agents)
         return self._with(_sources={agent: self._sources[agent] for agent in agents})
 
-    def held_by(self, holders: Holders) -> Posterior:
+    def with_data_at(self, owners: DataOwners) -> Posterior:
         """The same posterior without any data: `each` is answered by those who hold it."""
-        return self._with(_sources={}, holders=holders)
+        return self._with(_sources={}, owners=owners)
 
     def transformed(self, coordinates: Coordinates) -> Posterior:
         """The same posterior as methods see it in other coordinates z.
@@ -235,7 +235,7 @@ class Posterior:
     @cached_property
     def _counts(self) -> tuple[np.ndarray, bool]:
         """Rows of each agent, and whether shards split into them."""
-        if self.holders is not None:
+        if self.owners is not None:
             sizes, splits = self.each(_count)
             return sizes.astype(np.int64), bool(splits.all())
         shards = self._read
@@ -332,10 +332,10 @@ class Posterior:
             What the function returns, as arrays of NumPy with a leading agent axis: of all agents, or where this
             posterior is `alone`, of those it holds.
         """
-        if self.holders is not None:
+        if self.owners is not None:
             if self.coordinates is not None:
                 function, arguments = partial(moved, function), (self.coordinates, *arguments)
-            return self.holders.each(function, arguments, own)
+            return self.owners.each(function, arguments, own)
         shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
         # derivatives of many parameters take memory: one agent after another
         at_once = None if self.dim > _NEWTON_DIM else _AGENTS_AT_ONCE
@@ -350,8 +350,8 @@ class Posterior:
         """
         if self.coordinates is not None:
             raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
-        if self.holders is not None:
-            return self.holders.totals(network)
+        if self.owners is not None:
+            return self.owners.totals(network)
         return TotalsHere(self.potential, self.stacked(agents=self.held))
 
     def gradients(self, x: np.ndarray) -> np.ndarray:

@@ -41,7 +41,7 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     sites
         Names of all agents, to name them by.
     """
-    if drawn.findings.aim == 0:
+    if drawn.findings.target_temperature == 0:
         # an optimiser's positions are no draws
         return []
     names = _Names(drawn.names, sites)
@@ -174,15 +174,17 @@ def _heat(found: Findings) -> str:
     """The temperature of the average's draws beside the law's."""
     if not found.measured:
         return ""
-    law = found.aim if found.expected is None else found.aim * float(np.square(found.expected.average_sd).mean())
+    target = found.target_temperature
+    law = target if found.expected is None else target * float(np.square(found.expected.average_sd).mean())
     # a law that is itself off speaks of the parameters one by one, the measure of all directions alike
-    low, high = min(found.aim, law), max(found.aim, law)
-    slack = _SHARE * found.aim + _ERRORS * found.error
+    low, high = min(target, law), max(target, law)
+    slack = _SHARE * target + _ERRORS * found.temperature_error
     if low - slack <= found.temperature <= high + slack:
         return ""
+    left_out = ", which leaves out the noise of minibatches," if found.left_out else ""
     number = (
-        f"the average's draws have the temperature {found.temperature:.2f}, give or take {found.error:.2g}, where the "
-        f"method's law{', which leaves out the noise of minibatches,' if found.left_out else ''} has {law:.2f}"
+        f"the average's draws have the temperature {found.temperature:.2f}, give or take "
+        f"{found.temperature_error:.2g}, where the method's law{left_out} has {law:.2f}"
     )
     if found.temperature > high:
         return f"{number}: too wide. Minibatches heat, so a larger batch_size or smaller steps help; so may whiten=True"

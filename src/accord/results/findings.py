@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    pass
-
 
 Examination = Callable[[np.ndarray], "Findings"]
 
@@ -39,11 +35,11 @@ class Findings(NamedTuple):
     ----------
     expected
         What to expect of its method, or None.
-    trouble
+    reason
         Why that is None, else empty.
-    aim
+    target_temperature
         The temperature that the method samples at; at 0 it only optimises.
-    temperature, error
+    temperature, temperature_error
         The temperature of the average's draws and its Monte Carlo error, NaN where it was not measured.
     agreeing
         Whether the method brings its agents to agree, so that their distance from one another is an error.
@@ -52,20 +48,20 @@ class Findings(NamedTuple):
     """
 
     expected: Expected | None = None
-    trouble: str = ""
-    aim: float = 1.0
+    reason: str = ""
+    target_temperature: float = 1.0
     temperature: float = np.nan
-    error: float = np.nan
+    temperature_error: float = np.nan
     agreeing: bool = True
     left_out: str = ""
 
     @property
     def measured(self) -> bool:
         """Whether the temperature of the draws is known, and says something of every agent's."""
-        return bool(np.isfinite(self.temperature) and np.isfinite(self.error)) and self.agreeing
+        return bool(np.isfinite(self.temperature) and np.isfinite(self.temperature_error)) and self.agreeing
 
 
-UNKNOWN = Findings(trouble="nothing is known of the law of these draws")
+UNKNOWN = Findings(reason="nothing is known of the law of these draws")
 
 
 def recalled(findings: Findings, average: np.ndarray) -> Findings:

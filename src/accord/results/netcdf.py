@@ -55,8 +55,12 @@ def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
         for name, values in findings.expected._asdict().items():
             arrays[name] = (("agent", "parameter")[-values.ndim :], values)
         arrays["parameter"] = list(names)
-    numbers = {"aim": findings.aim, "temperature": findings.temperature, "error": findings.error}
-    texts = {"trouble": findings.trouble, "left_out": findings.left_out}
+    numbers = {
+        "aim": findings.target_temperature,
+        "temperature": findings.temperature,
+        "error": findings.temperature_error,
+    }
+    texts = {"trouble": findings.reason, "left_out": findings.left_out}
     attrs = {**texts, **numbers, "agreeing": int(findings.agreeing)}
     return xr.DataTree(xr.Dataset(arrays, attrs=attrs))
 

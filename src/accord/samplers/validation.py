@@ -15,7 +15,7 @@ _BOUND_SIZE = 20_000
 _DENSE_BOUND_SIZE = 2_000
 
 
-def check_compatible(post: Posterior, net: Network, sampler: Sampler) -> None:
+def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> None:
     """Raise one clear `ValueError` where posterior, network and method do not fit one another.
 
     A network must be connected, unless it has no edge at all: then every agent samples alone, on purpose. What is
@@ -26,16 +26,16 @@ def check_compatible(post: Posterior, net: Network, sampler: Sampler) -> None:
     if jax.tree_util.all_leaves([sampler]):
         name = type(sampler).__name__
         raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")
-    if net.num_agents != post.num_agents:
-        raise ValueError(f"the network has {net.num_agents} agents but the posterior has {post.num_agents} shards")
+    if network.num_agents != post.num_agents:
+        raise ValueError(f"the network has {network.num_agents} agents but the posterior has {post.num_agents} shards")
     needs = sampler.needs(post.dim)
     if needs.turns == "by color" or needs.inbox == "neighbour_sum":
-        if net.num_agents == 1 or net.is_empty:
+        if network.num_agents == 1 or network.is_empty:
             raise ValueError(
                 f"{type(sampler).__name__} needs a neighbour for every agent: its draws are tied to the neighbours'"
             )
-    if not net.is_empty or needs.spans_network:
-        net.require_connected()
+    if not network.is_empty or needs.spans_network:
+        network.require_connected()
 
 
 def is_complete(sampler: Sampler) -> bool:
@@ -43,7 +43,7 @@ def is_complete(sampler: Sampler) -> bool:
     return not (isinstance(sampler, Tunable) and sampler.left_out)
 
 
-def bind(post: Posterior, net: Network, sampler: Sampler) -> Bound:
+def bind(post: Posterior, network: Network, sampler: Sampler) -> Bound:
     """The method on a problem, after all checks but that of its step.
 
     Raises
@@ -51,10 +51,10 @@ def bind(post: Posterior, net: Network, sampler: Sampler) -> Bound:
     TypeError, ValueError
         Something does not fit, or numbers are left out that only tuning chooses.
     """
-    check_compatible(post, net, sampler)
+    check_compatible(post, network, sampler)
     check_rows(post, sampler)
     check_complete(sampler)
-    return sampler.bind(post, net)
+    return sampler.bind(post, network)
 
 
 def check_complete(sampler: Sampler) -> None:
@@ -81,14 +81,14 @@ def check_rows(post: Posterior, sampler: Sampler) -> None:
         )
 
 
-def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
+def check_step(post: Posterior, network: Network, sampler: Sampler) -> None:
     """Raise `ValueError` where the step is known to be unstable: constant steps on Gaussian posteriors.
 
     Hessians do not travel for it: a posterior that is held elsewhere is not checked.
     """
     if not post.quadratic or (isinstance(sampler, HasLaw) and not sampler.is_constant()):
         return
-    bound, step = cheap_bound(post, net, sampler), getattr(sampler, "step_size", None)
+    bound, step = cheap_bound(post, network, sampler), getattr(sampler, "step_size", None)
     if bound is not None and step is not None and not step < bound:
         raise ValueError(
             f"step_size {step:.6g} is not below {bound:.6g}, the stability bound of {type(sampler).__name__} "
@@ -96,9 +96,9 @@ def check_step(post: Posterior, net: Network, sampler: Sampler) -> None:
         )
 
 
-def cheap_bound(post: Posterior, net: Network, sampler: Sampler) -> float | None:
+def cheap_bound(post: Posterior, network: Network, sampler: Sampler) -> float | None:
     """The method's `max_step` where it has one that is found in no time, from data that lies here."""
     limit = _BOUND_SIZE if sampler.needs(post.dim).exchanges == 1 else _DENSE_BOUND_SIZE
     if not isinstance(sampler, Langevin) or post.is_held_elsewhere or post.num_agents * post.dim > limit:
         return None
-    return sampler.max_step(net, post.hessians())
+    return sampler.max_step(network, post.hessians())

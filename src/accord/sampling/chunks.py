@@ -88,12 +88,12 @@ def _require_finite(
     engine: Engine, before: Any, after: Any, rounds: int, recorder: Recorder, records: Any = None
 ) -> None:
     """Stop at the first round of a chunk whose positions are not finite, keeping the draws before it."""
-    trouble = engine.trouble(before, after, rounds)
-    if trouble is None:
+    found = engine.first_non_finite(before, after, rounds)
+    if found is None:
         return
     if rounds == 0:
         raise ValueError("init is too large for the float width of the run: it became infinite")
-    agent, bad = trouble
+    agent, bad = found
     if records is not None:
         recorder.append(records, (bad - 1) // recorder.thin)
     last = recorder.rounds + bad - 1
@@ -112,7 +112,7 @@ def _remedy(recorder: Recorder, last: int) -> str:
     """What to say of a diverged run: the step's bound where one is known."""
     sampler, step = recorder.bound.sampler, getattr(recorder.bound.sampler, "step_size", None)
     try:
-        bound = cheap_bound(recorder.post, recorder.net, sampler)
+        bound = cheap_bound(recorder.post, recorder.network, sampler)
     except (ArithmeticError, ValueError):
         # a bound is a help, not worth losing the draws over
         bound = None

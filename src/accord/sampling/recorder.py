@@ -23,7 +23,7 @@ class Recorder:
     """Draws and statistics recorded so far; `run` makes a `Run` of them."""
 
     post: Posterior
-    net: Network
+    network: Network
     bound: Bound
     agent_indices: np.ndarray
     chains: int
@@ -88,13 +88,13 @@ class Recorder:
             seconds=self.seconds,
             settings={
                 "method": repr(sampler),
-                "network": repr(self.net),
+                "network": repr(self.network),
                 "burn_in": self.burn_in,
                 "thin": self.thin,
                 "seed": self.seed,
                 **({"chosen": self.chosen} if self.chosen else {}),
             },
-            examine=examination(self.post, self.net, sampler, self.warmup, self.forecast),
+            examine=examination(self.post, self.network, sampler, self.warmup, self.forecast),
         )
 
     def summarised(self) -> dict[str, np.ndarray]:
@@ -113,7 +113,7 @@ class Recorder:
             return monitored[name][:, -1].mean(dtype=np.float64) if name in monitored else otherwise
 
         needs = self.bound.sampler.needs(self.post.dim)
-        exchanges, messages = messages_per_round(needs, self.net)
+        exchanges, messages = messages_per_round(needs, self.network)
         times = count("evaluations", self.rounds)
         gradients = count("gradients", self.rounds * needs.gradients)
         own = Traffic(

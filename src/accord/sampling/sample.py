@@ -48,7 +48,7 @@ _DRAWS_PER_EFFECTIVE = 3
 
 def sample(
     post: Posterior,
-    net: Network,
+    network: Network,
     sampler: Sampler | None = None,
     *,
     draws: int = 1000,
@@ -70,7 +70,7 @@ def sample(
     ----------
     post
         The posterior, one shard an agent.
-    net
+    network
         Who talks to whom; as many agents as shards.
     sampler
         The method with its numbers, from `accord.samplers`. Numbers that it leaves out, and the method itself where it
@@ -129,27 +129,27 @@ def sample(
     thin = None if thin is None else whole_number("thin", thin, 1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     builder = _builder(engine)
-    methods = usual_methods(post, net) if sampler is None else [sampler]
-    check_compatible(post, net, methods[0])
+    methods = usual_methods(post, network) if sampler is None else [sampler]
+    check_compatible(post, network, methods[0])
     whiten = not is_complete(methods[0]) if whiten is None else whiten
-    kept = _kept_agents(keep, net.num_agents)
+    kept = _kept_agents(keep, network.num_agents)
     _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
     settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
-    common = fingerprint(post, net, methods[0], named=sampler is not None, **settings)
+    common = fingerprint(post, network, methods[0], named=sampler is not None, **settings)
     with builder.placed(post) as placed:
         check_rows(placed, methods[0])
-        warmup = warm_up(placed, net, builder=builder) if whiten else None
+        warmup = warm_up(placed, network, builder=builder) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
-        chosen, forecast, why = _chosen(methods, placed, net, warmup)
+        chosen, forecast, why = _chosen(methods, placed, network, warmup)
         means, factors = _start_positions(init, placed, chains, seed)
-        bound = bind(placed, net, chosen, builder)
-        check_step(placed, net, bound.sampler)
+        bound = bind(placed, network, chosen, builder)
+        check_step(placed, network, bound.sampler)
         burn_in, thin = _lengths(burn_in, thin, forecast, bound)
-        running = builder.build(placed, net, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
+        running = builder.build(placed, network, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
         lengths = (chains, draws, burn_in, thin)
-        recorder = Recorder(placed, net, bound, kept, *lengths, seed, warmup, why, forecast)
+        recorder = Recorder(placed, network, bound, kept, *lengths, seed, warmup, why, forecast)
         checkpointer = None
         if checkpoint is not None:
             checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)
@@ -159,7 +159,7 @@ def sample(
 
 
 def _chosen(
-    methods: list[Sampler], placed: Posterior, net: Network, warmup: Warmup | None
+    methods: list[Sampler], placed: Posterior, network: Network, warmup: Warmup | None
 ) -> tuple[Sampler, Forecast | None, str]:
     """The method to run, what is expected of it where that was asked, and why it is chosen."""
     if warmup is None or is_complete(methods[0]):
@@ -167,8 +167,8 @@ def _chosen(
     first = methods[0]
     if isinstance(first, Tunable):
         # numbers that were given and fit no setting are an error of the caller's, and not of the search
-        validation.bind(placed, net, next(first.candidates(net, warmup.stiffness)))
-    trial, why = choose(methods, placed, net, warmup)
+        validation.bind(placed, network, next(first.candidates(network, warmup.stiffness)))
+    trial, why = choose(methods, placed, network, warmup)
     assert trial.forecast is not None
     if not trial.forecast.meets(TOLERANCE):
         warnings.warn(why, stacklevel=3)

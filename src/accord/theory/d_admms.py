@@ -89,12 +89,12 @@ class Bound(NamedTuple):
         return self.transient + self.floor
 
 
-def graph_condition(net: Network) -> float:
+def graph_condition(network: Network) -> float:
     """Eq. 89: tau_G = sigma_max(M_+) / sigma_min(M_-) = sqrt(lambda_max(D + A) / lambda_2(D - A)).
 
     Parameters
     ----------
-    net
+    network
         A connected network of two agents or more.
 
     Returns
@@ -113,17 +113,17 @@ def graph_condition(net: Network) -> float:
     >>> f"{accord.theory.d_admms.graph_condition(accord.Network.ring(5)):.2f}"
     '1.70'
     """
-    return float(np.sqrt(np.divide(*_incidence(net))))
+    return float(np.sqrt(np.divide(*_incidence(network))))
 
 
-def condition(net: Network, problem: Constants) -> Condition:
+def condition(network: Network, problem: Constants) -> Condition:
     """Theorem 3, eq. 93: sqrt(1 + 4 tau_f^2 / tau_G^2) - 1 > tau_f^2 / m_f, which is enough for some rho to have a < 1.
 
     It is not free of units: m_f is a curvature. In closed form, tau_f^2 < 4 m_f^2 / tau_G^2 - 2 m_f.
 
     Parameters
     ----------
-    net
+    network
         A connected network of two agents or more.
     problem
         m_f = `problem.smallest`, M_f = `problem.largest`.
@@ -137,22 +137,22 @@ def condition(net: Network, problem: Constants) -> Condition:
     ValueError
         The network is not connected, has one agent, or does not fit the problem.
     """
-    check_problem(net, problem)
-    tau_f, tau_g = problem.largest / problem.smallest, graph_condition(net)
+    check_problem(network, problem)
+    tau_f, tau_g = problem.largest / problem.smallest, graph_condition(network)
     left = np.sqrt(tau_f**-2.0 + 4.0 * tau_g**-2.0) / tau_f - tau_f**-2.0
     return Condition(tau_f, tau_g, float(left), 1.0 / problem.smallest)
 
 
-def best_rho(net: Network, problem: Constants) -> BestRho:
+def best_rho(network: Network, problem: Constants) -> BestRho:
     """Eqs. 86, 88 and 90: the rho and kappa with the largest delta, so the smallest a.
 
     With r = tau_G / tau_f, kappa = 1 + r^2 / 2 + sqrt(4 r^2 + r^4) / 2. Eq. 88 prints r^2 / 2 under the root, where it
     does not make the two terms of eq. 87 equal, nor give eq. 90. Parameters and errors are those of `condition`.
     """
-    check_problem(net, problem)
-    r = graph_condition(net) / (problem.largest / problem.smallest)
+    check_problem(network, problem)
+    r = graph_condition(network) / (problem.largest / problem.smallest)
     kappa = 1.0 + r**2 / 2.0 + np.sqrt(4.0 * r**2 + r**4) / 2.0
-    plus, minus = _incidence(net)
+    plus, minus = _incidence(network)
     return BestRho(
         float(2.0 * np.sqrt(kappa / (plus * minus)) * problem.largest),
         float(kappa),
@@ -160,12 +160,12 @@ def best_rho(net: Network, problem: Constants) -> BestRho:
     )
 
 
-def contraction(net: Network, problem: Constants, *, rho: float) -> Contraction:
+def contraction(network: Network, problem: Constants, *, rho: float) -> Contraction:
     """Lemma 2, eqs. 20-21: delta and a at a given rho, with the kappa that is best for it.
 
     Parameters
     ----------
-    net, problem
+    network, problem
         As in `condition`.
     rho
         Penalty > 0.
@@ -179,9 +179,9 @@ def contraction(net: Network, problem: Constants, *, rho: float) -> Contraction:
     ValueError
         As `condition`, or rho is not positive.
     """
-    check_problem(net, problem)
+    check_problem(network, problem)
     positive("rho", rho)
-    plus, minus = _incidence(net)
+    plus, minus = _incidence(network)
     m, M = problem.smallest, problem.largest
     # The first term of eq. 20 grows with kappa and the second falls; they meet at the positive root of
     # Q kappa^2 + (P - Q - m tau_G^2) kappa - P, P = rho sigma_max^2 / 4 and Q = M_f^2 / (rho sigma_min^2).
@@ -194,7 +194,7 @@ def contraction(net: Network, problem: Constants, *, rho: float) -> Contraction:
 
 
 def bound(
-    net: Network,
+    network: Network,
     problem: Constants,
     target: Gaussian,
     start: Start,
@@ -212,7 +212,7 @@ def bound(
 
     Parameters
     ----------
-    net, problem
+    network, problem
         As in `condition`.
     target
         The posterior, `post.exact()`: the last term is a distance to it.
@@ -237,13 +237,13 @@ def bound(
     k = whole_number("rounds", rounds, 1)
     if calibration not in _NOISE:
         raise ValueError(f'calibration must be "calibrated" or "published", found {calibration!r}')
-    delta, a = contraction(net, problem, rho=rho)
+    delta, a = contraction(network, problem, rho=rho)
     if not a < 1:
         raise ValueError(f"Theorem 3 needs a < 1, found a = {a:.6g} at rho = {rho:.6g}; see condition and best_rho")
-    plus, minus = _incidence(net)
-    largest = 2.0 * float(net.laplacian_extremes()[1])
+    plus, minus = _incidence(network)
+    largest = 2.0 * float(network.laplacian_extremes()[1])
     m = problem.smallest
-    square = problem.dim * float(_NOISE[calibration](rho, net.degrees).sum())
+    square = problem.dim * float(_NOISE[calibration](rho, network.degrees).sum())
     noise = np.sqrt(square)
     # eq. 21
     b = 1.0 / (2.0 * (1.0 + delta))
@@ -255,32 +255,32 @@ def bound(
     Y = noise * (2.0 * b * ratio / np.sqrt(m) + c * np.sqrt(largest * rho) + c * d / np.sqrt(m))
     R = square * abs(np.sqrt(2.0) * b * ratio / m + b * ratio**2 + b / (2.0 * m**2) + np.sqrt(2.0) * c * d / m - e)
     root = np.sqrt(a)
-    transient = root ** (k - 1) * start_distance(net, problem, start, rho=rho) / np.sqrt(m)
+    transient = root ** (k - 1) * start_distance(network, problem, start, rho=rho) / np.sqrt(m)
     kick = noise / (np.sqrt(2.0) * m)
     sd = np.sqrt(np.clip(np.linalg.eigvalsh(target.cov), 0.0, None))
-    own = np.sqrt(_NOISE[calibration](rho, net.degrees)) / (np.sqrt(2.0) * m)
-    last = np.sqrt(np.sum((own[:, None] - sd) ** 2) + net.num_agents * np.sum((target.mean - problem.mode) ** 2))
+    own = np.sqrt(_NOISE[calibration](rho, network.degrees)) / (np.sqrt(2.0) * m)
+    last = np.sqrt(np.sum((own[:, None] - sd) ** 2) + network.num_agents * np.sum((target.mean - problem.mode) ** 2))
     return Bound(
         float(transient),
         float(Y / (np.sqrt(a * m) * (1.0 - root)) + np.sqrt(R / m) / (1.0 - root) + kick + last),
     )
 
 
-def start_distance(net: Network, problem: Constants, start: Start, *, rho: float) -> float:
+def start_distance(network: Network, problem: Constants, start: Start, *, rho: float) -> float:
     """W_G(mu_U0, mu_U*) of Theorem 3: how far the edge variables Z and the multipliers beta start from their solution.
 
     rho E |Z0 - Z*|^2 + |beta*|^2 / rho, where |Z0 - Z*|^2 = (X0 - X*)' (D + A) (X0 - X*) / 2, and beta* is the shortest
     solution of M_- beta* = -grad f(X*), so that |beta*|^2 is grad f(X*)' L^+ grad f(X*) / 2. Parameters and errors are
     those of `contraction`.
     """
-    check_problem(net, problem)
+    check_problem(network, problem)
     positive("rho", rho)
-    signless = np.diag(net.degrees) + net.adjacency.toarray()
+    signless = np.diag(network.degrees) + network.adjacency.toarray()
     away = start.mean - problem.mode
     edges = np.einsum("ij,id,jd->", signless, away, away)
-    edges += np.sum(net.degrees * np.trace(start.cov, axis1=1, axis2=2))
+    edges += np.sum(network.degrees * np.trace(start.cov, axis1=1, axis2=2))
     g = problem.gradients_at_mode
-    multipliers = np.einsum("ij,id,jd->", np.linalg.pinv(net.laplacian, hermitian=True), g, g)
+    multipliers = np.einsum("ij,id,jd->", np.linalg.pinv(network.laplacian, hermitian=True), g, g)
     return float(np.sqrt(rho * edges / 2.0 + multipliers / (2.0 * rho)))
 
 
@@ -291,10 +291,10 @@ _NOISE = {
 }
 
 
-def _incidence(net: Network) -> tuple[float, float]:
+def _incidence(network: Network) -> tuple[float, float]:
     """sigma_max(M_+)^2 and sigma_min(M_-)^2: every edge is two arcs, so twice eigenvalues of D + A and D - A."""
-    net.require_connected()
-    if net.num_agents == 1:
+    network.require_connected()
+    if network.num_agents == 1:
         raise ValueError("D-ADMMS needs a neighbour for every agent, found one agent")
-    signless = np.diag(net.degrees) + net.adjacency.toarray()
-    return 2.0 * float(np.linalg.eigvalsh(signless)[-1]), 2.0 * float(net.laplacian_extremes()[0])
+    signless = np.diag(network.degrees) + network.adjacency.toarray()
+    return 2.0 * float(np.linalg.eigvalsh(signless)[-1]), 2.0 * float(network.laplacian_extremes()[0])

@@ -28,12 +28,12 @@ class FrictionRange(NamedTuple):
     velocity_kept: float
 
 
-def max_step(net: Network, problem: Constants, *, mixing: Any = "metropolis") -> float:
+def max_step(network: Network, problem: Constants, *, mixing: Any = "metropolis") -> float:
     """Theorem 7, eq. 23: step sizes below sqrt((1 + lambda_N(W)) / (2 (L + mu))).
 
     Parameters
     ----------
-    net, problem, mixing
+    network, problem, mixing
         As in `theory.de_sgld.max_step`; W as in `DESGHMC`.
 
     Returns
@@ -46,12 +46,14 @@ def max_step(net: Network, problem: Constants, *, mixing: Any = "metropolis") ->
     ValueError
         The network is not connected, or does not fit the problem.
     """
-    check_problem(net, problem)
-    lowest, _ = extreme_eigenvalues(net.weights(mixing))
+    check_problem(network, problem)
+    lowest, _ = extreme_eigenvalues(network.weights(mixing))
     return float(np.sqrt((1.0 + lowest) / (2.0 * (problem.largest + problem.smallest))))
 
 
-def friction_range(net: Network, problem: Constants, *, step_size: float, mixing: Any = "metropolis") -> FrictionRange:
+def friction_range(
+    network: Network, problem: Constants, *, step_size: float, mixing: Any = "metropolis"
+) -> FrictionRange:
     """Theorem 7, eq. 24: the frictions for which the theorem holds.
 
     beta = 1 - gamma eta may be at most min((1 + lambda_N - 4 eta^2 mu) / 4, eta^3 sqrt(c_1 mu^3 (1 + lambda_N) / 64)),
@@ -61,10 +63,10 @@ def friction_range(net: Network, problem: Constants, *, step_size: float, mixing
 
     Parameters
     ----------
-    net, problem, mixing
+    network, problem, mixing
         As in `max_step`.
     step_size
-        eta, in (0, `max_step(net, problem)`).
+        eta, in (0, `max_step(network, problem)`).
 
     Returns
     -------
@@ -84,8 +86,8 @@ def friction_range(net: Network, problem: Constants, *, step_size: float, mixing
     >>> 0.999 * found.high < found.low < found.high
     True
     """
-    below("step_size", step_size, max_step(net, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
-    lowest, second = extreme_eigenvalues(net.weights(mixing))
+    below("step_size", step_size, max_step(network, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
+    lowest, second = extreme_eigenvalues(network.weights(mixing))
     mu, h = problem.smallest, step_size**2
     # the slides write 1 - lambda_N here: the largest eigenvalue of I - W
     pull = h * mu / (1.0 - lowest + h * problem.largest)
@@ -98,13 +100,13 @@ def friction_range(net: Network, problem: Constants, *, step_size: float, mixing
     return FrictionRange((1.0 - kept) / step_size, 1.0 / step_size, float(kept))
 
 
-def rate(net: Network, problem: Constants, *, step_size: float, mixing: Any = "metropolis") -> float:
+def rate(network: Network, problem: Constants, *, step_size: float, mixing: Any = "metropolis") -> float:
     """Theorem 7, eqs. 25-26: the factor per round at which the start is forgotten, for the frictions of the theorem.
 
     It is the root of the larger of gamma^2 (W's second largest |eigenvalue|) and 1 - eta^2 mu (1 - eta^2 L / 2), which
     is above the other factor, 1 - eta^2 mu. Parameters and errors are those of `friction_range`.
     """
-    below("step_size", step_size, max_step(net, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
+    below("step_size", step_size, max_step(network, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
     h = step_size**2
     slow = 1.0 - h * problem.smallest * (1.0 - h * problem.largest / 2.0)
-    return float(np.sqrt(max((1.0 - net.spectral_gap(mixing)) ** 2, slow)))
+    return float(np.sqrt(max((1.0 - network.spectral_gap(mixing)) ** 2, slow)))

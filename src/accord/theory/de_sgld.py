@@ -27,12 +27,12 @@ class Bound(NamedTuple):
     agents: float
 
 
-def max_step(net: Network, problem: Constants, *, mixing: Any = "metropolis") -> float:
+def max_step(network: Network, problem: Constants, *, mixing: Any = "metropolis") -> float:
     """Theorem 1: the bound holds for step sizes below min((1 + lambda_N(W)) / L, 1 / (L + mu)).
 
     Parameters
     ----------
-    net
+    network
         A connected network.
     problem
         L = `problem.largest`, mu = `problem.smallest`.
@@ -56,13 +56,13 @@ def max_step(net: Network, problem: Constants, *, mixing: Any = "metropolis") ->
     >>> accord.theory.de_sgld.max_step(accord.Network.ring(3), accord.theory.constants(post))
     0.2
     """
-    check_problem(net, problem)
-    lowest, _ = extreme_eigenvalues(net.weights(mixing))
+    check_problem(network, problem)
+    lowest, _ = extreme_eigenvalues(network.weights(mixing))
     return min((1.0 + lowest) / problem.largest, 1.0 / (problem.largest + problem.smallest))
 
 
 def gradient_bound(
-    net: Network,
+    network: Network,
     problem: Constants,
     start: Start,
     *,
@@ -74,10 +74,10 @@ def gradient_bound(
 
     Parameters and errors are those of `bound`.
     """
-    _check(net, problem, step_size, gradient_noise, mixing)
+    _check(network, problem, step_size, gradient_noise, mixing)
     N, d, mu, L = problem.num_agents, problem.dim, problem.smallest, problem.largest
-    lowest, _ = extreme_eigenvalues(net.weights(mixing))
-    off_consensus = 1.0 - net.spectral_gap(mixing)
+    lowest, _ = extreme_eigenvalues(network.weights(mixing))
+    off_consensus = 1.0 - network.spectral_gap(mixing)
     reach = np.sqrt(2.0 * L * problem.excess_at_zero) * (1.0 + 2.0 * (L + mu) / mu)
     return float(
         np.sqrt(
@@ -90,7 +90,7 @@ def gradient_bound(
 
 
 def consensus_bound(
-    net: Network,
+    network: Network,
     problem: Constants,
     start: Start,
     *,
@@ -102,9 +102,9 @@ def consensus_bound(
     """Lemma 3: sum_i E |x_i - xbar|^2 after `rounds` rounds is at most this. Parameters as in `bound`."""
     k = whole_number("rounds", rounds, 0)
     options: dict[str, Any] = {"step_size": step_size, "gradient_noise": gradient_noise, "mixing": mixing}
-    D = gradient_bound(net, problem, start, **options)
+    D = gradient_bound(network, problem, start, **options)
     N, d = problem.num_agents, problem.dim
-    g = 1.0 - net.spectral_gap(mixing)
+    g = 1.0 - network.spectral_gap(mixing)
     return float(
         4.0 * g ** (2 * k) * start.spread(np.zeros(d))
         + 4.0 * D**2 * step_size**2 / (1.0 - g) ** 2
@@ -113,7 +113,7 @@ def consensus_bound(
 
 
 def bound(
-    net: Network,
+    network: Network,
     problem: Constants,
     start: Start,
     *,
@@ -129,14 +129,14 @@ def bound(
 
     Parameters
     ----------
-    net
+    network
         A connected network.
     problem
         `theory.constants(post)`, or the numbers of another strongly convex problem.
     start
         `theory.start(post, init)`.
     step_size
-        eta, in (0, `max_step(net, problem)`).
+        eta, in (0, `max_step(network, problem)`).
     rounds
         k >= 0.
     gradient_noise
@@ -164,9 +164,9 @@ def bound(
     """
     k = whole_number("rounds", rounds, 0)
     options: dict[str, Any] = {"step_size": step_size, "gradient_noise": gradient_noise, "mixing": mixing}
-    D = gradient_bound(net, problem, start, **options)
+    D = gradient_bound(network, problem, start, **options)
     N, d, mu, L = problem.num_agents, problem.dim, problem.smallest, problem.largest
-    eta, sigma, g = step_size, gradient_noise, 1.0 - net.spectral_gap(mixing)
+    eta, sigma, g = step_size, gradient_noise, 1.0 - network.spectral_gap(mixing)
     slowed = mu * (1.0 - eta * L / 2.0)
     first_moment = np.sqrt(start.spread(np.zeros(d)))
     transient = (1.0 - mu * eta) ** k * (
@@ -188,7 +188,7 @@ def _mixed_powers(a: float, b: float, k: int) -> float:
     return k * a ** max(k - 1, 0) if np.isclose(a, b, rtol=1e-9) else (a**k - b**k) / (a - b)
 
 
-def _check(net: Network, problem: Constants, step_size: float, gradient_noise: float, mixing: Any) -> None:
-    below("step_size", step_size, max_step(net, problem, mixing=mixing), "min((1 + lambda_N) / L, 1 / (L + mu))")
+def _check(network: Network, problem: Constants, step_size: float, gradient_noise: float, mixing: Any) -> None:
+    below("step_size", step_size, max_step(network, problem, mixing=mixing), "min((1 + lambda_N) / L, 1 / (L + mu))")
     if not 0 <= gradient_noise < np.inf:
         raise ValueError(f"gradient_noise must be a finite number >= 0, found {gradient_noise}")

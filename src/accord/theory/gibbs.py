@@ -84,12 +84,12 @@ def pair_bias(problem: Constants, *, eta: float) -> Bias:
     return _by_pinsker(float(kl))
 
 
-def contraction(net: Network, problem: Constants, *, eta: float, mixing: Any = "metropolis") -> float:
+def contraction(network: Network, problem: Constants, *, eta: float, mixing: Any = "metropolis") -> float:
     """Theorem 5.3, eq. 18: C, for which KL after k sweeps is at most exp(-C k) times KL of the start.
 
     Parameters
     ----------
-    net
+    network
         A connected bipartite network; A and B are its two colours.
     problem
         alpha = `problem.smallest`.
@@ -116,13 +116,13 @@ def contraction(net: Network, problem: Constants, *, eta: float, mixing: Any = "
     >>> f"{rate:.3f}"
     '0.254'
     """
-    check_problem(net, problem)
+    check_problem(network, problem)
     positive("eta", eta)
-    colors = net.coloring()
+    colors = network.coloring()
     if colors.max() != 1:
         raise ValueError(f"Theorem 5.3 needs a bipartite network of two sets, found {int(colors.max()) + 1} colours")
     alpha = problem.smallest
-    tied = 1.0 - net.weights(mixing).diagonal()
+    tied = 1.0 - network.weights(mixing).diagonal()
 
     def half(color: int) -> float:
         members = colors == color
@@ -137,7 +137,7 @@ def contraction(net: Network, problem: Constants, *, eta: float, mixing: Any = "
     return float(eta * (half(0) + half(1)))
 
 
-def bias(net: Network, problem: Constants, *, eta: float, mixing: Any = "metropolis") -> Bias:
+def bias(network: Network, problem: Constants, *, eta: float, mixing: Any = "metropolis") -> Bias:
     """Theorem 5.4, eqs. 20 and 23-26: the average of all agents under the augmented law against the posterior.
 
     The theorem hides its factor in O(.); the proof gives it: TV^2 <= n beta^2 d / (2 alpha) times eq. 20's bracket.
@@ -146,7 +146,7 @@ def bias(net: Network, problem: Constants, *, eta: float, mixing: Any = "metropo
 
     Parameters
     ----------
-    net
+    network
         A connected network of two agents or more, bipartite or not.
     problem
         alpha = `problem.smallest`, beta = `problem.largest`.
@@ -162,17 +162,19 @@ def bias(net: Network, problem: Constants, *, eta: float, mixing: Any = "metropo
     ValueError
         The minimisers differ, the network is not connected or does not fit, or eta is out of its range.
     """
-    check_problem(net, problem)
+    check_problem(network, problem)
     positive("eta", eta)
     _check_minimiser(problem)
     n, alpha, beta = problem.num_agents, problem.smallest, problem.largest
-    gap = _gap(net, mixing)
+    gap = _gap(network, mixing)
     spread = (n - 1) / (alpha + n * gap / eta)
     shift = eta**2 * beta**2 / (gap**2 * alpha)
     return _by_pinsker(n * beta**2 * problem.dim / alpha * (spread + shift))
 
 
-def plan(net: Network, problem: Constants, *, accuracy: float, initial_kl: float, mixing: Any = "metropolis") -> Plan:
+def plan(
+    network: Network, problem: Constants, *, accuracy: float, initial_kl: float, mixing: Any = "metropolis"
+) -> Plan:
     """Proposition 5.5 with numbers in the place of O(.): eta and sweeps for a total variation distance.
 
     Half of the accuracy goes to each source. By Theorem 5.4, with its quadratic term at most the linear one,
@@ -181,7 +183,7 @@ def plan(net: Network, problem: Constants, *, accuracy: float, initial_kl: float
 
     Parameters
     ----------
-    net, problem, mixing
+    network, problem, mixing
         As in `contraction` and `bias`.
     accuracy
         epsilon, in (0, 1): total variation distance between the average's law and the posterior.
@@ -197,17 +199,17 @@ def plan(net: Network, problem: Constants, *, accuracy: float, initial_kl: float
     ValueError
         As `contraction` and `bias`, or a number out of its range.
     """
-    check_problem(net, problem)
+    check_problem(network, problem)
     _check_minimiser(problem)
     positive("initial_kl", initial_kl)
     if not 0 < accuracy < 1:
         raise ValueError(f"accuracy must be in (0, 1), found {accuracy}")
-    n, alpha, beta, gap = problem.num_agents, problem.smallest, problem.largest, _gap(net, mixing)
+    n, alpha, beta, gap = problem.num_agents, problem.smallest, problem.largest, _gap(network, mixing)
     eta = alpha * accuracy**2 * gap / (4.0 * n * beta**2 * problem.dim)
     # eta beta^2 (alpha eta + n gap) <= (n - 1) gap^2 alpha, the assumption of the proposition, is a quadratic in eta
     a, b, c = alpha * beta**2, n * gap * beta**2, (n - 1) * gap**2 * alpha
     eta = min(eta, 2.0 * c / (b + np.sqrt(b**2 + 4.0 * a * c)))
-    C = contraction(net, problem, eta=eta, mixing=mixing)
+    C = contraction(network, problem, eta=eta, mixing=mixing)
     return Plan(float(eta), max(0, int(np.ceil(np.log(2.0 * initial_kl / accuracy**2) / C))))
 
 
@@ -215,8 +217,8 @@ def _by_pinsker(kl: float) -> Bias:
     return Bias(kl, float(np.sqrt(kl / 2.0)))
 
 
-def _gap(net: Network, mixing: Any) -> float:
-    return 1.0 - extreme_eigenvalues(net.weights(mixing))[1]
+def _gap(network: Network, mixing: Any) -> float:
+    return 1.0 - extreme_eigenvalues(network.weights(mixing))[1]
 
 
 def _check_pair(problem: Constants, eta: float) -> None:

@@ -59,7 +59,7 @@ class Budget(NamedTuple):
     rounds: int
 
 
-def ranges(net: Network, problem: Constants, *, consensus_step: float) -> Ranges:
+def ranges(network: Network, problem: Constants, *, consensus_step: float) -> Ranges:
     """Condition 1, for a chosen beta: bounds on beta, alpha and gamma.
 
     alpha < min(beta lambda_2 / (2 n L), rho_U / (4 n L^2)) and gamma < min(beta, 1 / lambda_2) as printed, rho_U the
@@ -69,7 +69,7 @@ def ranges(net: Network, problem: Constants, *, consensus_step: float) -> Ranges
 
     Parameters
     ----------
-    net
+    network
         A connected network of two agents or more.
     problem
         L = `problem.largest`.
@@ -94,10 +94,10 @@ def ranges(net: Network, problem: Constants, *, consensus_step: float) -> Ranges
     >>> f"{found.consensus_step:.3f} {found.step_size:.3f} {found.tracking_step:.3f}"
     '0.333 0.025 0.200'
     """
-    check_problem(net, problem)
-    if net.num_agents == 1:
+    check_problem(network, problem)
+    if network.num_agents == 1:
         raise ValueError("GT-DULA needs a neighbour for every agent, found one agent")
-    low, high = net.laplacian_extremes()
+    low, high = network.laplacian_extremes()
     bound = min(1.0, 1.0 / high)
     below("consensus_step", consensus_step, bound * (1.0 + 1e-9), "min(1, 1 / lambda_n)")
     n, L = problem.num_agents, problem.largest
@@ -108,12 +108,12 @@ def ranges(net: Network, problem: Constants, *, consensus_step: float) -> Ranges
     )
 
 
-def contraction(net: Network, problem: Constants, *, step_size: float, consensus_step: float) -> float:
+def contraction(network: Network, problem: Constants, *, step_size: float, consensus_step: float) -> float:
     """Theorem 1, eq. 13: sigma = 1 - beta lambda_2 + 4 alpha^2 n^2 L^2 / (beta lambda_2) < 1.
 
     Parameters
     ----------
-    net, problem, consensus_step
+    network, problem, consensus_step
         As in `ranges`.
     step_size
         alpha, within Condition 1.
@@ -127,14 +127,14 @@ def contraction(net: Network, problem: Constants, *, step_size: float, consensus
     ValueError
         As `ranges`, or a step out of its range (which is printed).
     """
-    allowed = ranges(net, problem, consensus_step=consensus_step)
+    allowed = ranges(network, problem, consensus_step=consensus_step)
     below("step_size", step_size, allowed.step_size, "Condition 1(ii)")
-    mixed = consensus_step * net.laplacian_extremes()[0]
+    mixed = consensus_step * network.laplacian_extremes()[0]
     return 1.0 - mixed + 4.0 * (step_size * problem.num_agents * problem.largest) ** 2 / mixed
 
 
 def consensus_bound(
-    net: Network,
+    network: Network,
     problem: Constants,
     *,
     step_size: float,
@@ -149,7 +149,7 @@ def consensus_bound(
 
     Parameters
     ----------
-    net, problem, step_size, consensus_step
+    network, problem, step_size, consensus_step
         As in `contraction`.
     rounds
         k >= 0.
@@ -166,13 +166,13 @@ def consensus_bound(
         As `contraction`, or a number out of its range.
     """
     k = whole_number("rounds", rounds, 0)
-    sigma = contraction(net, problem, step_size=step_size, consensus_step=consensus_step)
+    sigma = contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
     _not_negative(initial_error=initial_error)
-    return sigma**k * initial_error + _consensus(net, problem, step_size, consensus_step)
+    return sigma**k * initial_error + _consensus(network, problem, step_size, consensus_step)
 
 
 def kl_bound(
-    net: Network,
+    network: Network,
     problem: Constants,
     *,
     step_size: float,
@@ -186,7 +186,7 @@ def kl_bound(
 
     Parameters
     ----------
-    net, problem, step_size, consensus_step, rounds, initial_error
+    network, problem, step_size, consensus_step, rounds, initial_error
         As in `consensus_bound`.
     initial_kl
         KL(law of the average || posterior) >= 0 at the start.
@@ -203,16 +203,16 @@ def kl_bound(
         As `consensus_bound`.
     """
     k = whole_number("rounds", rounds, 0)
-    sigma = contraction(net, problem, step_size=step_size, consensus_step=consensus_step)
+    sigma = contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
     _not_negative(initial_error=initial_error, initial_kl=initial_kl, second_moment=second_moment)
     C = _start_constant(problem, step_size, sigma, initial_error)
     slow = np.exp(-step_size * problem.total_strong_convexity * k)
-    limit = _average(problem, step_size, second_moment, _consensus(net, problem, step_size, consensus_step))
+    limit = _average(problem, step_size, second_moment, _consensus(network, problem, step_size, consensus_step))
     return float((initial_kl + C) * slow + C * sigma**k + limit)
 
 
 def budget(
-    net: Network,
+    network: Network,
     problem: Constants,
     *,
     accuracy: float,
@@ -227,7 +227,7 @@ def budget(
 
     Parameters
     ----------
-    net, problem, consensus_step, initial_error, initial_kl, second_moment
+    network, problem, consensus_step, initial_error, initial_kl, second_moment
         As in `kl_bound`; `initial_error` at the largest step of Condition 1 is enough.
     accuracy
         epsilon, in (0, 1), in nats.
@@ -244,9 +244,9 @@ def budget(
     if not 0 < accuracy < 1:
         raise ValueError(f"accuracy must be in (0, 1), found {accuracy}")
     _not_negative(initial_error=initial_error, initial_kl=initial_kl, second_moment=second_moment)
-    allowed = ranges(net, problem, consensus_step=consensus_step)
+    allowed = ranges(network, problem, consensus_step=consensus_step)
     n, d, L, total, rho = _numbers(problem)
-    scale = (consensus_step * net.laplacian_extremes()[0]) ** 2 * rho * accuracy
+    scale = (consensus_step * network.laplacian_extremes()[0]) ** 2 * rho * accuracy
     moments = second_moment + float(problem.mode @ problem.mode)
     step = min(
         (scale / (40.0 * (L**4 * total + L**4) * d * n**4)) ** (1.0 / 3.0),
@@ -255,7 +255,7 @@ def budget(
         # Condition 1 asks for less than its bound
         allowed.step_size * (1.0 - 1e-9),
     )
-    sigma = contraction(net, problem, step_size=step, consensus_step=consensus_step)
+    sigma = contraction(network, problem, step_size=step, consensus_step=consensus_step)
     C = _start_constant(problem, step, sigma, initial_error)
     # a start without any error needs no rounds for it
     first = np.log(max(5.0 * (initial_kl + C) / accuracy, 1.0)) / (step * rho)
@@ -264,7 +264,7 @@ def budget(
 
 
 def tracked_biases(
-    net: Network,
+    network: Network,
     problem: Constants,
     *,
     step_size: float,
@@ -279,7 +279,7 @@ def tracked_biases(
 
     Parameters
     ----------
-    net, problem, step_size, consensus_step
+    network, problem, step_size, consensus_step
         As in `contraction`.
     tracking_step
         gamma, within Condition 1.
@@ -295,33 +295,33 @@ def tracked_biases(
     ValueError
         As `contraction`, or a number out of its range.
     """
-    contraction(net, problem, step_size=step_size, consensus_step=consensus_step)
-    allowed = ranges(net, problem, consensus_step=consensus_step)
+    contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
+    allowed = ranges(network, problem, consensus_step=consensus_step)
     below("tracking_step", tracking_step, allowed.tracking_step, "Condition 1(iii)")
     _not_negative(second_moment=second_moment)
     n, d, L, total, _ = _numbers(problem)
     moments = second_moment + float(problem.mode @ problem.mode)
-    consensus = _consensus(net, problem, step_size, consensus_step)
-    tracked = (tracking_step * net.laplacian_extremes()[0]) ** 2
+    consensus = _consensus(network, problem, step_size, consensus_step)
+    tracked = (tracking_step * network.laplacian_extremes()[0]) ** 2
     own = 16.0 * n * step_size**2 * total**2 * moments + 8.0 * n * step_size * d * (n * L**2 + total)
     gradient = (own + 8.0 * n * L**2 * (n + step_size**2 * total) * consensus) / tracked
     return Biases(consensus, _average(problem, step_size, second_moment, consensus), float(gradient))
 
 
 def untracked_biases(
-    net: Network, problem: Constants, *, step_size: float, consensus_step: float, second_moment: float
+    network: Network, problem: Constants, *, step_size: float, consensus_step: float, second_moment: float
 ) -> Biases:
     """Section 4.4, column D-ULA.
 
     The second term of O lacks a factor 4 alpha in the table: with it, it is built from B as the other column's is, and
     has no units. Parameters and errors are those of `tracked_biases`.
     """
-    contraction(net, problem, step_size=step_size, consensus_step=consensus_step)
+    contraction(network, problem, step_size=step_size, consensus_step=consensus_step)
     _not_negative(second_moment=second_moment)
     n, d, L, _, _ = _numbers(problem)
     extremum = float(problem.mode @ problem.mode)
     inner = 4.0 * step_size * n**2 * L**2 * (n * second_moment + extremum) + 2.0 * n**2 * d
-    consensus = 2.0 * step_size * inner / _margin(net, problem, step_size, consensus_step)
+    consensus = 2.0 * step_size * inner / _margin(network, problem, step_size, consensus_step)
     gradient = 2.0 * L**2 * consensus + 4.0 * L**2 * (n * second_moment + extremum)
     return Biases(float(consensus), _average(problem, step_size, second_moment, consensus), float(gradient))
 
@@ -332,16 +332,16 @@ def _numbers(problem: Constants) -> tuple[int, int, float, float, float]:
     return problem.num_agents, problem.dim, problem.largest, total, problem.total_strong_convexity
 
 
-def _margin(net: Network, problem: Constants, step_size: float, consensus_step: float) -> float:
-    mixed = consensus_step * net.laplacian_extremes()[0]
+def _margin(network: Network, problem: Constants, step_size: float, consensus_step: float) -> float:
+    mixed = consensus_step * network.laplacian_extremes()[0]
     return mixed**2 - 4.0 * (step_size * problem.num_agents * problem.largest) ** 2
 
 
-def _consensus(net: Network, problem: Constants, step_size: float, consensus_step: float) -> float:
+def _consensus(network: Network, problem: Constants, step_size: float, consensus_step: float) -> float:
     """Eq. 14."""
     n, d, L, _, _ = _numbers(problem)
     noise = 2.0 * step_size * n**2 * d * (1.0 + 2.0 * step_size**2 * L**2)
-    return float(noise / _margin(net, problem, step_size, consensus_step))
+    return float(noise / _margin(network, problem, step_size, consensus_step))
 
 
 def _average(problem: Constants, step_size: float, second_moment: float, consensus: float) -> float:

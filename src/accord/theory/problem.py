@@ -137,11 +137,11 @@ def start(post: Posterior, init: Any = None) -> Start:
     return Start(np.asarray(means, np.float64), factors @ np.swapaxes(factors, 1, 2))
 
 
-def check_problem(net: Network, problem: Constants) -> None:
+def check_problem(network: Network, problem: Constants) -> None:
     """Raise `ValueError` unless the network is connected and has the problem's agents, and 0 < m_i <= M_i."""
-    net.require_connected()
-    if net.num_agents != problem.num_agents:
-        raise ValueError(f"the network has {net.num_agents} agents, the problem {problem.num_agents}")
+    network.require_connected()
+    if network.num_agents != problem.num_agents:
+        raise ValueError(f"the network has {network.num_agents} agents, the problem {problem.num_agents}")
     check_curvature(problem)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -17,9 +16,6 @@ from ..results.findings import Examination, Expected, Findings, recalled
 from ..samplers.protocol import HasLaw, Sampler
 from .forecast import Forecast, forecast, gaussian_model, left_out
 from .warmup import Warmup, warm_up
-
-if TYPE_CHECKING:
-    pass
 
 # Parameters up to which a warm-up sums Hessians; above, a forecast knows the largest curvatures only.
 _MOST_PARAMETERS = 200
@@ -43,8 +39,8 @@ def examination(
     """
     if post.is_held_elsewhere:
         # those who hold the data are gone when a run is summarised, and what they send for it would have to be counted
-        expected, trouble = _expected(post, network, sampler, warmup, foreseen)
-        known = Findings(expected, trouble, sampler.temperature, agreeing=_agreeing(sampler))
+        expected, reason = _expected(post, network, sampler, warmup, foreseen)
+        known = Findings(expected, reason, sampler.temperature, agreeing=_agreeing(sampler))
         return partial(recalled, known._replace(left_out=_left_out(expected, sampler)))
     return partial(examine, post, network, sampler, warmup, foreseen)
 
@@ -58,10 +54,10 @@ def examine(
     average: np.ndarray,
 ) -> Findings:
     """What `examination` defers; it takes a warm-up in memory and a forecast, some seconds, where none was made."""
-    expected, trouble = _expected(post, network, sampler, warmup, foreseen)
+    expected, reason = _expected(post, network, sampler, warmup, foreseen)
     temperature, error = (np.nan, np.nan) if sampler.temperature == 0 else _temperature(post, average)
     told = (temperature, error, _agreeing(sampler), _left_out(expected, sampler))
-    return Findings(expected, trouble, sampler.temperature, *told)
+    return Findings(expected, reason, sampler.temperature, *told)
 
 
 def _left_out(expected: Expected | None, sampler: Sampler) -> str:

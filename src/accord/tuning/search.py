@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,9 +21,6 @@ from .forecast import SHARE, Model, forecast_bound, gaussian_model
 from .plan import COSTS, Plan, Trial, label
 from .warmup import Warmup, warm_up
 
-if TYPE_CHECKING:
-    pass
-
 # Give a method up after `_PATIENCE` settings in a row that do not improve its smallest bias to this share of it.
 _MIN_IMPROVEMENT = 0.95
 _PATIENCE = 3
@@ -34,7 +30,7 @@ _SKIP_FACTOR = 1.5
 
 def plan(
     post: Posterior,
-    net: Network,
+    network: Network,
     methods: Iterable[Sampler] | None = None,
     *,
     tolerance: float = TOLERANCE,
@@ -51,7 +47,7 @@ def plan(
 
     Parameters
     ----------
-    post, net
+    post, network
         As in `accord.sample`.
     methods
         Methods, complete or not; None: all that have an exact law, with independent and with common noise. Complete
@@ -81,45 +77,45 @@ def plan(
     positive("tolerance", tolerance)
     if cost not in COSTS:
         raise unknown_name_error("cost", cost, COSTS)
-    net.require_connected()
-    methods = every_method(post, net) if methods is None else list(methods)
+    network.require_connected()
+    methods = every_method(post, network) if methods is None else list(methods)
     if not methods:
         raise ValueError("methods is empty: name at least one, or leave it out to compare all")
     for sampler in methods:
-        check_compatible(post, net, sampler)
+        check_compatible(post, network, sampler)
     with waiting("warm-up", progress):
-        warmup = warm_up(post, net)
+        warmup = warm_up(post, network)
     model = gaussian_model(post.transformed(warmup.coordinates), warmup)
     trials: list[Trial] = []
     for sampler in methods:
         with waiting(f"{label(sampler)} in prospect", progress):
-            trials += try_out(sampler, model, post.sizes, net, warmup.stiffness, tolerance)
+            trials += try_out(sampler, model, post.sizes, network, warmup.stiffness, tolerance)
     return Plan(tuple(trials), tolerance, cost, warmup)
 
 
-def usual_methods(post: Posterior, net: Network) -> list[Sampler]:
+def usual_methods(post: Posterior, network: Network) -> list[Sampler]:
     """What is chosen from where no method is named, with common noise; the first runs on every connected network."""
     first, *others = samplers.GTBAOAB(), samplers.GTDULA(noise="common"), samplers.DADMMS(noise="common")
-    return [first, *(other for other in others if _fits(post, net, other))]
+    return [first, *(other for other in others if _fits(post, network, other))]
 
 
-def _fits(post: Posterior, net: Network, sampler: Sampler) -> bool:
+def _fits(post: Posterior, network: Network, sampler: Sampler) -> bool:
     try:
-        check_compatible(post, net, sampler)
+        check_compatible(post, network, sampler)
     except ValueError:
         return False
     return True
 
 
-def every_method(post: Posterior, net: Network) -> list[Sampler]:
+def every_method(post: Posterior, network: Network) -> list[Sampler]:
     """All methods that have an exact law and fit, without numbers, with every noise that they have a meaning for."""
     classes = [getattr(samplers, name) for name in samplers.__all__]
     every = [cls(noise=noise) for cls in classes if issubclass(cls, Tunable) for noise in cls.noises]
-    return [sampler for sampler in every if _fits(post, net, sampler)]
+    return [sampler for sampler in every if _fits(post, network, sampler)]
 
 
 def choose(
-    methods: Iterable[Sampler], post: Posterior, net: Network, warmup: Warmup, *, tolerance: float = TOLERANCE
+    methods: Iterable[Sampler], post: Posterior, network: Network, warmup: Warmup, *, tolerance: float = TOLERANCE
 ) -> tuple[Trial, str]:
     """The cheapest setting of some methods that meets a tolerance, and why; what is nearest to it where none does.
 
@@ -129,7 +125,7 @@ def choose(
         Methods with numbers left out; one whose draws already cost more than the best one's is not looked at further.
     post
         The posterior in the coordinates that warm-up found.
-    net, warmup, tolerance
+    network, warmup, tolerance
         As in `plan`.
 
     Raises
@@ -141,7 +137,7 @@ def choose(
     trials: list[Trial] = []
     most = np.inf
     for sampler in methods:
-        for trial in try_out(sampler, model, sizes, net, warmup.stiffness, tolerance):
+        for trial in try_out(sampler, model, sizes, network, warmup.stiffness, tolerance):
             trials.append(trial)
             if trial.forecast is None:
                 continue

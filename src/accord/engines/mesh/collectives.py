@@ -9,14 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
 from ...base.pytree import pytree
-from ..collectives import Team, reordered
+from ..collectives import Collectives, reordered
 
 # The axis of a mesh of devices over which agents are spread.
 AGENTS = "agents"
 
 
 @pytree
-class MeshTeam(Team):
+class MeshCollectives(Collectives):
     """Several devices, equally many rows each; some rows at the end stand for no agent."""
 
     active: Bool[Array, " agent"]

@@ -30,7 +30,7 @@ from ..draws import RawNoise
 from ..local import LocalEngine
 from ..loop import Carry, Records, advance, finite, record, start
 from ..round import Exchange, Problem, build_problem, by_color
-from .collectives import AGENTS, MeshTeam
+from .collectives import AGENTS, MeshCollectives
 from .halo import fetched
 from .processes import everyones, require_alike
 from .shares import Shares
@@ -58,7 +58,7 @@ def _specs(problem: Problem) -> Problem:
         shared=everywhere,
         exchange=unchecked(Exchange, **operators, total=exchange.total),
         seed=everywhere,
-        team=apart,
+        collectives=apart,
         num_agents=problem.num_agents,
     )
 
@@ -97,7 +97,7 @@ def _record(
 @partial(jax.jit, static_argnames="mesh")
 def _finite(problem: Problem, carry: Carry, mesh: Mesh) -> Array:
     def everyones(problem: Problem, carry: Carry) -> Array:
-        return problem.team.everyones(finite(problem, carry))
+        return problem.collectives.everyones(finite(problem, carry))
 
     return _on(mesh, everyones, (_specs(problem), _carry_specs(problem)), P())(problem, carry)
 
@@ -115,7 +115,7 @@ class MeshEngine(ArrayEngine):
     def placed(cls, post: Posterior) -> Iterator[Posterior]:
         """The posterior: where there are several processes, each reads what is still to be read for its own agents."""
         several = jax.process_count() > 1 and not post.is_read
-        yield post.held_by(Shares(post)) if several else post
+        yield post.with_data_at(Shares(post)) if several else post
 
     @classmethod
     def build(cls, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
@@ -141,7 +141,7 @@ class MeshEngine(ArrayEngine):
         self.rows = -(-network.num_agents // len(devices))
         total = self.rows * len(devices)
         place = partial(fetched, devices=len(devices), rows=self.rows)
-        shares = post.holders if isinstance(post.holders, Shares) else None
+        shares = post.owners if isinstance(post.owners, Shares) else None
         shards = None if shares is None else shares.stacked(needs.eigenvectors, self._longest(post), post.coordinates)
         whole = build_problem(post, network, self.bound, seed, place, shards=shards)
         spread = dataclasses.replace(
@@ -151,7 +151,7 @@ class MeshEngine(ArrayEngine):
             degree=self._padded(whole.degree),
             members=self._members(network) if needs.turns == "by color" else None,
             own=self._padded(whole.own),
-            team=MeshTeam(jnp.arange(total) < network.num_agents),
+            collectives=MeshCollectives(jnp.arange(total) < network.num_agents),
         )
         specs = jax.tree.broadcast(_specs(spread), spread, is_leaf=lambda x: isinstance(x, P))
         return jax.tree.map(self._put, spread, specs)

@@ -1,4 +1,4 @@
-"""The processes of a mesh as holders of data: each reads the shards of the agents on its own devices, and no others."""
+"""The processes of a mesh as owners of data: each reads the shards of the agents on its own devices, and no others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...posterior.totals import Totals
 
 
 class Shares:
-    """Which agents each process has, and what they say of their data; the `Holders` of a posterior.
+    """Which agents each process has, and what they say of their data; the `DataOwners` of a posterior.
 
     Parameters
     ----------

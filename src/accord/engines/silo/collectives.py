@@ -1,4 +1,4 @@
-"""An agent alone as a team: what a compiled round asks of the others goes by mail."""
+"""Collective operations of one agent, whose compiled round calls its communicator."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int
 
 from ...base.pytree import pytree, static
-from ..collectives import Team
+from ..collectives import Collectives
 from ..operators import Operator
-from .messages import EVERY_COLOR, Mail
+from .messages import EVERY_COLOR, Communicator
 
 
 @pytree
@@ -41,27 +41,27 @@ def row(matrix: scipy.sparse.csr_array, agent: int, neighbours: list[int]) -> Ro
 
 
 @pytree
-class SiloTeam(Team):
+class SiloCollectives(Collectives):
     """An agent alone, which talks with the others by messages."""
 
     round: Array | None = None
     color: Array | None = None
-    mail: Mail = static(default=None)
+    communicator: Communicator = static(default=None)
 
-    def at(self, round: Any) -> SiloTeam:
+    def at(self, round: Any) -> SiloCollectives:
         return replace(self, round=jnp.asarray(round, jnp.int32))
 
-    def in_turn(self, color: Any) -> SiloTeam:
+    def in_turn(self, color: Any) -> SiloCollectives:
         return replace(self, color=jnp.asarray(color, jnp.int32))
 
     def apply(self, operator: Operator, messages: Any) -> Any:
         leaves: list[Array]
         treedef: Any
         leaves, treedef = jax.tree.flatten(messages)
-        degree = len(self.mail.neighbours)
+        degree = len(self.communicator.neighbours)
         shapes = [jax.ShapeDtypeStruct((degree, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
         color = jnp.int32(EVERY_COLOR) if self.color is None else self.color
-        found = self._called(self.mail.swap, shapes, color, *leaves)
+        found = self._called(self.communicator.swap, shapes, color, *leaves)
         held = [jnp.concatenate([own, others]) for own, others in zip(leaves, found, strict=True)]
         rows = [operator(x.reshape(degree + 1, -1)).reshape(own.shape) for x, own in zip(held, leaves, strict=True)]
         return treedef.unflatten(rows)
@@ -70,21 +70,21 @@ class SiloTeam(Team):
         leaves: list[Array]
         treedef: Any
         leaves, treedef = jax.tree.flatten(messages)
-        return treedef.unflatten(self._called(self.mail.permute, _shapes(leaves), order, *leaves))
+        return treedef.unflatten(self._called(self.communicator.permute, _shapes(leaves), order, *leaves))
 
     def query(self, state: Any, answers: Any, num_agents: int) -> Any:
-        question, self.mail.question = ravel_pytree(state)
+        question, self.communicator.question = ravel_pytree(state)
         own, restore = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answers))
         shape = jax.ShapeDtypeStruct((num_agents, own.size), own.dtype)
         # a hub's chains ask together
-        found = jax.pure_callback(self.mail.ask, shape, question, own, vmap_method="broadcast_all")
+        found = jax.pure_callback(self.communicator.ask, shape, question, own, vmap_method="broadcast_all")
         return restore(found.sum(axis=0))
 
     def total(self, values: Any) -> Any:
         leaves: list[Array]
         treedef: Any
         leaves, treedef = jax.tree.flatten(jax.tree.map(lambda x: x[0], values))
-        return treedef.unflatten(self._called(self.mail.total, _shapes(leaves), *leaves))
+        return treedef.unflatten(self._called(self.communicator.total, _shapes(leaves), *leaves))
 
     def _called(self, function: Callable[..., Any], shapes: Any, *arguments: Any) -> Any:
         # all of a talk in one call: calls that do not wait for one another might come in any order

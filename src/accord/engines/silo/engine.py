@@ -21,7 +21,7 @@ from ...network import Network
 from ...posterior import Posterior
 from ...samplers.protocol import Bound
 from ...storage.fingerprint import claim
-from ..engine import Trouble
+from ..engine import FirstNonFinite
 from ..loop import Records
 from .worker import Assignment, Goal, Report
 from .workers import Limits, SetbackError, WorkerPool
@@ -128,7 +128,7 @@ class Silo:
         fingerprint: dict[str, str],
     ) -> SiloEngine:
         """An engine on the processes that hold the posterior."""
-        pool = post.holders
+        pool = post.owners
         assert isinstance(pool, WorkerPool)
         return SiloEngine(pool, post, network, bound, chains=chains, seed=seed, keep=keep, parts=fingerprint)
 
@@ -217,7 +217,7 @@ class SiloEngine:
         records = Records(x[:, self.keep], average, {"consensus_error": np.sqrt(distance), **watched})
         return self._carry(carry.round + draws * thin, reports), records
 
-    def trouble(self, before: SiloCarry, after: SiloCarry, rounds: int) -> Trouble | None:
+    def first_non_finite(self, before: SiloCarry, after: SiloCarry, rounds: int) -> FirstNonFinite | None:
         """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""
         good, bad = 0, rounds
         while bad - good > 1 and not all(after.finite):
@@ -228,7 +228,7 @@ class SiloEngine:
                 good = middle
             else:
                 bad, after = middle, then
-        return None if all(after.finite) else Trouble(after.finite.index(False), bad)
+        return None if all(after.finite) else FirstNonFinite(after.finite.index(False), bad)
 
     def message_bytes(self, carry: SiloCarry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""

@@ -18,7 +18,7 @@ _FLAT, _UP, _DOWN = range(_WAYS)
 EVERY_COLOR = -1
 
 
-class Mail:
+class Communicator:
     """An agent's side of every way in which the agents of a run talk; all of them must take it in the same order.
 
     Parameters

@@ -27,10 +27,10 @@ from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, versions
 from ..loop import Carry, advance, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
-from .collectives import SiloTeam, row
+from .collectives import SiloCollectives, row
 from .connections import Channels
 from .handshake import Address
-from .messages import Mail
+from .messages import Communicator
 
 # Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
 _KEPT = 3
@@ -160,8 +160,10 @@ class Worker:
         post = self.post if task.coordinates is None else self.post.transformed(task.coordinates)
         sampler = task.bound.sampler
         self.parts = {**task.parts, **fingerprint(post, network, sampler)}
-        self.mail = Mail(network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit)
-        root = not network.is_connected or self.mail.parent is None
+        self.communicator = Communicator(
+            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit
+        )
+        root = not network.is_connected or self.communicator.parent is None
         self.at_hub = sampler.needs(post.dim).at_hub
         self.acting = root or not self.at_hub
         self.problem = build_problem(
@@ -169,8 +171,8 @@ class Worker:
             network,
             task.bound,
             task.seed,
-            place=partial(row, agent=self.index, neighbours=self.mail.neighbours),
-            team=SiloTeam(mail=self.mail),
+            place=partial(row, agent=self.index, neighbours=self.communicator.neighbours),
+            collectives=SiloCollectives(communicator=self.communicator),
             agents=[self.index],
         )
         if self.at_hub:
@@ -207,7 +209,9 @@ class Worker:
         """Be ready for sums over a network, in place of what there was to run."""
         assert self.post is not None
         self.carry, self.parts = None, fingerprint(self.post, network, None)
-        self.mail = Mail(network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), limit)
+        self.communicator = Communicator(
+            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), limit
+        )
         self.totals = self.post.totals(network)
 
     def total(self, count: int, function: Callable[..., Any], place: Coordinates | None, arguments: Any) -> Any:
@@ -216,13 +220,13 @@ class Worker:
         leaves: list[np.ndarray]
         treedef: Any
         leaves, treedef = jax.tree.flatten(found)
-        return treedef.unflatten(self.mail.total(count, *leaves))
+        return treedef.unflatten(self.communicator.total(count, *leaves))
 
     def connect(self, addresses: dict[int, Address], key: bytes, attempt: int, limit: float) -> None:
         """Join with the neighbours, in place of the connections there were."""
-        peers = {j: addresses[j] for j in self.mail.neighbours}
+        peers = {j: addresses[j] for j in self.communicator.neighbours}
         self.channels.connect(peers, key, attempt, self.parts, limit)
-        self.mail.begin(attempt, 0 if self.carry is None else int(self.carry.round))
+        self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
     def work(self, goal: Goal, folder: Path | None) -> Report:
         """Run rounds, and save where they end below a folder, if one is given."""
@@ -231,7 +235,7 @@ class Worker:
         except jax.errors.JaxRuntimeError as error:
             # the neighbours must not wait for what will not come
             self.channels.disconnect()
-            raise (self.mail.failure or error) from None
+            raise (self.communicator.failure or error) from None
         except BaseException:
             self.channels.disconnect()
             raise
@@ -252,16 +256,16 @@ class Worker:
             seen = jax.tree.map(lambda leaf: np.asarray(leaf)[: goal.draws], seen)
         self.carry = jax.block_until_ready(carry)
         if self.at_hub:
-            self.mail.dismiss()
+            self.communicator.dismiss()
         return self._report(seen)
 
     def _follow(self, goal: Goal) -> Report:
         """Answer what the hub asks, until it has run its rounds."""
         assert self.carry is not None
-        if self.mail.question is None:
+        if self.communicator.question is None:
             # the hub's round says what its questions look like
             jax.eval_shape(partial(advance, chains=self.task.chains), self.problem, self.carry, np.int32(1))
-        self.mail.answer(self._reply)
+        self.communicator.answer(self._reply)
         self.carry = self.carry._replace(round=jnp.int32(goal.start + goal.rounds))
         return Report(True, None, {})
 
@@ -300,12 +304,12 @@ class Worker:
 
     def status(self) -> Status:
         """What the agent is doing; may be asked while it works."""
-        round = self.mail.round if hasattr(self, "mail") else 0
+        round = self.communicator.round if hasattr(self, "communicator") else 0
         return Status(round, self.channels.waiting_for, dict(self.channels.waited))
 
     def bytes_sent(self) -> int:
         """Bytes of all chains' messages since the assignment, without their labels."""
-        return self.mail.bytes_sent
+        return self.communicator.bytes_sent
 
     def forget(self, folder: Path) -> None:
         """Remove the agent's checkpoints below a folder, and the folder where it is empty."""
@@ -341,10 +345,10 @@ _finite = jax.jit(finite)
 @jax.jit
 def _answers(problem: Problem, questions: Array) -> Array:
     """The agent's answers to the hub's questions, (chain, question) to (chain, answer)."""
-    agents, mail = problem.agents(0), problem.team.mail  # type: ignore[attr-defined]
+    agents, communicator = problem.agents(0), problem.collectives.communicator  # type: ignore[attr-defined]
 
     def one(question: Array) -> Array:
-        answers = jax.vmap(problem.sampler.message, in_axes=(AGENT_AXES, None))(agents, mail.question(question))
+        answers = jax.vmap(problem.sampler.message, in_axes=(AGENT_AXES, None))(agents, communicator.question(question))
         return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answers))[0]
 
     return jax.vmap(one)(questions)

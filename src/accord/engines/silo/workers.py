@@ -61,7 +61,7 @@ class Limits(NamedTuple):
 
 
 class WorkerPool:
-    """One process an agent, each with the agent's own shard; the `Holders` of a posterior.
+    """One process an agent, each with the agent's own shard; the `DataOwners` of a posterior.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class WorkerPool:
         self._loaded = [None] * self.size
         self.revive()
         self.restarts[:], self.waited[:] = 0, 0.0
-        return post.held_by(self)
+        return post.with_data_at(self)
 
     # --- what a posterior asks of those who hold its data ---
 

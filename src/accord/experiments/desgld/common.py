@@ -90,7 +90,7 @@ def by_law(exact: Law, rounds: int) -> Moments:
     return Moments(np.array(means), np.array(covs))
 
 
-def by_recursion(data: Data, net: Network, step: float, rounds: int, batch: int | None = None) -> Moments:
+def by_recursion(data: Data, network: Network, step: float, rounds: int, batch: int | None = None) -> Moments:
     """Of DE-SGLD, eq. 2 written out, with gradients from `batch` rows drawn with replacement; None reads all rows.
 
     What minibatches add to the covariance depends on the law of x_i by its mean and covariance alone, so that these
@@ -99,7 +99,7 @@ def by_recursion(data: Data, net: Network, step: float, rounds: int, batch: int 
     agents = len(data.y)
     H = np.einsum("ija,ijb->iab", data.X, data.X) / XI**2 + np.eye(DIM) / (PRIOR_VARIANCE * agents)
     b = np.einsum("ija,ij->ia", data.X, data.y) / XI**2
-    A = np.kron(net.mixing(), np.eye(DIM)) - step * block_diag(*H)
+    A = np.kron(network.mixing(), np.eye(DIM)) - step * block_diag(*H)
     m, P = np.zeros(agents * DIM), np.zeros((agents * DIM, agents * DIM))
     means, covs = [], []
     for _ in range(rounds):
@@ -124,10 +124,10 @@ def _row_covariance(data: Data, m: np.ndarray, P: np.ndarray) -> np.ndarray:
 
 
 def simulate(
-    post: Posterior, net: Network, sampler: Sampler, rounds: int, runs: int, rng: np.random.Generator
+    post: Posterior, network: Network, sampler: Sampler, rounds: int, runs: int, rng: np.random.Generator
 ) -> np.ndarray:
     """Positions of all agents and last of their average, shape (run, round, agent + 1, dim)."""
-    made = batches(post, net, sampler, rounds=rounds, chains=runs, rng=rng)
+    made = batches(post, network, sampler, rounds=rounds, chains=runs, rng=rng)
     return np.concatenate([np.concatenate([run.draws, run.average[:, :, None]], axis=2) for run in made])
 
 

@@ -61,9 +61,9 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         progress(f"({setting.panel}) {setting.label}", number / len(SETTINGS))
         # (a) and (b) have a curve in common
         if setting[2:] not in made:
-            net, method = NETWORKS[setting.network](agents), DESGLD(setting.step, batch_size=setting.batch)
-            moments = by_recursion(data, net, setting.step, rounds, setting.batch)
-            made[setting[2:]] = moments, simulate(data.post, net, method, rounds, runs, noise)
+            network, method = NETWORKS[setting.network](agents), DESGLD(setting.step, batch_size=setting.batch)
+            moments = by_recursion(data, network, setting.step, rounds, setting.batch)
+            made[setting[2:]] = moments, simulate(data.post, network, method, rounds, runs, noise)
         moments, drawn = made[setting[2:]]
         seen = [one] if setting.panel == "c" else list(range(agents))
         exact, shown = (found.distances(target)[:, seen].mean(axis=1) for found in (moments, fitted(drawn[:RUNS])))

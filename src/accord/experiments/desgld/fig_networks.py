@@ -22,12 +22,12 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 def theorem(found: Results) -> list[Claim]:
     """Theorem 1, on the networks and at the step that it speaks of."""
     known, begun = constants(found.post), start(found.post)
-    connected = {kind: one for kind, one in found.by_network.items() if one.net.is_connected}
-    most = {kind: de_sgld.max_step(one.net, known) for kind, one in connected.items()}
+    connected = {kind: one for kind, one in found.by_network.items() if one.network.is_connected}
+    most = {kind: de_sgld.max_step(one.network, known) for kind, one in connected.items()}
     tight = []
     for kind, one in connected.items():
         for k in range(len(one.exact) if STEP < most[kind] else 0):
-            bound = de_sgld.bound(one.net, known, begun, step_size=STEP, rounds=k + 1)
+            bound = de_sgld.bound(one.network, known, begun, step_size=STEP, rounds=k + 1)
             tight += [bound.average / one.exact[k, -1], bound.agents / one.agents[k]]
     found_range = Claim(
         "Theorem 1, results (DE-SGLD)",

@@ -23,10 +23,12 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
 def theorem(found: Results) -> list[Claim]:
     """Theorem 7: its ranges, as its bounds have constants that the slides do not give."""
     known = constants(found.post)
-    connected = {kind: one.net for kind, one in found.by_network.items() if one.net.is_connected}
-    most = {kind: de_sghmc.max_step(net, known) for kind, net in connected.items()}
+    connected = {kind: one.network for kind, one in found.by_network.items() if one.network.is_connected}
+    most = {kind: de_sghmc.max_step(network, known) for kind, network in connected.items()}
     # the range of frictions is asked for within the range of steps
-    ranges = {kind: de_sghmc.friction_range(net, known, step_size=most[kind] / 2.0) for kind, net in connected.items()}
+    ranges = {
+        kind: de_sghmc.friction_range(network, known, step_size=most[kind] / 2.0) for kind, network in connected.items()
+    }
     return [
         Claim(
             "Theorem 7, results (DE-SGHMC)",

@@ -23,7 +23,7 @@ SPAN, ROUNDING = 10, 1e-6  # rounds in which a distance has to fall; of the star
 class Found:
     """One network: exact moments by round and at infinity, distances by law and by runs, worst score and its bound."""
 
-    net: Network
+    network: Network
     moments: Moments
     limit: Moments
     exact: np.ndarray
@@ -53,15 +53,15 @@ def compare(sampler: Sampler, size: Size, seed: int, folder: Path, progress: Pro
     target, found = post.exact(), {}
     for number, (kind, make) in enumerate(NETWORKS.items()):
         progress(kind, number / len(NETWORKS))
-        net = make(agents)
-        exact = law(post, net, sampler)
-        moments, drawn = by_law(exact, rounds), simulate(post, net, sampler, rounds, runs, noise)
+        network = make(agents)
+        exact = law(post, network, sampler)
+        moments, drawn = by_law(exact, rounds), simulate(post, network, sampler, rounds, runs, noise)
         end = exact.stationary().joint
         limit = Moments(*(numbers[None] for numbers in split(end.mean, end.cov)))
         # the curves show as many runs as the slides'
         shown = fitted(drawn[:RUNS]).distances(target)
         score = worst_score(drawn, moments, gaussian=True, curves=len(NETWORKS))
-        found[kind] = Found(net, moments, limit, moments.distances(target), shown, score)
+        found[kind] = Found(network, moments, limit, moments.distances(target), shown, score)
     _write(folder, found)
     _draw(folder, found, floor(target, RUNS, draws))
     progress("claims", 1.0)

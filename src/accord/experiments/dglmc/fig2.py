@@ -36,7 +36,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
     steepest = float(np.linalg.eigvalsh(known.hessian)[-1])
     rho = 1.0 / (5.0 * steepest)
     gamma = 0.25 * rho / (rho * steepest + 1.0)
-    net, flattest = Network.star(B), np.linalg.eigh(known.hessian)[1][:, 0]
+    network, flattest = Network.star(B), np.linalg.eigh(known.hessian)[1][:, 0]
     wanted = known.error(gibbs_law(known, DGLMC(rho, gamma, 1), 1))
     step, full = (similar_step(known, size, wanted) for size in (batch, np.inf))
     found, apart = {}, 0.0
@@ -44,13 +44,13 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         progress(f"N = {steps}", number / len(LOCAL))
         gibbs_method, hub_method = DGLMC(rho, gamma, steps), HubSGLD(step, steps, batch)
         laws = gibbs_law(known, gibbs_method, steps), visits_law(known, batch, step, steps)
-        exact = law(known.cheap, net, gibbs_method).stationary().agent(0)
+        exact = law(known.cheap, network, gibbs_method).stationary().agent(0)
         apart = max(apart, float(np.abs(exact.cov / laws[0].cov - 1.0).max()))
         pairs = zip(METHODS, (known.cheap, known.post), (gibbs_method, hub_method), laws, strict=True)
         for name, post, method, one in pairs:
             burnt, begun = round(BURN_IN * rounds), Gaussian(known.target.mean, one.cov)
             options = {"chains": chains, "seed": int(seeds.integers(2**63)), "init": begun}
-            made = whole_run(post, net, method, draws=rounds - burnt, burn_in=burnt, thin=1, **options)
+            made = whole_run(post, network, method, draws=rounds - burnt, burn_in=burnt, thin=1, **options)
             # a chain of D-SGLD wanders between agents; the average of all has the memory of one
             along = (made.average - known.target.mean) @ flattest
             found[name, steps] = Found(one, made.draws - known.target.mean, along)

@@ -66,20 +66,20 @@ def unit_gaussians(nodes: int, dim: int = DIM) -> Posterior:
     return gaussian(np.ones((nodes, dim)), np.broadcast_to(np.eye(dim), (nodes, dim, dim)))
 
 
-def weights(net: Network) -> np.ndarray:
+def weights(network: Network) -> np.ndarray:
     """The mixing matrix with 1/3 on every edge."""
-    ties = net.adjacency.toarray() * SIGMA
+    ties = network.adjacency.toarray() * SIGMA
     return np.diag(1.0 - ties.sum(axis=1)) + ties
 
 
-def method(net: Network, eta: float = ETA) -> Gibbs:
+def method(network: Network, eta: float = ETA) -> Gibbs:
     """Algorithm 2 with ties 1/3 on every edge."""
-    return Gibbs(eta, mixing=weights(net))
+    return Gibbs(eta, mixing=weights(network))
 
 
-def colors(net: Network) -> list[np.ndarray]:
+def colors(network: Network) -> list[np.ndarray]:
     """The groups in which `Gibbs` updates: three on an odd circle, which is not bipartite."""
-    found = net.coloring()
+    found = network.coloring()
     return [np.flatnonzero(found == color) for color in range(found.max() + 1)]
 
 
@@ -90,7 +90,7 @@ class Sweep:
 
     Parameters
     ----------
-    net
+    network
         Who is tied to whom.
     eta
         Of the ties.
@@ -98,9 +98,9 @@ class Sweep:
         Agents that are drawn together, in turn.
     """
 
-    def __init__(self, net: Network, eta: float, groups: Sequence[np.ndarray]) -> None:
-        n = net.num_agents
-        ties = net.adjacency.toarray() * SIGMA / eta
+    def __init__(self, network: Network, eta: float, groups: Sequence[np.ndarray]) -> None:
+        n = network.num_agents
+        ties = network.adjacency.toarray() * SIGMA / eta
         variance = 1.0 / (1.0 + ties.sum(axis=1))
         self.A, self.c, self.Q = np.eye(n), np.zeros(n), np.zeros((n, n))
         for members in groups:
@@ -187,9 +187,9 @@ def search(kind: str, sets: int, etas: tuple[float, ...], dims: tuple[int, ...])
     """
     worst: dict[tuple[str, int, float], float] = {}
     for at, n in enumerate(NODES):
-        net = GRAPHS[kind](n)
+        network = GRAPHS[kind](n)
         for eta in etas:
-            sweep = Sweep(net, eta, colors(net))
+            sweep = Sweep(network, eta, colors(network))
             for measured, seen in MEASURED.items():
                 # the same numbers for every eta, whatever the seed of the experiment
                 drawn = draws(sweep.path(seen(n)), sets, np.random.default_rng(n))
@@ -240,13 +240,13 @@ def reached(kind: str, seed: int, seeds: int, sets: int) -> Reached:
     exact_curves, curves, limits, rates, scores = [], [], [], [], []
     streams = np.random.default_rng([seed, list(GRAPHS).index(kind)]).spawn(len(NODES))
     for n, rng in zip(NODES, streams, strict=True):
-        net = GRAPHS[kind](n)
-        sweep = Sweep(net, ETA, colors(net))
+        network = GRAPHS[kind](n)
+        sweep = Sweep(network, ETA, colors(network))
         exact_curves.append(fitted_distance(draws(sweep.path(np.eye(n)[0]), sets, rng), n**-0.5))
         start = rng.standard_normal((seeds * CHAINS, n, DIM))
         chains, number = seeds * CHAINS, int(rng.integers(2**63))
         run = whole_run(
-            *(unit_gaussians(n), net, method(net)), draws=ROUNDS, burn_in=0, thin=1, chains=chains, seed=number,
+            *(unit_gaussians(n), network, method(network)), draws=ROUNDS, burn_in=0, thin=1, chains=chains, seed=number,
             init=start, keep=[0],
         )  # fmt: skip
         drawn = np.concatenate([start[:, :1], run.draws[:, :, 0].astype(float)], axis=1)
@@ -272,7 +272,7 @@ def _numbers(curves: Sequence[np.ndarray]) -> dict[Number, np.ndarray]:
 class Reading(NamedTuple):
     """A way to run a circle: its network, the groups that are drawn together in turn, and the agent looked at."""
 
-    net: Network
+    network: Network
     groups: list[np.ndarray]
     agent: int
 
@@ -302,9 +302,9 @@ def circle_readings(sets: int) -> dict[str, dict[Number, np.ndarray]]:
     for name, reading in CIRCLES.items():
         curves = []
         for n in NODES:
-            net, groups, agent = reading(n)
-            path = Sweep(net, ETA, groups).path(np.eye(net.num_agents)[agent])
-            curves.append(fitted_distance(draws(path, sets, np.random.default_rng(n)), net.num_agents**-0.5))
+            network, groups, agent = reading(n)
+            path = Sweep(network, ETA, groups).path(np.eye(network.num_agents)[agent])
+            curves.append(fitted_distance(draws(path, sets, np.random.default_rng(n)), network.num_agents**-0.5))
         found[name] = _numbers(curves)
     return found
 
@@ -314,9 +314,9 @@ def law_check() -> Claim:
     apart = 0.0
     n = NODES[0]
     for graph in GRAPHS.values():
-        net = graph(n)
-        exact = law(unit_gaussians(n, 1), net, method(net), init=Gaussian(np.zeros(1), np.eye(1)))
-        for k, (mean, cov) in enumerate(Sweep(net, ETA, colors(net)).moments):
+        network = graph(n)
+        exact = law(unit_gaussians(n, 1), network, method(network), init=Gaussian(np.zeros(1), np.eye(1)))
+        for k, (mean, cov) in enumerate(Sweep(network, ETA, colors(network)).moments):
             joint = exact.at(k).joint
             apart = max(apart, float(np.abs(mean - joint.mean).max()), float(np.abs(cov - joint.cov).max()))
     return Claim(

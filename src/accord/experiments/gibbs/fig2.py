@@ -73,11 +73,11 @@ def power_target() -> Posterior:
     return Posterior(log_likelihood, lambda x: 0.0 * x.sum(), [np.full(DIM, c) for c in CENTERS], np.zeros(DIM))
 
 
-def chains(post: Posterior, net: Network, sampler: Sampler, rounds: int, rng: np.random.Generator) -> np.ndarray:
+def chains(post: Posterior, network: Network, sampler: Sampler, rounds: int, rng: np.random.Generator) -> np.ndarray:
     """Three times 100 chains from N(0, I), shape (round, repeat, chain, agent, dim), the start included."""
-    start = rng.standard_normal((REPEATS * CHAINS, net.num_agents, DIM))
+    start = rng.standard_normal((REPEATS * CHAINS, network.num_agents, DIM))
     options = {"chains": len(start), "init": start, "seed": int(rng.integers(2**63))}
-    run = whole_run(post, net, sampler, draws=rounds, burn_in=0, thin=1, **options)
+    run = whole_run(post, network, sampler, draws=rounds, burn_in=0, thin=1, **options)
     x = np.concatenate([start[:, None], run.draws.astype(float)], axis=1)
     return np.moveaxis(x, 0, 1).reshape(rounds + 1, REPEATS, CHAINS, *start.shape[1:])
 

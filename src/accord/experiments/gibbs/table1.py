@@ -114,7 +114,8 @@ def rate_claims(found: dict[str, Reached]) -> list[Claim]:
     ratios = np.concatenate([-rates[kind] / slopes[kind] for kind in found])
     trees = [GRAPHS["tree"](n) for n in NODES]
     bounds = [
-        contraction(net, constants(unit_gaussians(net.num_agents)), eta=ETA, mixing=weights(net)) for net in trees
+        contraction(network, constants(unit_gaussians(network.num_agents)), eta=ETA, mixing=weights(network))
+        for network in trees
     ]
     return [
         Claim(
@@ -158,8 +159,8 @@ def rate_claims(found: dict[str, Reached]) -> list[Claim]:
 def set_up_claims() -> list[Claim]:
     """Two statements of the set-up that do not hold."""
     trees, circles = ([graph(n) for n in NODES] for graph in GRAPHS.values())
-    weight = float(max(abs(net.mixing()[tuple(net.edges.T)] - SIGMA).max() for net in trees))
-    parts = max(int(net.coloring().max()) + 1 for net in circles)
+    weight = float(max(abs(network.mixing()[tuple(network.edges.T)] - SIGMA).max() for network in trees))
+    parts = max(int(network.coloring().max()) + 1 for network in circles)
     return [
         Claim(
             "appendix A.5.2",

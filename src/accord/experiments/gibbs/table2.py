@@ -119,11 +119,11 @@ def bias_claim() -> Claim:
     """What Theorem 5.4 speaks of is not what the table shows."""
     distances, bounds = [], []
     for n in NODES[:2]:
-        net = GRAPHS["tree"](n)
+        network = GRAPHS["tree"](n)
         post = unit_gaussians(n, 1)
-        average = law(post, net, method(net)).stationary().average
+        average = law(post, network, method(network)).stationary().average
         distances.append(wasserstein2(average, post.exact()))
-        bounds.append(bias(net, constants(post), eta=ETA, mixing=method(net).mixing).total_variation)
+        bounds.append(bias(network, constants(post), eta=ETA, mixing=method(network).mixing).total_variation)
     return Claim(
         "appendix A.5.2 and theorem 5.4",
         "the least distances estimate the bias of theorem 5.4",
