@@ -28,7 +28,6 @@ class Programs(NamedTuple):
     """The compiled functions of `loop`, as a kind of engine runs them."""
 
     start: Any
-    advance: Any
     record: Any
     finite: Any
 
@@ -120,23 +119,20 @@ class ArrayEngine(abc.ABC):
 
     def advance(self, carry: Carry, rounds: int) -> Carry:
         """Run rounds and keep nothing of them."""
-        return self.programs.advance(self.problem, carry, np.int32(rounds), chains=self.chains)
+        # a program of its own would take as long to compile as the one that records
+        return self._recorded(carry, 1, rounds)[0]
 
     def record(self, carry: Carry, draws: int, thin: int) -> tuple[Carry, Records]:
         """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call.
 
         The records are host arrays, cut to the number of draws.
         """
-        carry, records = self.programs.record(
-            self.problem,
-            carry,
-            np.int32(draws),
-            np.int32(thin),
-            self.keep,
-            chains=self.chains,
-            capacity=self.capacity,
-        )
+        carry, records = self._recorded(carry, draws, thin)
         return carry, jax.tree.map(lambda leaf: np.asarray(leaf)[:draws], records)
+
+    def _recorded(self, carry: Carry, draws: int, thin: int) -> tuple[Carry, Records]:
+        numbers = np.int32(draws), np.int32(thin), self.keep
+        return self.programs.record(self.problem, carry, *numbers, chains=self.chains, capacity=self.capacity)
 
     def first_non_finite(self, before: Carry, after: Carry, rounds: int) -> FirstNonFinite | None:
         """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""

@@ -10,11 +10,10 @@ from jaxtyping import Array
 from ..network import Network
 from ..posterior import Posterior
 from .arrays import ArrayEngine, Programs
-from .loop import advance, finite, record, start
+from .loop import finite, record, start
 from .round import Problem, build_problem
 
 _start = jax.jit(start, static_argnames="chains")
-_advance = jax.jit(advance, static_argnames="chains")
 _record = jax.jit(record, static_argnames=("chains", "capacity"))
 _finite = jax.jit(finite)
 
@@ -26,7 +25,7 @@ class LocalEngine(ArrayEngine):
         return build_problem(post, network, self.bound, seed)
 
     def _programs(self) -> Programs:
-        return Programs(_start, _advance, _record, _finite)
+        return Programs(_start, _record, _finite)
 
     def _rows(self, rows: np.ndarray) -> Array:
         return jnp.asarray(rows)

@@ -45,12 +45,7 @@ class Exchange:
         mixed = summed = totalled = exchanged = None
         if self.mix is not None:
             assert self.coefficients is not None
-            previous, mixed = None, messages
-            for a, b in self.coefficients:
-                following = collectives.apply(self.mix, mixed)
-                if previous is not None:
-                    following = jax.tree.map(lambda w, y, a=a, b=b: a * w - b * y, following, previous)
-                previous, mixed = mixed, following
+            mixed = self._mixed(self.mix, self.coefficients, messages, collectives)
         if self.neighbours is not None:
             summed = collectives.apply(self.neighbours, messages)
         if self.total:
@@ -59,6 +54,19 @@ class Exchange:
         if order is not None:
             exchanged = collectives.permuted(messages, order)
         return Inbox(mixed, summed, totalled, exchanged)
+
+    @staticmethod
+    def _mixed(mix: Operator, coefficients: Array, messages: Any, collectives: Collectives) -> Any:
+        """The messages after all exchanges of a step, by the three-term recursion of Chebyshev polynomials."""
+
+        def exchange(two: tuple[Any, Any], ab: Array) -> tuple[tuple[Any, Any], None]:
+            previous, mixed = two
+            following = collectives.apply(mix, mixed)
+            return (mixed, jax.tree.map(lambda w, y: ab[0] * w - ab[1] * y, following, previous)), None
+
+        # a loop: written out, each exchange would be compiled anew, which takes most of a second
+        first = messages, collectives.apply(mix, messages)
+        return jax.lax.scan(exchange, first, coefficients[1:])[0][1]
 
 
 @pytree

@@ -6,15 +6,30 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
+from .conditional import curvatures, largest_curvature
 
 
 def times(A: Any, x: Array) -> Array:
     """A x, where a number A stands for a multiple of the identity."""
     return A * x if jnp.ndim(A) == 0 else A @ x
+
+
+def as_blocks(
+    operators: tuple[np.ndarray, ...] | None, post: Posterior
+) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, " agent"]]:
+    """Operators and their pseudo-inverses, stacked (ones for identities), and the largest curvature of each U_i.
+
+    U_i(z) = f_i(A_i^+ z). Raises what `check_operators` raises.
+    """
+    if operators is None:
+        return np.ones(post.num_agents), np.ones(post.num_agents), curvatures(post)
+    check_operators(operators, post)
+    A, inverse = padded(operators)
+    return A, inverse, post.each(largest_curvature, post.init, own=(inverse,))
 
 
 def padded(operators: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:

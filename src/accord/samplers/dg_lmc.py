@@ -11,19 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..base.checks import one_an_agent, positive, whole_numbers
+from ..base.checks import positive, whole_numbers
 from ..base.pytree import pytree, static
 from ..network import Network
 from ..posterior import Posterior
 from .agent import Agent, Inbox, Noise
-from .blocks import check_operators, padded, times
-from .conditional import curvatures, largest_curvature
+from .blocks import as_blocks, times
 from .costs import total_traffic
+from .guidelines import guided
 from .hub_gibbs import HubGibbs
 from .protocol import Bound, Needs
-
-# Guideline 3.2.1: the step is 0.1 to 0.5 of rho_i / (1 + rho_i M_i).
-_STEP_FRACTION = 0.25
 
 
 class DGLMCState(NamedTuple):
@@ -141,50 +138,13 @@ class DGLMC(HubGibbs):
         return DGLMCState(theta, jax.lax.fori_loop(0, local.shape[0], langevin, state.local))
 
     def bind(self, post: Posterior, network: Network) -> Bound:
-        n, dim = post.num_agents, post.dim
-        if self.operators is None:
-            A, inverse, curvature = np.ones(n), np.ones(n), curvatures(post)
-        else:
-            check_operators(self.operators, post)
-            A, inverse = padded(self.operators)
-            curvature = post.each(largest_curvature, post.init, own=(inverse,))
-        rho, step, steps = self._numbers(curvature)
-        if self.operators is None:
-            precision = np.sum(1.0 / rho)
-            hub, sent = DGLMCHub(1.0 / precision, precision**-0.5), 1
-        else:
-            covariance = np.linalg.inv(np.einsum("nki,nkj,n->ij", A, A, 1.0 / rho))
-            hub = DGLMCHub(covariance, np.linalg.cholesky((covariance + covariance.T) / 2.0))
-            sent = dim**2
-        own = DGLMCNumbers(rho, step, steps, A, inverse)
+        A, inverse, curvature = as_blocks(self.operators, post)
+        rho, step, steps = guided(self.rho, self.step_size, self.local_steps, curvature)
+        # A_i = 1 for all: Q is a multiple of the identity
+        precision = np.asarray((1.0 / rho).sum() if A.ndim == 1 else np.einsum("nki,nkj,n->ij", A, A, 1.0 / rho))
         chosen = replace(self, rho=rho, step_size=step, local_steps=tuple(int(k) for k in steps))
-        # Q is one total
-        return Bound(chosen, own=own, shared=hub, spent=total_traffic(network, sent))
-
-    def _numbers(self, curvature: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """rho_i, gamma_i and N_i, each (agent,), by the guidelines where they are left out; M_i are given."""
-        n = curvature.size
-        if self.rho is None and not (curvature > 0).all():
-            agent = int(np.argmin(curvature))
-            raise ValueError(
-                f"rho must be given: the Hessian of agent {agent} at init has no positive finite eigenvalue to choose "
-                "it from"
-            )
-        rho = 1.0 / curvature if self.rho is None else one_an_agent("rho", self.rho, n)
-        bound = rho / (1.0 + rho * curvature)
-        step = _STEP_FRACTION * bound if self.step_size is None else one_an_agent("step_size", self.step_size, n)
-        over = step > bound * (1.0 + 1e-9)
-        if over.any():
-            agent = int(np.argmax(step / bound))
-            raise ValueError(
-                f"step_size {step[agent]:.6g} of agent {agent} is above {bound[agent]:.6g}, its stability bound "
-                "rho_i / (1 + rho_i M_i)"
-            )
-        if self.local_steps is None:
-            steps = np.full(n, int(np.ceil(np.mean(bound / step) - 1e-9)))
-        else:
-            steps = one_an_agent("local_steps", self.local_steps, n)
-        return rho, step, steps
+        own = DGLMCNumbers(rho, step, steps, A, inverse)
+        return Bound(chosen, own=own, shared=_hub(precision), spent=total_traffic(network, precision.size))
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -202,3 +162,10 @@ class DGLMC(HubGibbs):
         forgotten = 1.0 - (1.0 - step / rho) ** steps
         per_agent = np.broadcast_to(1.0 / (rho * forgotten), network.num_agents)
         return float(1.0 / per_agent.sum())
+
+
+def _hub(precision: np.ndarray) -> DGLMCHub:
+    if precision.ndim == 0:
+        return DGLMCHub(1.0 / precision, precision**-0.5)
+    covariance = np.linalg.inv(precision)
+    return DGLMCHub(covariance, np.linalg.cholesky((covariance + covariance.T) / 2.0))

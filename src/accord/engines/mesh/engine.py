@@ -28,7 +28,7 @@ from ...samplers.protocol import Bound
 from ..arrays import ArrayEngine, Programs
 from ..draws import RawNoise
 from ..local import LocalEngine
-from ..loop import Carry, Records, advance, finite, record, start
+from ..loop import Carry, Records, finite, record, start
 from ..round import Exchange, Problem, build_problem, by_color
 from .collectives import AGENTS, MeshCollectives
 from .halo import fetched
@@ -77,12 +77,6 @@ def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chai
     return _on(mesh, partial(start, chains=chains), (_specs(problem), *rows), _carry_specs(problem))(
         problem, mean, factor
     )
-
-
-@partial(jax.jit, static_argnames=("mesh", "chains"))
-def _advance(problem: Problem, carry: Carry, rounds: Array, mesh: Mesh, chains: int) -> Carry:
-    specs = (_specs(problem), _carry_specs(problem), P())
-    return _on(mesh, partial(advance, chains=chains), specs, _carry_specs(problem))(problem, carry, rounds)
 
 
 @partial(jax.jit, static_argnames=("mesh", "chains", "capacity"))
@@ -157,7 +151,7 @@ class MeshEngine(ArrayEngine):
         return jax.tree.map(self._put, spread, specs)
 
     def _programs(self) -> Programs:
-        programs = (_start, _advance, _record, _finite)
+        programs = (_start, _record, _finite)
         return Programs(*(partial(program, mesh=self.mesh) for program in programs))
 
     def _rows(self, rows: np.ndarray) -> Array:

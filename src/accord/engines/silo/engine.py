@@ -200,7 +200,9 @@ class SiloEngine:
 
     def advance(self, carry: SiloCarry, rounds: int) -> SiloCarry:
         """Run rounds and keep nothing of them."""
-        return self._carry(carry.round + rounds, self._reach(Goal(carry.round, rounds, 0, 1, 1), self._folder))
+        return self._carry(
+            carry.round + rounds, self._reach(Goal(carry.round, rounds, 0, 1, self.capacity), self._folder)
+        )
 
     def record(self, carry: SiloCarry, draws: int, thin: int) -> tuple[SiloCarry, Records]:
         """Run `draws * thin` rounds and record every `thin`-th; at most `capacity` draws a call."""
@@ -223,7 +225,9 @@ class SiloEngine:
         while bad - good > 1 and not all(after.finite):
             middle = (good + bad) // 2
             # nothing is saved, so that the checkpoint of the start stays
-            then = self._carry(before.round + middle, self._reach(Goal(before.round, middle, 0, 1, 1), None))
+            then = self._carry(
+                before.round + middle, self._reach(Goal(before.round, middle, 0, 1, self.capacity), None)
+            )
             if all(then.finite):
                 good = middle
             else:

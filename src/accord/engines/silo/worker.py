@@ -247,17 +247,21 @@ class Worker:
 
     def _lead(self, goal: Goal) -> Report:
         assert self.carry is not None
-        chains, seen = self.task.chains, None
+        seen = None
         before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
-        carry = _advance(self.problem, self.carry, np.int32(before), chains=chains)
+        # a program that records nothing would take as long to compile
+        carry, _ = self._recorded(self.carry, 1, before, goal.capacity)
         if goal.draws:
-            numbers = np.int32(goal.draws), np.int32(goal.thin)
-            carry, seen = _record(self.problem, carry, *numbers, chains=chains, capacity=goal.capacity)
+            carry, seen = self._recorded(carry, goal.draws, goal.thin, goal.capacity)
             seen = jax.tree.map(lambda leaf: np.asarray(leaf)[: goal.draws], seen)
         self.carry = jax.block_until_ready(carry)
         if self.at_hub:
             self.communicator.dismiss()
         return self._report(seen)
+
+    def _recorded(self, carry: Carry, draws: int, thin: int, capacity: int) -> tuple[Carry, Any]:
+        numbers = np.int32(draws), np.int32(thin)
+        return _record(self.problem, carry, *numbers, chains=self.task.chains, capacity=capacity)
 
     def _follow(self, goal: Goal) -> Report:
         """Answer what the hub asks, until it has run its rounds."""
@@ -322,11 +326,6 @@ class Worker:
 @partial(jax.jit, static_argnames="chains")
 def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> Carry:
     return start(problem, mean, factor, chains)
-
-
-@partial(jax.jit, static_argnames="chains")
-def _advance(problem: Problem, carry: Carry, rounds: Array, chains: int) -> Carry:
-    return advance(problem, carry, rounds, chains)
 
 
 @partial(jax.jit, static_argnames=("chains", "capacity"))
