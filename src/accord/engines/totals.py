@@ -188,7 +188,8 @@ def _ask(context: Any, results: Any, desk: Any, round: Any, state: Any) -> None:
 class TotalsEngine(LocalEngine):
     """Runs a method that only asks, such as `Replicated`, where nothing but `Posterior.totals` is known of the data.
 
-    The hub's own arithmetic, which is small, is done on the CPU: other devices are left to those who make totals.
+    The hub's own arithmetic, which is small, is done on the CPU, which must be among JAX's platforms: other devices are
+    left to those who make totals.
     Parameters are those of `ArrayEngine`.
 
     Raises
@@ -212,12 +213,13 @@ class TotalsEngine(LocalEngine):
         self.check(post, sampler)
         if jax.tree.leaves(self.bound.own):
             raise TypeError(f"{type(sampler).__name__} gives each agent numbers of its own, which no total can read")
+        totals = post.in_parameters().totals(network)
         with self._as_hub():
             nothing = _NO_DATA._replace(size=jnp.zeros(network.num_agents, jnp.int32))
             problem = build_problem(post, network, self.bound, seed, shards=nothing)
             host: Any = jax.tree.map(np.asarray, (problem.facts, problem.shared))
             asked = Asked(sampler, *host)
-            self.desk = Desk(post.in_parameters().totals(network), asked, post.coordinates)
+            self.desk = Desk(totals, asked, post.coordinates)
             prior = replace(problem.potential, log_likelihood=Partial(_of_no_rows), splits=False)
             return replace(
                 problem,

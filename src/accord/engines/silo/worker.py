@@ -232,9 +232,10 @@ class Worker:
         """Run rounds, and save where they end below a folder, if one is given."""
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
-        except jax.errors.JaxRuntimeError as error:
+        except Exception as error:
             # the neighbours must not wait for what will not come
             self.channels.disconnect()
+            # what a compiled program makes of it depends: a JaxRuntimeError at its first call, a ValueError later
             raise (self.communicator.failure or error) from None
         except BaseException:
             self.channels.disconnect()
