@@ -5,11 +5,13 @@ import subprocess
 import sys
 import types
 
+import jax
 import pytest
 from several import HERE, alone
 
 import accord
 from accord.engines.silo import workers
+from accord.engines.silo.worker import Goal, Worker
 from accord.sampling.sample import _builder
 
 
@@ -90,6 +92,21 @@ def test_ray_that_the_user_began_goes_on(fake_ray):
     fake_ray.init()
     begun(2).close()
     assert fake_ray.running and fake_ray.begun == 1
+
+
+@pytest.mark.parametrize("raised", [jax.errors.JaxRuntimeError("INTERNAL"), ValueError("INTERNAL")], ids=type)
+def test_an_agent_tells_what_failed_and_not_what_its_program_made_of_it(raised, monkeypatch):
+    agent, gone = Worker(0, "127.0.0.1", {}), ConnectionError("agent 1 is gone")
+
+    def lead(goal):
+        raise raised
+
+    monkeypatch.setattr(agent, "_lead", lead)
+    agent.acting, agent.communicator = True, types.SimpleNamespace(failure=gone)
+    with pytest.raises(ConnectionError) as caught:
+        agent.work(Goal(0, 1, 0, 1, 1), None)
+    agent.channels.close()
+    assert caught.value is gone
 
 
 def test_without_ray_the_extra_is_named(monkeypatch):

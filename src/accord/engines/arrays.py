@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.protocol import Bound
+from ..samplers.protocol import Bound, Sampler
 from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined
 from .engine import FirstNonFinite
@@ -73,6 +73,10 @@ class ArrayEngine(abc.ABC):
         dtype = self.problem.degree.dtype
         per_draw = chains * post.dim * (keep.size + 1) * dtype.itemsize
         self.capacity = int(np.clip(self.buffer_bytes // per_draw, 1, 1024))
+
+    @classmethod  # noqa: B027 - arrays of all agents have every inbox
+    def check(cls, post: Posterior, sampler: Sampler) -> None:
+        """Any method."""
 
     @classmethod
     def placed(cls, post: Posterior) -> AbstractContextManager[Posterior]:

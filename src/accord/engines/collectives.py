@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -32,13 +33,13 @@ class Collectives:
         """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
         return jax.tree.map(lambda x: reordered(x, order), messages)
 
-    def query(self, state: Any, answers: Any, num_agents: int) -> Any:
-        """The sum of all agents' answers to a state of the hub, of which those of the agents here are given.
+    def query(self, state: Any, answer: Callable[[Any], Any], num_agents: int) -> Any:
+        """The sum of all agents' answers to a state of the hub; `answer(state)` has those of the agents here.
 
         The sum is in the same order on any number of devices: a chain that accepts and rejects would leave another one
         for good over a last digit.
         """
-        return jax.tree.map(lambda leaf: self.everyones(leaf)[:num_agents].sum(axis=0), answers)
+        return jax.tree.map(lambda leaf: self.everyones(leaf)[:num_agents].sum(axis=0), answer(state))
 
     def total(self, values: Any) -> Any:
         """The sum over all agents of every array (agent, ...) of a pytree."""

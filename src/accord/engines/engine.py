@@ -11,7 +11,7 @@ import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.protocol import Bound
+from ..samplers.protocol import Bound, Sampler
 
 
 class FirstNonFinite(NamedTuple):
@@ -85,6 +85,9 @@ class Engine(Protocol):
 @runtime_checkable
 class Builder(Protocol):
     """Makes engines of one kind."""
+
+    def check(self, post: Posterior, sampler: Sampler) -> None:
+        """Raise `TypeError` where engines of this kind cannot run a method; asked before anything starts."""
 
     def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
         """The posterior as this process knows it, once its data is where the agents are."""

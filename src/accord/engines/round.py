@@ -229,9 +229,11 @@ def network_transition(
     at_hub = problem.needs.at_hub
     spread, collectives = _for_each(acting, noise), problem.collectives.at(round)
 
+    def answer(state: Any) -> Any:
+        return jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
+
     def query(state: Any) -> Any:
-        answers = jax.vmap(sampler.message, in_axes=(AGENT_AXES, None))(agents, state)
-        return collectives.query(state, answers, problem.num_agents)
+        return collectives.query(state, answer, problem.num_agents)
 
     def update(agent: Agent, own_state: Any, own_inbox: Inbox, own_noise: Noise) -> tuple[Any, Any]:
         if at_hub:

@@ -208,6 +208,13 @@ class Posterior:
             raise ValueError(f"the coordinates are of {coordinates.origin.size} parameters, not of {self.dim}")
         return self._with(coordinates=coordinates, init=coordinates.inverse(self.init))
 
+    def in_parameters(self) -> Posterior:
+        """The same posterior in the user's parameters x, of which totals are, whatever coordinates this one is in."""
+        if self.coordinates is None:
+            return self
+        init = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(self._params)])
+        return self._with(coordinates=None, init=init)
+
     def _require(self, agents: Sequence[int]) -> None:
         for agent in agents:
             if agent not in self._sources:

@@ -131,6 +131,7 @@ def sample(
     builder = _builder(engine)
     methods = usual_methods(post, network) if sampler is None else [sampler]
     check_compatible(post, network, methods[0])
+    builder.check(post, methods[0])
     whiten = not is_complete(methods[0]) if whiten is None else whiten
     kept = _kept_agents(keep, network.num_agents)
     _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
@@ -225,7 +226,9 @@ def _builder(engine: str | Builder) -> Builder:
 
 
 def _engine_name(engine: str | Builder) -> str:
-    return engine if isinstance(engine, str) else type(engine).__name__.lower()
+    if isinstance(engine, str):
+        return engine
+    return (engine if isinstance(engine, type) else type(engine)).__name__.lower()
 
 
 def _kept_agents(keep: str | Sequence[int], num_agents: int) -> np.ndarray:

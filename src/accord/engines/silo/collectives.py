@@ -72,9 +72,9 @@ class SiloCollectives(Collectives):
         leaves, treedef = jax.tree.flatten(messages)
         return treedef.unflatten(self._called(self.communicator.permute, _shapes(leaves), order, *leaves))
 
-    def query(self, state: Any, answers: Any, num_agents: int) -> Any:
-        question, self.communicator.question = ravel_pytree(state)
-        own, restore = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answers))
+    def query(self, state: Any, answer: Callable[[Any], Any], num_agents: int) -> Any:
+        question, _ = ravel_pytree(state)
+        own, restore = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answer(state)))
         shape = jax.ShapeDtypeStruct((num_agents, own.size), own.dtype)
         # a hub's chains ask together
         found = jax.pure_callback(self.communicator.ask, shape, question, own, vmap_method="broadcast_all")

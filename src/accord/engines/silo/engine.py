@@ -19,7 +19,7 @@ from ...base.checks import positive
 from ...base.errors import unknown_name_error
 from ...network import Network
 from ...posterior import Posterior
-from ...samplers.protocol import Bound
+from ...samplers.protocol import Bound, Sampler
 from ...storage.fingerprint import claim
 from ..engine import FirstNonFinite
 from ..loop import Records
@@ -70,6 +70,9 @@ class Silo:
             raise unknown_name_error("late", self.late, ["raise", "restart"])
         self._pool: WorkerPool | None = None
         self._keeps = False
+
+    def check(self, post: Posterior, sampler: Sampler) -> None:
+        """Any method."""
 
     def resources_of(self, agent: int) -> dict[str, float | int]:
         """The custom resources that an agent's process needs."""

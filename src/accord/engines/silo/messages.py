@@ -42,8 +42,6 @@ class Communicator:
         self.attempt, self.round, self._talk = 0, 0, 0
         # all chains' messages since the start, without labels
         self.bytes_sent = 0
-        # makes a hub's question of its bytes; known once the hub's round has been traced
-        self.question: Callable[[Any], Any] | None = None
         self.failure: Exception | None = None
         self._colors = network.coloring()
         self.parent: int | None = None

@@ -232,9 +232,10 @@ class Worker:
         """Run rounds, and save where they end below a folder, if one is given."""
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
-        except jax.errors.JaxRuntimeError as error:
+        except Exception as error:
             # the neighbours must not wait for what will not come
             self.channels.disconnect()
+            # what a compiled program makes of it depends: a JaxRuntimeError at its first call, a ValueError later
             raise (self.communicator.failure or error) from None
         except BaseException:
             self.channels.disconnect()
@@ -266,17 +267,15 @@ class Worker:
     def _follow(self, goal: Goal) -> Report:
         """Answer what the hub asks, until it has run its rounds."""
         assert self.carry is not None
-        if self.communicator.question is None:
-            # the hub's round says what its questions look like
-            jax.eval_shape(partial(advance, chains=self.task.chains), self.problem, self.carry, np.int32(1))
         self.communicator.answer(self._reply)
         self.carry = self.carry._replace(round=jnp.int32(goal.start + goal.rounds))
         return Report(True, None, {})
 
     def _reply(self, content: bytes) -> bytes:
+        assert self.carry is not None
         dtype = self.problem.degree.dtype
         questions = np.frombuffer(content, dtype).reshape(self.task.chains, -1)
-        return np.asarray(_answers(self.problem, jnp.asarray(questions))).tobytes()
+        return np.asarray(_answers(self.problem, self.carry.state, jnp.asarray(questions))).tobytes()
 
     def _report(self, seen: Any) -> Report:
         whole = bool(np.all(_finite(self.problem, self.carry)))
@@ -342,12 +341,16 @@ _finite = jax.jit(finite)
 
 
 @jax.jit
-def _answers(problem: Problem, questions: Array) -> Array:
-    """The agent's answers to the hub's questions, (chain, question) to (chain, answer)."""
-    agents, communicator = problem.agents(0), problem.collectives.communicator  # type: ignore[attr-defined]
+def _answers(problem: Problem, state: Any, questions: Array) -> Array:
+    """The agent's answers to the hub's questions, (chain, question) to (chain, answer).
+
+    A question is a state of the method for one chain; `state`, which it may be any of, says how to read it.
+    """
+    agents = problem.agents(0)
+    _, read = ravel_pytree(jax.tree.map(lambda leaf: leaf[0, ..., 0], state))
 
     def one(question: Array) -> Array:
-        answers = jax.vmap(problem.sampler.message, in_axes=(AGENT_AXES, None))(agents, communicator.question(question))
+        answers = jax.vmap(problem.sampler.message, in_axes=(AGENT_AXES, None))(agents, read(question))
         return ravel_pytree(jax.tree.map(lambda leaf: leaf[0], answers))[0]
 
     return jax.vmap(one)(questions)
