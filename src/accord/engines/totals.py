@@ -66,10 +66,10 @@ def answers(potential: Potential, shard: Shard, asked: Asked, rounds: Array, sta
 
 @pytree
 class HubCollectives(Collectives):
-    """A hub alone, whose questions are answered at a desk."""
+    """A hub alone, whose questions a `QueryServer` has answered."""
 
-    # The desk's number, and not the desk: every run of the same shapes is then the same program.
-    desk: Array
+    # The server's number, and not the server: every run of the same shapes is then the same program.
+    server: Array
     asked: Asked
     # of an agent without data, whose answer has the shapes of everybody's
     prior: Potential
@@ -82,7 +82,7 @@ class HubCollectives(Collectives):
     def query(self, state: Any, answer: Callable[[Any], Any], num_agents: int) -> Any:
         """The sum of all agents' answers to a state of the hub; all chains ask in one total."""
         ask = buffer_callback(_ask, self.answer_shapes(state), vmap_method="broadcast_all")
-        return ask(self.desk, self.round, state)
+        return ask(self.server, self.round, state)
 
     def answer_shapes(self, state: Any) -> Any:
         """Shapes and types of the answer to one state, found without data."""
@@ -95,7 +95,7 @@ class HubCollectives(Collectives):
         return jax.eval_shape(alone, self.asked, self.prior, state)
 
 
-class _Letter(NamedTuple):
+class _Query(NamedTuple):
     """Questions of all chains, on a leading axis, and what the answers will look like."""
 
     rounds: np.ndarray
@@ -104,7 +104,7 @@ class _Letter(NamedTuple):
     reply: Future
 
 
-class Desk:
+class QueryServer:
     """Where a program asks for totals, and the thread that has it run gets them made.
 
     Parameters
@@ -118,14 +118,14 @@ class Desk:
     def __init__(self, totals: Totals, asked: Asked, coordinates: Coordinates | None) -> None:
         self.totals, self.asked, self.coordinates = totals, asked, coordinates
         self.number = next(_numbers)
-        _desks[self.number] = self
-        self._letters: queue.SimpleQueue[_Letter | None] = queue.SimpleQueue()
+        _servers[self.number] = self
+        self._queries: queue.SimpleQueue[_Query | None] = queue.SimpleQueue()
 
     def ask(self, rounds: np.ndarray, states: Any, due: Any) -> Any:
         """The sum of all agents' `answers`, from the thread of a program; raises `CancelledError` if there is none."""
-        letter = _Letter(rounds, states, due, Future())
-        self._letters.put(letter)
-        return letter.reply.result()
+        query = _Query(rounds, states, due, Future())
+        self._queries.put(query)
+        return query.reply.result()
 
     def run(self, work: Callable[[], T]) -> T:
         """What `work` returns, a program run in a thread of its own, whose questions are answered in this one.
@@ -138,39 +138,39 @@ class Desk:
         failure: BaseException | None = None
         with ThreadPoolExecutor(1) as pool:
             job = pool.submit(work)
-            job.add_done_callback(lambda _: self._letters.put(None))
+            job.add_done_callback(lambda _: self._queries.put(None))
             # to the end of the program in any case: it may still be asking
             while True:
-                letter = None
+                query = None
                 try:
-                    letter = self._letters.get()
-                    if letter is None:
+                    query = self._queries.get()
+                    if query is None:
                         break
                     if failure is None:
-                        letter.reply.set_result(self._answered(letter))
+                        query.reply.set_result(self._answered(query))
                 except BaseException as error:
                     failure = error if failure is None else failure
-                if letter is not None and failure is not None:
-                    letter.reply.cancel()
+                if query is not None and failure is not None:
+                    query.reply.cancel()
         if failure is not None:
             raise failure
         return job.result()
 
-    def _answered(self, letter: _Letter) -> Any:
-        found = self.totals(answers, self.asked, letter.rounds, letter.states, coordinates=self.coordinates)
-        came, due = (jax.tree.map(np.shape, total) for total in (found, letter.due))
+    def _answered(self, query: _Query) -> Any:
+        found = self.totals(answers, self.asked, query.rounds, query.states, coordinates=self.coordinates)
+        came, due = (jax.tree.map(np.shape, total) for total in (found, query.due))
         if came != due:
             raise ValueError(f"totals of the shapes {came} came where {due} were due, the first axis the questions'")
-        return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), found, letter.due)
+        return jax.tree.map(lambda leaf, like: np.asarray(leaf, like.dtype), found, query.due)
 
 
 _numbers = itertools.count()
 # a run that has ended leaves its number only
-_desks: WeakValueDictionary[int, Desk] = WeakValueDictionary()
+_servers: WeakValueDictionary[int, QueryServer] = WeakValueDictionary()
 
 
-def _ask(context: Any, results: Any, desk: Any, round: Any, state: Any) -> None:
-    """Ask at a desk with buffers of a program, whose leading axes are those that it was mapped over."""
+def _ask(context: Any, results: Any, server: Any, round: Any, state: Any) -> None:
+    """Ask a server with buffers of a program, whose leading axes are those that it was mapped over."""
     rounds = np.asarray(round)
 
     def together(buffer: Any) -> np.ndarray:
@@ -179,7 +179,7 @@ def _ask(context: Any, results: Any, desk: Any, round: Any, state: Any) -> None:
         return leaf.reshape(rounds.size, *leaf.shape[rounds.ndim :]).copy()
 
     states, due = jax.tree.map(together, (state, results))
-    found = _desks[int(np.asarray(desk).flat[0])].ask(rounds.ravel().copy(), states, due)
+    found = _servers[int(np.asarray(server).flat[0])].ask(rounds.ravel().copy(), states, due)
     for buffer, leaf in zip(jax.tree.leaves(results), jax.tree.leaves(found), strict=True):
         written = np.asarray(buffer)
         written[...] = leaf.reshape(written.shape)
@@ -219,12 +219,12 @@ class TotalsEngine(LocalEngine):
             problem = build_problem(post, network, self.bound, seed, shards=nothing)
             host: Any = jax.tree.map(np.asarray, (problem.facts, problem.shared))
             asked = Asked(sampler, *host)
-            self.desk = Desk(totals, asked, post.coordinates)
+            self.server = QueryServer(totals, asked, post.coordinates)
             prior = replace(problem.potential, log_likelihood=Partial(_of_no_rows), splits=False)
             return replace(
                 problem,
                 potential=replace(prior, log_likelihood=Partial(_unseen)),
-                collectives=HubCollectives(jnp.int32(self.desk.number), asked, prior),
+                collectives=HubCollectives(jnp.int32(self.server.number), asked, prior),
             )
 
     def _programs(self) -> Programs:
@@ -239,10 +239,10 @@ class TotalsEngine(LocalEngine):
             return run
 
         def asking(program: Any) -> Any:
-            return lambda *arguments, **options: self.desk.run(partial(program, *arguments, **options))
+            return lambda *arguments, **options: self.server.run(partial(program, *arguments, **options))
 
-        start, advance, record, finite = map(here, super()._programs())
-        return Programs(start, asking(advance), asking(record), finite)
+        start, record, finite = map(here, super()._programs())
+        return Programs(start, asking(record), finite)
 
     def _rows(self, rows: np.ndarray) -> Array:
         with self._as_hub():

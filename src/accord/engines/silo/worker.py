@@ -25,7 +25,7 @@ from ...posterior.coordinates import Coordinates
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, versions
-from ..loop import Carry, advance, finite, observed, start
+from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
