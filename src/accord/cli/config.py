@@ -296,7 +296,7 @@ def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
 
 
 def _imported(kind: str, name: str, folder: Path) -> Any:
-    """What "module:name" names; modules in the folder are found."""
+    """The object that "module:name" names; modules in the folder are found."""
     module, _, attribute = name.partition(":")
     sys.path.insert(0, str(folder.resolve()))
     try:

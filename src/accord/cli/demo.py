@@ -183,7 +183,7 @@ def main(seed: int = 0) -> None:
 
 
 def findings(rows: list[Row], network: Network) -> list[str]:
-    """What the table shows, in words, from its numbers."""
+    """The table's findings in words, from its numbers."""
     by_label = {row.label: row for row in rows}
     chosen, sgld, tracking, tracked, published, calibrated = (by_label[entry.label] for entry in ENTRIES)
     trusted = [row.label for row in rows if row.trusted]

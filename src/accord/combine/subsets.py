@@ -1,4 +1,4 @@
-"""What one-shot methods share: each shard sampled alone by NUTS, the draws combined once and given to all agents."""
+"""Base of the one-shot methods: each shard sampled alone by NUTS, the draws combined once and given to all agents."""
 
 from __future__ import annotations
 

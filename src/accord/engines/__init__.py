@@ -1,1 +1,1 @@
-"""Who executes a round and carries the messages."""
+"""Engines: they execute rounds and carry messages, on one device, many devices, or one process an agent."""

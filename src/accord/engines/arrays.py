@@ -1,4 +1,4 @@
-"""What engines that hold all agents in arrays have in common: a run in calls of compiled programs."""
+"""Base of the engines that hold agents and chains in arrays and run compiled programs on them."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class ArrayEngine(abc.ABC):
         return self.programs.record(self.problem, carry, *numbers, chains=self.chains, capacity=self.capacity)
 
     def first_non_finite(self, before: Carry, after: Carry, rounds: int) -> FirstNonFinite | None:
-        """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""
+        """The first position that is not finite in the rounds from one carry to the other, or None."""
         if self._finite(after).all():
             return None
         # the rounds are deterministic, so bisection over re-runs finds the first bad one
@@ -217,7 +217,7 @@ class ArrayEngine(abc.ABC):
 
 
 def process_folder(folder: Path) -> Path:
-    """Where this process writes: no two need to share a disk."""
+    """The folder of one process below a checkpoint folder: processes need not share a disk."""
     return Path(folder) / f"process-{jax.process_index()}"
 
 

@@ -1,4 +1,4 @@
-"""What `sample` asks of an engine, whatever carries the messages."""
+"""The protocols of an engine and of its builder: all that `sample` asks of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..samplers.protocol import Bound, Sampler
 
 
 class FirstNonFinite(NamedTuple):
-    """Where a position first was not finite."""
+    """The agent and round at which a position first was not finite."""
 
     agent: int
     # rounds of the chunk until then, the bad one included
@@ -46,7 +46,7 @@ class Engine(Protocol):
         """The carry after `draws * thin` rounds, and `loop.Records` of every `thin`-th as host arrays."""
 
     def first_non_finite(self, before: Any, after: Any, rounds: int) -> FirstNonFinite | None:
-        """Where a position first was not finite in the `rounds` from one carry to the other; None if nowhere.
+        """The first position that is not finite in the `rounds` from one carry to the other, or None.
 
         With no rounds between them it is the carry itself that is looked at.
         """

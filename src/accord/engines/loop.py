@@ -1,4 +1,4 @@
-"""The loop over rounds: what is carried from one to the next, and what is recorded of them."""
+"""The loop over rounds: the carry from one round to the next, and the records of kept draws."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .round import Problem, everywhere, initial_state, monitored, network_transi
 
 
 class Records(NamedTuple):
-    """What is recorded of each kept draw."""
+    """The records of kept draws."""
 
     draws: Float[Array, "draw kept dim chain"]
     average: Float[Array, "draw dim chain"]
@@ -25,7 +25,7 @@ class Records(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What goes from round to round: the states, and the noise of the coming round.
+    """The carry from one round to the next: the states, and the noise of the coming round.
 
     Noise is drawn one round ahead so that the compiler does not fuse its transcendental functions into the gathers of
     the exchange, which would run them one number at a time.

@@ -21,7 +21,7 @@ EVERY_AGENT = 0xFFFFFFFF
 
 
 class Stream(enum.IntEnum):
-    """What numbers are for; streams never share a key."""
+    """The purposes of random numbers; no two streams share a key."""
 
     NORMAL = 0
     BATCH = 1

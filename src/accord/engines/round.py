@@ -32,7 +32,7 @@ from .operators import Operator, operator
 
 @pytree
 class Exchange:
-    """What the network does to the messages of one round."""
+    """The exchange of one round: from all agents' messages to their inboxes."""
 
     mix: Operator | None
     neighbours: Operator | None
@@ -41,7 +41,7 @@ class Exchange:
     total: bool = static()
 
     def __call__(self, messages: Any, collectives: Collectives, order: Array | None = None) -> Inbox:
-        """What every agent's inbox holds after all agents sent their messages."""
+        """Every agent's inbox, after all agents sent their messages."""
         mixed = summed = totalled = exchanged = None
         if self.mix is not None:
             assert self.coefficients is not None
@@ -108,7 +108,7 @@ class Problem:
 
     @property
     def needs(self) -> Needs:
-        """What a round of the method takes."""
+        """The method's needs in a round."""
         return self.sampler.needs(self.dim)
 
     def acting(self, round: Any) -> Agent:
@@ -266,7 +266,7 @@ def network_transition(
 
 
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:
-    """What the method's infos come to, by name: that of the agent with the most in each chain, (chain,)."""
+    """The method's infos by name, of the agent with the most in each chain, (chain,)."""
     named = {} if infos is None else infos._asdict()
     return {name: problem.collectives.largest(value) for name, value in named.items() if value is not None}
 

@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Asked(NamedTuple):
-    """What an agent needs to answer, besides its data and the question: the method, and what all agents know."""
+    """Sent with every question, as an agent needs it to answer: the method, and the facts that all agents know."""
 
     sampler: Sampler
     facts: Facts
@@ -105,7 +105,7 @@ class _Query(NamedTuple):
 
 
 class QueryServer:
-    """Where a program asks for totals, and the thread that has it run gets them made.
+    """Takes a program's questions to the thread that started it, where the totals are made.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class QueryServer:
         return query.reply.result()
 
     def run(self, work: Callable[[], T]) -> T:
-        """What `work` returns, a program run in a thread of its own, whose questions are answered in this one.
+        """Run `work`, a program, in a thread of its own, answer its questions in this one, and return its result.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What an experiment declares, and how it is run into a folder that is either whole or not there."""
+"""Experiments: their declaration, and a run of one into a folder that is either whole or not there."""
 
 from __future__ import annotations
 

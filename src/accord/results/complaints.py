@@ -22,7 +22,7 @@ _COUNTED = 500
 
 
 class Drawn(NamedTuple):
-    """What is looked at: a run's `average`, `kept`, `agents`, `names` and `findings`, as `Run` has them."""
+    """The parts of a run to look at: its `average`, `kept`, `agents`, `names` and `findings`, as `Run` has them."""
 
     average: np.ndarray
     kept: np.ndarray
@@ -192,7 +192,7 @@ def _heat(found: Findings) -> str:
 
 
 def _unmeasured(found: Findings) -> str:
-    """What the law leaves out, where no temperature shows it."""
+    """A complaint about noise that the law leaves out, where no temperature shows it."""
     if not found.left_out or found.measured:
         return ""
     return (

@@ -62,7 +62,7 @@ class Run:
 
     @cached_property
     def findings(self) -> Findings:
-        """What the method's law says of the draws, and their temperature; see `accord.honesty.Findings`.
+        """The bias that the method's law predicts, and the draws' temperature; see `accord.results.findings.Findings`.
 
         Found at first use, in some seconds where the method and its numbers were given. It takes part in no traffic.
         """

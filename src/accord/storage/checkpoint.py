@@ -86,7 +86,7 @@ class CheckpointStore:
         return sorted(int(match[1]) for match in found if match)
 
     def _content(self, round: int) -> Any:
-        """What a round's file holds, as `np.load` opens it."""
+        """The arrays of a round's file, as `np.load` opens it."""
         path = self._path(round)
         content = path.read_bytes()
         if content[-_DIGEST_BYTES:] != hashlib.sha256(content[:-_DIGEST_BYTES]).digest():

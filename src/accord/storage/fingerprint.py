@@ -1,4 +1,4 @@
-"""What must be the same in all processes of a run, and in a run that is resumed, in a few short texts."""
+"""Fingerprints of a run: hashes that must be equal in all its processes, and when it is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the papers prove about their methods, as functions with equation numbers; one module a paper.
+"""The papers' theorems as functions, with equation numbers; one module a paper.
 
 Each takes the network, the `Constants` of the problem (`constants(post)` finds those of a Gaussian posterior) and the
 numbers of the method. Misprints that can be seen from the paper's own proof are corrected, and the docstring says so;

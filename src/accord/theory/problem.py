@@ -57,7 +57,7 @@ class Constants(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where agents start, each on its own.
+    """Starts of agents, each on its own.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ _FEWEST_LOOKS, _MOST_LOOKS, _READ = 200, 4000, 2e8
 def examination(
     post: Posterior, network: Network, sampler: Sampler, warmup: Warmup | None, foreseen: Forecast | None
 ) -> Examination:
-    """What finds out about a run from its average's draws, shape (chain, draw, dim), when it is asked to.
+    """A function that examines a run's average, shape (chain, draw, dim), when it is called.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def examine(
     foreseen: Forecast | None,
     average: np.ndarray,
 ) -> Findings:
-    """What `examination` defers; it takes a warm-up in memory and a forecast, some seconds, where none was made."""
+    """Examine a run, as `examination` defers it; takes seconds where no warm-up and forecast were made before."""
     expected, reason = _expected(post, network, sampler, warmup, foreseen)
     temperature, error = (np.nan, np.nan) if sampler.temperature == 0 else _temperature(post, average)
     told = (temperature, error, _agreeing(sampler), _left_out(expected, sampler))
@@ -72,7 +72,7 @@ def _agreeing(sampler: Sampler) -> bool:
 def _expected(
     post: Posterior, network: Network, sampler: Sampler, warmup: Warmup | None, foreseen: Forecast | None
 ) -> tuple[Expected | None, str]:
-    """What to expect of a method, or why that is not known."""
+    """The bias predicted for a method, or the reason why it is not known."""
     if sampler.temperature != 1.0:
         return None, f"the method samples at the temperature {sampler.temperature:g}, which is not the posterior's"
     if post.dim > _MOST_PARAMETERS or (foreseen is not None and foreseen.mean.shape[1] != post.dim):

@@ -1,4 +1,4 @@
-"""What a method's draws will be worth and cost on a posterior, from its exact law on the Gaussian nearest to it."""
+"""Forecasts: a method's bias and cost on a posterior, from its exact law on the nearest Gaussian."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Model(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What to expect of a method with its numbers, the noise of minibatches left out.
+    """The bias and cost of a method with given hyper-parameters, without the noise of minibatches.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class Forecast:
 
 
 def left_out(sampler: Sampler) -> str:
-    """What a forecast of a method leaves out, and what to do about it, in a sentence; empty where that is nothing."""
+    """A sentence on noise that a forecast leaves out, and its remedy; empty if there is none."""
     rows = sampler.needs(1).batch_size
     if rows is None:
         return ""
@@ -148,7 +148,7 @@ def _mean_hessian(
 
 
 def forecast(model: Posterior, sizes: np.ndarray, network: Network, sampler: Sampler) -> Forecast:
-    """What to expect of a method on a Gaussian posterior.
+    """Forecast the bias and cost of a method on a Gaussian posterior.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class NetworkSums:
 
     @property
     def spent(self) -> Traffic:
-        """What the sums took so far."""
+        """The traffic of the sums so far."""
         return Traffic(0, self.exchanges, self.bytes_sent, self.gradients * self.sizes)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""What each method would be worth on a posterior and a network, and which to take."""
+"""A plan: the forecasts of several methods on a posterior and a network, and the cheapest that serves."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ class Trial(NamedTuple):
 
     @property
     def left_out(self) -> str:
-        """What the forecast leaves out, and what to do about it, in a sentence; empty where that is nothing."""
+        """A sentence on noise that the forecast leaves out, and its remedy; empty if there is none."""
         return "" if self.forecast is None else left_out(self.sampler)
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What to expect of each method; made by `accord.plan`.
+    """The forecasts of all methods; made by `accord.plan`.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ class Plan:
         return trial.forecast is not None and trial.forecast.meets(self.tolerance)
 
     def why(self, trial: Trial) -> str:
-        """What speaks for a trial, in a sentence."""
+        """The reason to take a trial, in a sentence."""
         found = trial.forecast
         assert found is not None
         if not self.meets(trial):

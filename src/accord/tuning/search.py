@@ -37,7 +37,7 @@ def plan(
     cost: str = COSTS[0],
     progress: bool | None = None,
 ) -> Plan:
-    """What to expect of methods on a posterior and a network, before any of them runs.
+    """Forecast methods on a posterior and a network, before any of them runs.
 
     From the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over the network finds.
     Numbers that a method leaves out are tried from those with the cheapest draws on, until every agent's bias is
@@ -94,7 +94,7 @@ def plan(
 
 
 def usual_methods(post: Posterior, network: Network) -> list[Sampler]:
-    """What is chosen from where no method is named, with common noise; the first runs on every connected network."""
+    """The methods to choose from where none is named, with common noise; the first runs on every connected network."""
     first, *others = samplers.GTBAOAB(), samplers.GTDULA(noise="common"), samplers.DADMMS(noise="common")
     return [first, *(other for other in others if _fits(post, network, other))]
 

@@ -38,7 +38,7 @@ _GAUSSIAN = 1e-3
 
 
 class Warmup(NamedTuple):
-    """What agents found before they sample, and what that took.
+    """The result of a warm-up: mode, scale and stiffness of the posterior, and the traffic it took.
 
     Parameters
     ----------

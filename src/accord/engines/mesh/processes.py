@@ -210,7 +210,7 @@ class Membership:
                 _end(self._lost)
 
     def _heard(self, number: int, peer: _Peer) -> str:
-        """What is wrong with a peer, by what it sent."""
+        """The complaint about a peer, by the report that it sent; empty if there is none."""
         try:
             messages, open = peer.read()
         except (OSError, ValueError):

@@ -17,5 +17,5 @@ class WorkerProcess(Worker):
 
     @ray.method(concurrency_group="look")
     def status(self) -> Status:
-        """What the agent is doing; asked while it works, it answers in a thread of its own."""
+        """The agent's activity; asked while it works, it answers in a thread of its own."""
         return super().status()

@@ -64,7 +64,7 @@ class ForeignMessageError(RuntimeError):
 
 
 class Label(NamedTuple):
-    """What is written on every message beside its sender."""
+    """The label of a message: run, attempt, round and number, beside its sender."""
 
     run: bytes
     attempt: int

@@ -223,7 +223,7 @@ class SiloEngine:
         return self._carry(carry.round + draws * thin, reports), records
 
     def first_non_finite(self, before: SiloCarry, after: SiloCarry, rounds: int) -> FirstNonFinite | None:
-        """Where a position first was not finite in the rounds from one carry to the other; None if nowhere."""
+        """The first position that is not finite in the rounds from one carry to the other, or None."""
         good, bad = 0, rounds
         while bad - good > 1 and not all(after.finite):
             middle = (good + bad) // 2

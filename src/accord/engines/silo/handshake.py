@@ -27,11 +27,11 @@ Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
 
 class StrangerError(Exception):
-    """Who is there does not know the run's key, or speaks of another attempt."""
+    """The peer does not know the run's key, or belongs to another attempt."""
 
 
 class Greeting(NamedTuple):
-    """What agents tell of themselves: their index, the number of the connection, and the run's `fingerprint`."""
+    """An agent's introduction: its index, the number of the connection, and the run's `fingerprint`."""
 
     agent: int
     attempt: int
@@ -162,7 +162,7 @@ def _called(wire: socket.socket, address: Address) -> Generator[int, None, None]
 
 
 def _done(action: Callable[[], Any], otherwise: int) -> Generator[int, None, Any]:
-    """What an action on a socket returns, as soon as the socket lets it; it waits for `otherwise` unless TLS knows."""
+    """The result of an action on a socket, as soon as the socket lets it; it waits for `otherwise` unless TLS knows."""
     while True:
         try:
             return action()

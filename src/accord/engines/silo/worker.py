@@ -41,7 +41,7 @@ class NewcomerError(RuntimeError):
 
 
 class Assignment(NamedTuple):
-    """What an agent is to run.
+    """The task of an agent: its method, network and chains.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Goal(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What an agent says of the rounds that it ran.
+    """An agent's report of the rounds that it ran.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class Report(NamedTuple):
 
 
 class Status(NamedTuple):
-    """What an agent is doing now: its round, whom it waits for, and the seconds it has waited for each neighbour."""
+    """An agent's activity now: its round, whom it waits for, and the seconds it has waited for each neighbour."""
 
     round: int
     waiting_for: tuple[int, ...]
@@ -202,7 +202,7 @@ class Worker:
         return jax.tree.map(np.asarray, self.carry.state)
 
     def address(self) -> Address:
-        """Where the neighbours find this agent."""
+        """The address at which neighbours find this agent."""
         return self.channels.address
 
     def meet(self, network: Network, limit: float) -> None:
@@ -306,7 +306,7 @@ class Worker:
         return CheckpointStore(Path(folder) / f"agent-{self.index}", combined(self.parts), keep=_KEPT)
 
     def status(self) -> Status:
-        """What the agent is doing; may be asked while it works."""
+        """The agent's activity; may be asked while it works."""
         round = self.communicator.round if hasattr(self, "communicator") else 0
         return Status(round, self.channels.waiting_for, dict(self.channels.waited))
 

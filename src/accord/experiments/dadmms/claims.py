@@ -1,4 +1,4 @@
-"""What section 6.2.3 of the D-ADMMS paper says of figures 1 and 2, and what it leaves out."""
+"""The claims of section 6.2.3 of the D-ADMMS paper on figures 1 and 2, and remarks on what it leaves out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an accuracy asks of DG-LMC on Gaussians of table 1: the largest rho and step, and the first round, exactly."""
+"""The largest rho and step, and the first round, with which DG-LMC reaches an accuracy on table 1's Gaussians."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What section 5.1 of the GT-DULA paper says of figure 1, beside what was found."""
+"""The claims of section 5.1 of the GT-DULA paper on figure 1, beside our numbers."""
 
 from __future__ import annotations
 
