@@ -19,8 +19,9 @@ demo: $(VENV)/.installed-demo
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Compiled as users' programs are, where the quick tests take less effort (tests/conftest.py).
 test-all: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 test-portability: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -x $(PORTABILITY)

@@ -16,10 +16,12 @@ from accord.sampling.sample import _builder
 
 
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
+@pytest.mark.parametrize("part", ["draw_what", "not draw_what"])
 @pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
-def test_inside(which):
+def test_inside(which, part):
     pytest.importorskip("ray")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, HERE / "silo_inside.py"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, "-k", part]
+    command.append(HERE / "silo_inside.py")
     # Ray's processes import what the tests give them
     path = os.pathsep.join([str(HERE), *(os.environ.get("PYTHONPATH") or "").split(os.pathsep)]).rstrip(os.pathsep)
     # agents compile the same small programs in every run: where these are kept too, later runs read them
