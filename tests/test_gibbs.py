@@ -202,7 +202,7 @@ def test_power_potentials_against_quadrature(conditional):
     density /= density.sum()
     moment = lambda f: float((f * density).sum())  # noqa: E731
     mean = np.array([moment(x), moment(y)])
-    chains = 20_000
+    chains = 6000
     method = Gibbs(eta, conditional=conditional)
     run = accord.sample(post, accord.Network.path(2), method, draws=1, burn_in=0, thin=41, chains=chains, seed=1)
     draws = run.draws[:, 0, :, 0].astype(np.float64)

@@ -215,7 +215,7 @@ def test_the_temperature_is_that_of_the_draws_whatever_their_shape(temperature):
 
 def test_a_temperature_that_the_law_says_is_told_as_bias_only():
     wide = expected(average_sd=np.full(2, 1.2), sd=np.full((3, 2), 1.2))
-    texts = told(made(normal(), findings=Findings(wide, temperature=1.44, error=0.01)))
+    texts = told(made(normal(), findings=Findings(wide, temperature=1.44, temperature_error=0.01)))
     assert len(texts) == 1 and "exact law" in texts[0]
 
 
@@ -231,7 +231,7 @@ def test_minibatches_heat():
 
 def test_what_the_law_of_minibatches_leaves_out_is_said_wherever_it_is_quoted(tmp_path):
     left_out = "This leaves out the noise of minibatches (batch_size=3)"
-    measured = Findings(expected(), temperature=1.01, error=0.01, left_out=left_out)
+    measured = Findings(expected(), temperature=1.01, temperature_error=0.01, left_out=left_out)
     assert told(made(normal(), findings=measured)) == []
     (unseen,) = told(made(normal(), findings=Findings(expected(), left_out=left_out)))
     assert "leaves out the noise of minibatches" in unseen and "was not measured: compare with a run with" in unseen

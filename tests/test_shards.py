@@ -268,7 +268,7 @@ class OneByOne:
     def placed(self, post):
         raise NotImplementedError
 
-    build = placed
+    build = check = placed
 
     def preliminary(self, post, network, bound, *, chains=1):
         assert post.is_held_elsewhere

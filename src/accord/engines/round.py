@@ -64,8 +64,10 @@ class Exchange:
             following = collectives.apply(mix, mixed)
             return (mixed, jax.tree.map(lambda w, y: ab[0] * w - ab[1] * y, following, previous)), None
 
-        # a loop: written out, each exchange would be compiled anew, which takes most of a second
         first = messages, collectives.apply(mix, messages)
+        if len(coefficients) == 1:
+            return first[1]
+        # a loop: written out, each exchange would be compiled anew, which takes most of a second
         return jax.lax.scan(exchange, first, coefficients[1:])[0][1]
 
 
