@@ -10,6 +10,7 @@ from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_
 
 import accord
 from accord.balance import balanced_steps, gradient_seconds
+from accord.engines.local import LocalEngine
 from accord.samplers import DGLMC, GCMC, HubSGLD, Replicated, conditional
 from accord.samplers.conditional import MALA
 from accord.samplers.replicated import HMC, NUTS
@@ -263,6 +264,17 @@ def test_kernels_keep_the_posterior(kernel):
     assert (run.draws == run.draws[:, :, :1]).all()
     # and they move
     assert np.mean(run.draws[:, 2, 0, 0] != run.draws[:, 0, 0, 0]) > 0.5
+
+
+def test_the_hub_knows_density_and_gradient_where_it_is():
+    # Metropolis steps keep the posterior by any gradient; a wrong one only wastes them
+    post, method = unequal_curvature(2), Replicated("mala", step_size=0.1, warmup=5, temperature=2.0)
+    with jax.enable_x64(True):
+        engine = LocalEngine.preliminary(post, PATH, method.bind(post, PATH), chains=3)
+        state = engine.states(engine.advance(engine.start(np.ones((AGENTS, 2)), None), 8))
+        for x, value, gradient in zip(state.position[0].T, state.logdensity[0], state.gradient[0].T, strict=True):
+            np.testing.assert_allclose(value, post.logdensity(x) / 2.0, rtol=1e-10)
+            np.testing.assert_allclose(gradient, -post.gradients(x).sum(axis=0) / 2.0, rtol=1e-10)
 
 
 def kernels_and_metrics():
