@@ -185,7 +185,7 @@ FAULTS = [
     ),
     Fault("self weight", "network/network.py", "1.0 - row_sums(S))", "1.0 - 0.99 * row_sums(S))", LAW),
     Fault("Chebyshev step", "engines/round.py", "ab[0] * w - ab[1] * y", "ab[0] * w - 0.99 * ab[1] * y", LAW),
-    Fault("Chebyshev order", "engines/round.py", "first, coefficients[1:])", "first, coefficients[:0:-1])", LAW),
+    Fault("Chebyshev count", "engines/round.py", "first, coefficients[1:])", "first, coefficients[2:])", LAW),
     Fault("order of colours", "engines/round.py", "turn(c, members[c], both)", "turn(c, members[-1 - c], both)", LAW),
     Fault("sweeps read old values", "engines/round.py", "        state, _ = both\n", "", LAW),
     Fault(
