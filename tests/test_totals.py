@@ -103,6 +103,8 @@ def test_a_user_is_told_to_give_coordinates_with_each_total():
     post = unequal_curvature(2).transformed(Coordinates(np.zeros(2), np.ones(2)))
     with pytest.raises(ValueError, match="give coordinates with each of them"):
         post.totals(NETWORKS["ring"])
+    with pytest.raises(ValueError, match="the network has 5 agents but the posterior has 6 shards"):
+        unequal_curvature(2).totals(accord.Network.ring(5))
 
 
 # --- the totals engine ---

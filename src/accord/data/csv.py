@@ -42,6 +42,10 @@ class Table:
     columns: tuple[str, ...]
     sites: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        # rows stay where they are, off the screen too
+        return f"<Table: {len(self.sites)} sites {', '.join(self.sites)}; columns {', '.join(self.columns)}>"
+
 
 def read(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,

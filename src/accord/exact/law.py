@@ -36,6 +36,8 @@ from .states import flat, unflat
 _COLUMNS = 256
 # Below this share of non-zeros a sparse matrix times a dense one beats the dense product.
 _SPARSE = 0.1
+# A round late in any run, which constant steps leave as it is early on.
+_LATE = 1_000_000
 # 2^60 rounds: whatever contracts at all in double precision has done so by then.
 _DOUBLINGS = 60
 
@@ -118,12 +120,20 @@ class Law:
         size = self._known[0][0].size
         with jax.enable_x64(True):
             numbers = size + sum(leaf.size for leaf in jax.tree.leaves(zero_noise(self._problem, chains=1)))
-            point = np.random.default_rng(0).standard_normal(numbers)
-            matrix, value = _linear(_round, self._problem, np.stack([np.zeros(numbers), point], axis=1), k)
-        c, reached = value.T
-        expected = matrix @ point + c
-        if not np.allclose(reached, expected, rtol=1e-8, atol=1e-8 * (1.0 + np.abs(expected).max())):
+            somewhere, heard = np.split(np.random.default_rng(0).standard_normal((2, numbers)), [size], axis=1)
+            # at zero, somewhere, and where the run starts: a round may be affine in one place only
+            states = np.stack([np.zeros(size), somewhere[0], self._known[0][0]], axis=1)
+            points = np.concatenate([states, np.stack([np.zeros(numbers - size), *heard], axis=1)])
+            matrix, values = _linear(_round, self._problem, points, k)
+            later = _values(_round, self._problem, points, _LATE) if self._constant and k > 0 else values
+        c = values[:, 0]
+        expected = matrix @ points + c[:, None]
+        if not _close(values, expected):
             raise TypeError(f"a round of {self._name} is not affine: it has no exact law")
+        if not _close(later, values):
+            raise TypeError(
+                f"round {_LATE} of {self._name} is not round {k}, though its is_constant() says so: it has no exact law"
+            )
         A, B = matrix[:, :size], matrix[:, size:]
         return Affine(A if A.nnz < _SPARSE * size**2 else A.toarray(), (B @ B.T).toarray(), c)
 
@@ -343,6 +353,18 @@ def _linear(
         block, values = _expansion(function, problem, points, np.int32(k), np.int32(first), count)
         blocks.append(scipy.sparse.csr_array(np.asarray(block)))
     return scipy.sparse.csr_array(scipy.sparse.hstack(blocks, format="csr")[:, :size]), np.asarray(values)
+
+
+def _values(
+    function: Callable[[Problem, Columns, Array], Columns], problem: Problem, points: np.ndarray, k: int
+) -> np.ndarray:
+    """The values at the points alone, by the program of `_linear`."""
+    count = min(_COLUMNS, len(points))
+    return np.asarray(_expansion(function, problem, points, np.int32(k), np.int32(0), count)[1])
+
+
+def _close(values: np.ndarray, expected: np.ndarray) -> bool:
+    return np.allclose(values, expected, rtol=1e-8, atol=1e-8 * (1.0 + np.abs(expected).max()))
 
 
 def _sandwich(A: Any, P: Matrix) -> Matrix:

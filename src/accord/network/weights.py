@@ -99,6 +99,19 @@ def checked_weights(adjacency: scipy.sparse.csr_array, mixing: Any) -> scipy.spa
     if mixing.ndim != 2:
         raise ValueError(f"the mixing matrix must have 2 axes, found shape {mixing.shape}")
     W = scipy.sparse.csr_array(mixing, dtype=np.float64)
+    on_edges = check_weights(adjacency, W)
+    smallest, second = extreme_eigenvalues(W, _TOLERANCE)
+    if smallest <= -1.0 or second > 1.0 + _TOLERANCE:
+        wrong = smallest if smallest <= -1.0 else second
+        raise ValueError(f"the mixing matrix must not let disagreement grow, found the eigenvalue {wrong:.10g}")
+    return (on_edges + on_edges.T) / 2
+
+
+def check_weights(adjacency: scipy.sparse.csr_array, W: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """Raise `ValueError` unless W averages neighbours only: symmetric, rows that sum to 1, zero off the edges.
+
+    Returns its part on the edges.
+    """
     check_doubly_stochastic(W, adjacency.shape[0], _TOLERANCE)
     sent = off_diagonal(W)
     on_edges = sent.multiply(adjacency).tocsr()
@@ -106,8 +119,4 @@ def checked_weights(adjacency: scipy.sparse.csr_array, mixing: Any) -> scipy.spa
     if value > _TOLERANCE:
         found = f"W[{i}, {j}] = {W[i, j]:.10g}"
         raise ValueError(f"the mixing matrix must be zero between agents that do not talk, found {found}")
-    smallest, second = extreme_eigenvalues(W, _TOLERANCE)
-    if smallest <= -1.0 or second > 1.0 + _TOLERANCE:
-        wrong = smallest if smallest <= -1.0 else second
-        raise ValueError(f"the mixing matrix must not let disagreement grow, found the eigenvalue {wrong:.10g}")
-    return (on_edges + on_edges.T) / 2
+    return on_edges

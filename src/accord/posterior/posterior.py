@@ -350,13 +350,24 @@ class Posterior:
             found = _evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
             return jax.tree.map(np.asarray, found)
 
+    def require_agents_of(self, network: Network) -> None:
+        """Raise `ValueError` unless a network has as many agents as this posterior has shards."""
+        if network.num_agents != self.num_agents:
+            raise ValueError(
+                f"the network has {network.num_agents} agents but the posterior has {self.num_agents} shards"
+            )
+
     def totals(self, network: Network) -> Totals:
         """Sums over all agents of functions of their data; only the sums leave the agents, over a network's tree.
+
+        The function takes the `potential`, which is the same for all agents, the agent's `shard` (its data, padded, as
+        `shard.rows`, of which the first `shard.size` count) and the arguments that it is called with.
 
         Where this posterior is `alone`, of those it holds.
         """
         if self.coordinates is not None:
             raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
+        self.require_agents_of(network)
         if self.owners is not None:
             return self.owners.totals(network)
         return TotalsHere(self.potential, self.stacked(agents=self.held))

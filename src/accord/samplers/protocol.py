@@ -60,6 +60,8 @@ __all__ = [
     "static",
 ]
 
+# The forms in which an inbox can be read.
+InboxName = Literal["mix", "neighbour_sum", "total", "permuted", "query"]
 # Langevin steps that a plan tries, each half of the one before.
 _HALVINGS = 16
 
@@ -96,7 +98,7 @@ class Needs(NamedTuple):
         Rows that a gradient reads; None for all.
     """
 
-    inbox: Literal["mix", "neighbour_sum", "total", "permuted", "query"]
+    inbox: InboxName
     turns: Literal["together", "by color", "at the hub"] = "together"
     normal: bool = True
     common: bool = False

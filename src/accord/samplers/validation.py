@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import jax
+import numpy as np
 
 from ..network import Network
+from ..network.weights import check_weights
 from ..posterior import Posterior
-from .protocol import Bound, HasLaw, Langevin, Sampler, Tunable
+from .protocol import Bound, HasLaw, InboxName, Langevin, Sampler, Tunable
 
 # The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
 # stopped when it does.
@@ -26,8 +30,7 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     if jax.tree_util.all_leaves([sampler]):
         name = type(sampler).__name__
         raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")
-    if network.num_agents != post.num_agents:
-        raise ValueError(f"the network has {network.num_agents} agents but the posterior has {post.num_agents} shards")
+    post.require_agents_of(network)
     needs = sampler.needs(post.dim)
     if needs.turns == "by color" or needs.inbox == "neighbour_sum":
         if network.num_agents == 1 or network.is_empty:
@@ -54,7 +57,31 @@ def bind(post: Posterior, network: Network, sampler: Sampler) -> Bound:
     check_compatible(post, network, sampler)
     check_rows(post, sampler)
     check_complete(sampler)
-    return sampler.bind(post, network)
+    bound = sampler.bind(post, network)
+    _check_bound(type(sampler).__name__, bound, post, network)
+    return bound
+
+
+def _check_bound(name: str, bound: Bound, post: Posterior, network: Network) -> None:
+    """Raise where a method's `bind` and `needs` do not say what an engine relies on."""
+    if not isinstance(bound, Bound):
+        raise TypeError(f"{name}.bind() must return a Bound, found {bound!r}")
+    needs = bound.sampler.needs(post.dim)
+    if needs.inbox not in get_args(InboxName):
+        names = ", ".join(map(repr, get_args(InboxName)))
+        raise TypeError(f"the inbox that {name} needs must be one of {names}, found {needs.inbox!r}")
+    if bound.sampler.noise == "common" and not needs.common:
+        raise TypeError(
+            f"{name} has noise='common', but its needs() do not say common=True: its noise would be too small"
+        )
+    if bound.weights is not None:
+        check_weights(network.adjacency, bound.weights)
+    for leaf in jax.tree.leaves(bound.own):
+        if np.shape(leaf)[:1] != (post.num_agents,):
+            raise ValueError(
+                f"what {name}.bind() gives as own must have a row for each of {post.num_agents} agents, found shape "
+                f"{np.shape(leaf)}"
+            )
 
 
 def check_complete(sampler: Sampler) -> None:

@@ -77,6 +77,7 @@ def plan(
     positive("tolerance", tolerance)
     if cost not in COSTS:
         raise unknown_name_error("cost", cost, COSTS)
+    post.require_agents_of(network)
     network.require_connected()
     methods = every_method(post, network) if methods is None else list(methods)
     if not methods:

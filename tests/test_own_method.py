@@ -1,0 +1,128 @@
+"""Methods of one's own that say one thing and do another: each is named, before a round is run."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tables import AGENTS, NETWORKS, unequal_curvature
+
+import accord
+from accord.samplers.protocol import Bound, HasLaw, Needs, Sampler, pytree
+
+RING = NETWORKS["ring"]
+
+
+class State(NamedTuple):
+    position: jax.Array
+
+
+class Plain(Sampler):
+    """DE-SGLD with a step of 0.05, of which each method below changes a part."""
+
+    def needs(self, dim):
+        return Needs("mix", common=self.noise == "common")
+
+    def init(self, agent, position, noise):
+        return State(position)
+
+    def message(self, agent, state):
+        return state.position
+
+    def drift(self, agent, gradient):
+        return 0.05 * gradient
+
+    def update(self, agent, state, inbox, noise):
+        drift = self.drift(agent, agent.gradient(state.position))
+        return State(inbox.mix() - drift + 0.1**0.5 * noise.normal)
+
+    def bind(self, post, network):
+        return Bound(self, network.weights("metropolis"))
+
+
+@pytree
+class OtherInbox(Plain):
+    def needs(self, dim):
+        return Needs("mixed")
+
+
+@pytree
+class Undeclared(Plain):
+    def needs(self, dim):
+        return Needs("mix")
+
+
+@pytree
+class Unbound(Plain):
+    def bind(self, post, network):
+        return network.weights("metropolis")
+
+
+@pytree
+class OffTheEdges(Plain):
+    def bind(self, post, network):
+        return Bound(self, NETWORKS["complete"].weights("metropolis"))
+
+
+@pytree
+class Leaking(Plain):
+    def bind(self, post, network):
+        return Bound(self, 0.5 * network.weights("metropolis"))
+
+
+@pytree
+class TooFew(Plain):
+    def bind(self, post, network):
+        return Bound(self, network.weights("metropolis"), own=np.ones(AGENTS - 1))
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "message"),
+    [
+        (OtherInbox(), TypeError, "the inbox that OtherInbox needs must be one of 'mix', .*, found 'mixed'"),
+        (Undeclared(noise="common"), TypeError, "Undeclared has noise='common', but its needs"),
+        (Unbound(), TypeError, r"Unbound.bind\(\) must return a Bound, found"),
+        (OffTheEdges(), ValueError, r"must be zero between agents that do not talk, found W\[\d, \d\] = 0.16"),
+        (Leaking(), ValueError, "rows of the mixing matrix must sum to 1, found 0.5 in row 0"),
+        (TooFew(), ValueError, r"must have a row for each of 6 agents, found shape \(5,\)"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Sampler) else "",
+)
+def test_what_an_engine_relies_on_is_checked(method, error, message):
+    with pytest.raises(error, match=message):
+        accord.sample(unequal_curvature(1), RING, method, draws=1, burn_in=0, chains=1)
+
+
+@pytree
+class AsSaid(Plain, HasLaw):
+    pass
+
+
+@pytree
+class Clipped(Plain, HasLaw):
+    def drift(self, agent, gradient):
+        return 0.05 * jnp.clip(gradient, -10.0, 10.0)
+
+
+@pytree
+class Later(Plain, HasLaw):
+    def drift(self, agent, gradient):
+        return jnp.where(agent.round >= 20, 0.3, 0.05) * gradient
+
+
+@pytree
+class Early(Plain, HasLaw):
+    def drift(self, agent, gradient):
+        return jnp.where(agent.round < 5, 0.3, 0.05) * gradient
+
+
+def test_a_law_is_refused_where_rounds_are_not_what_is_said():
+    post, far = unequal_curvature(1), np.array([200.0])
+    accord.law(post, RING, AsSaid(), far).at(3)
+    # affine near zero: the start is where it is not
+    with pytest.raises(TypeError, match="a round of Clipped is not affine"):
+        accord.law(post, RING, Clipped(), far).at(3)
+    for method in (Later(), Early()):
+        with pytest.raises(TypeError, match=r"is not round 1, though its is_constant\(\) says so"):
+            accord.law(post, RING, method).at(3)
