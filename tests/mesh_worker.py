@@ -29,17 +29,23 @@ ALL = {
 }
 
 
-def draw(case, engine):
-    """A short run of a case such as "star/DESGLD"."""
+def problem(case):
+    """The posterior, the network and the method of a case such as "star/DESGLD"."""
     name, method = case.split("/")
     # a process each takes seconds to start: quickly there are as few as a network with an edge missing has
     network = accord.Network.path(3) if name == "three" else NETWORKS[name]
+    return unequal_shards(2, network.num_agents), network, ALL[method]()
+
+
+def draw(case, engine):
+    """A short run of a case."""
+    post, network, method = problem(case)
     n = network.num_agents
     start = accord.Gaussian([1.0, -1.0], np.eye(2))
     return accord.sample(
-        unequal_shards(2, n),
+        post,
         network,
-        ALL[method](),
+        method,
         draws=10,
         burn_in=20,
         thin=2,
@@ -48,7 +54,7 @@ def draw(case, engine):
         init=start,
         engine=engine,
         keep=[0, n - 2, n - 1],
-        whiten=method.endswith("whitened"),
+        whiten=case.endswith("whitened"),
     )
 
 

@@ -193,7 +193,7 @@ FAULTS = [
         "engines/round.py",
         "collectives.in_turn(color))",
         "collectives)",
-        "test_mesh.py test_channels.py test_silo.py",
+        "test_silo.py",
     ),
     # noise
     Fault(

@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 import ray
 import silo_chaos
-from mesh_worker import ALL, draw
+from mesh_worker import ALL, draw, problem
 from silo_chaos import agents_below
-from tables import NETWORKS, unequal_shards
 from typer.testing import CliRunner
 
 import accord
@@ -62,15 +61,18 @@ def test_agents_in_processes_draw_what_one_device_draws(case, six):
 
 
 # the bytes that the hub asks for are counted as sums on a tree, and travel as letters; Replicated is left out
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["DESGLD-mixed", "GTDULA", "Gibbs", "GCMC", "HubSGLD"])
-def test_traffic_is_what_is_sent(method, six):
+SENT = [f"irregular/{method}" for method in ("DESGLD-mixed", "GTDULA", "Gibbs", "GCMC", "HubSGLD")]
+
+
+@pytest.mark.parametrize("case", ["three/Gibbs", *(pytest.param(case, marks=pytest.mark.slow) for case in SENT)])
+def test_traffic_is_what_is_sent(case, six):
     with jax.enable_x64(True):
-        post, net, sampler = unequal_shards(2), NETWORKS["irregular"], ALL[method]()
+        post, net, sampler = problem(case)
+        n = net.num_agents
         with six.placed(post) as held:
             bound = bind(held, net, sampler)
-            machine = six.build(held, net, bound, chains=3, seed=1, keep=np.arange(6), fingerprint={})
-            carry = machine.advance(machine.start(np.zeros((6, 2)), None), 7)
+            machine = six.build(held, net, bound, chains=3, seed=1, keep=np.arange(n), fingerprint={})
+            carry = machine.advance(machine.start(np.zeros((n, 2)), None), 7)
             _, messages = messages_per_round(bound.sampler.needs(2), net)
             np.testing.assert_array_equal(machine.bytes_sent(), 7 * 3 * messages * machine.message_bytes(carry))
             machine.close()

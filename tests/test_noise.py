@@ -1,5 +1,6 @@
 """The randomness: standard normal, independent across every counter, drawable alone."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,6 +24,17 @@ def test_normals_are_standard():
     for power, expected, variance in ((1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)):
         assert abs((x.astype(float) ** power).mean() - expected) < 5 * np.sqrt(variance / x.size)
     assert np.isfinite(x).all()
+
+
+def test_normals_are_the_quantiles_of_their_words():
+    words = np.random.default_rng(0).integers(0, 2**32, 1000, dtype=np.uint32)
+    # the upper 24 bits, in the middle of their interval, from 0 to 1
+    signed = words.view(np.int32) >> 8
+    expected = scipy.stats.norm.ppf((signed + 0.5 + 2.0**23) / 2.0**24)
+    with jax.enable_x64(True):
+        found = normals((jnp.asarray(words), jnp.asarray(words)), jnp.float64)
+    for half in found:
+        np.testing.assert_allclose(half, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_extreme_words_give_finite_symmetric_normals():
