@@ -12,7 +12,7 @@ def environment(devices):
     """A process with so many devices, in double precision, that shares the suite's compiled programs."""
     return {
         **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}".strip(),
         "JAX_ENABLE_X64": "1",
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(HERE.parent / ".cache" / "jax"),

@@ -34,9 +34,9 @@ def compiled():
     names += _heard[before:]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def fresh():
-    # other tests of the same process may have left the very programs that are to be compiled here
+    # other tests of the same process may have left the very programs that are to be compiled here; these tests do not
     jax.clear_caches()
 
 

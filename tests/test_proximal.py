@@ -1,9 +1,12 @@
 """Proximal steps: closed form, Newton and L-BFGS against one another and against optimality."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 import accord
 from accord.engines.round import build_problem
@@ -55,27 +58,31 @@ def solved():
                     yield pytest.param(target, solver, strength, x64, marks=marks)
 
 
+@partial(jax.jit, static_argnums=0)
+def _solve(solver, *arguments):
+    return solver(*arguments)
+
+
+@jax.jit
+@jax.value_and_grad
+def _value_and_gradient(x, agent, center, strength):
+    return agent.value(x) + strength * jnp.sum((x - center) ** 2) / 2
+
+
 @pytest.mark.parametrize(("target", "solver", "strength", "x64"), list(solved()))
 def test_solvers_reach_the_stated_tolerance(target, solver, strength, x64):
-    tolerance = 1e-6 if x64 else 1e-4
+    tolerance, center = 1e-6 if x64 else 1e-4, np.array([2.0, -1.0, 0.5, 1.0])
     with jax.enable_x64(x64):
         agent = agent_of(POSTERIORS[target]())
-        center = jnp.asarray(np.array([2.0, -1.0, 0.5, 1.0]))
-        start = jnp.zeros(4)
-        found, error, _ = jax.jit(lambda s: SOLVERS[solver](agent, center, s, start, jnp.asarray(tolerance)))(
-            jnp.asarray(strength)
-        )
+        found, error, _ = _solve(SOLVERS[solver], agent, center, strength, np.zeros(4), tolerance)
         assert error <= tolerance
     # the truth: the same problem in double precision, to the last digits, by another library
-    import scipy.optimize
-
     with jax.enable_x64(True):
         exact_agent = agent_of(POSTERIORS[target]())
-        value = jax.jit(lambda x: exact_agent.value(x) + strength * jnp.sum((x - jnp.asarray(center, float)) ** 2) / 2)
         truth = scipy.optimize.minimize(
-            lambda x: float(value(x)),
+            lambda x: jax.tree.map(np.asarray, _value_and_gradient(x, exact_agent, center, strength)),
             np.asarray(found, np.float64),
-            jac=lambda x: np.asarray(jax.grad(value)(x)),
+            jac=True,
             method="BFGS",
             options={"gtol": 1e-11},
         ).x
@@ -126,6 +133,9 @@ def test_every_solver_in_a_run():
     for limit in (300, 0):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(proximal, "NEWTON_DIM", limit)
-            jax.clear_caches()
-            runs.append(accord.sample(post, net, DADMMS(1.0, tolerance=1e-5), draws=20, burn_in=0, chains=2, seed=0))
-    np.testing.assert_allclose(runs[0].draws, runs[1].draws, atol=2e-3)
+            # the limit is read where a program is traced: so many chains are another program
+            chains = 2 if limit else 3
+            runs.append(
+                accord.sample(post, net, DADMMS(1.0, tolerance=1e-5), draws=20, burn_in=0, chains=chains, seed=0)
+            )
+    np.testing.assert_allclose(runs[0].draws, runs[1].draws[:2], atol=2e-3)

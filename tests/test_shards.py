@@ -24,7 +24,7 @@ CANARY = 7654321.0
 
 def data(agents=AGENTS, seed=0):
     rng = np.random.default_rng(seed)
-    shards = [(rng.standard_normal((3 + 2 * i, 2)), rng.standard_normal(3 + 2 * i)) for i in range(agents)]
+    shards = [(rng.standard_normal((rows, 2)), rng.standard_normal(rows)) for rows in np.resize([3, 5, 7, 9], agents)]
     return [(X, (X[:, 0] + y > 0).astype(float)) for X, y in shards]
 
 
@@ -68,10 +68,10 @@ def test_nothing_is_read_until_it_is_needed_and_then_once():
     alone.gradients(np.zeros(2))
     alone.stacked(agents=[3])
     assert reads == [3]
-    np.testing.assert_array_equal(post.sizes, [3, 5, 7, 9, 11, 13])
+    np.testing.assert_array_equal(post.sizes, [3, 5, 7, 9, 3, 5])
     post.mode()
     assert reads == [3, 0, 1, 2, 3, 4, 5]
-    assert repr(post) == "<Posterior: 2 parameters, 6 agents, 48 rows>"
+    assert repr(post) == "<Posterior: 2 parameters, 6 agents, 32 rows>"
 
 
 def test_one_function_among_arrays_defers_them_all():

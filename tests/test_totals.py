@@ -49,7 +49,7 @@ def logistic():
     rng = np.random.default_rng(3)
     shards = []
     for agent in range(AGENTS):
-        X = rng.standard_normal((5 + agent, 2))
+        X = rng.standard_normal((5 + 3 * (agent % 2), 2))
         shards.append((X, (rng.random(len(X)) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0]))).astype(float)))
     return accord.models.logistic_regression(shards, prior_variance=4.0)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Num, UInt32
 
@@ -43,7 +44,7 @@ def seed_words(seed: Any) -> UInt32[Array, 2]:
     """
     if isinstance(seed, bool) or not 0 <= int(seed) < 2**64 or int(seed) != seed:
         raise ValueError(f"seed must be a whole number from 0 to 2**64 - 1, found {seed!r}")
-    return jnp.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], dtype=jnp.uint32)
+    return jax.device_put(np.array([int(seed) & 0xFFFFFFFF, int(seed) >> 32], dtype=np.uint32))
 
 
 def bits(

@@ -96,7 +96,7 @@ def shifts(matrix: scipy.sparse.csr_array) -> Shifts:
     distinct = np.unique(offsets)
     coefficients = np.zeros((distinct.size, n))
     coefficients[np.searchsorted(distinct, offsets), scipy.sparse.coo_array(matrix).row] = matrix.data
-    return Shifts(jnp.asarray(coefficients), tuple(map(int, distinct)))
+    return Shifts(jax.device_put(coefficients), tuple(map(int, distinct)))
 
 
 def _offsets(matrix: scipy.sparse.csr_array) -> np.ndarray:
@@ -107,7 +107,7 @@ def _offsets(matrix: scipy.sparse.csr_array) -> np.ndarray:
 
 def dense(matrix: scipy.sparse.csr_array) -> Dense:
     """A sparse matrix in full."""
-    return Dense(jnp.asarray(matrix.toarray()))
+    return Dense(jax.device_put(matrix.toarray()))
 
 
 def gather(matrix: scipy.sparse.csr_array) -> Gather:
@@ -118,13 +118,13 @@ def gather(matrix: scipy.sparse.csr_array) -> Gather:
     columns, values = np.zeros((n, longest), np.int32), np.zeros((n, longest))
     row = np.repeat(np.arange(n), lengths)
     columns[row, slot], values[row, slot] = matrix.indices, matrix.data
-    return Gather(jnp.asarray(columns), jnp.asarray(values))
+    return Gather(jax.device_put(columns), jax.device_put(values))
 
 
 def segments(matrix: scipy.sparse.csr_array) -> Segments:
     """A sparse square matrix by its entries, row after row."""
     row = np.repeat(np.arange(matrix.shape[0], dtype=np.int32), np.diff(matrix.indptr))
-    return Segments(jnp.asarray(row), jnp.asarray(matrix.indices), jnp.asarray(matrix.data))
+    return Segments(jax.device_put(row), jax.device_put(matrix.indices), jax.device_put(matrix.data))
 
 
 def over_agents(apply: Operator, messages: Any) -> Any:

@@ -170,20 +170,20 @@ def build_problem(
     exchange = Exchange(
         place(weights) if weights is not None else None,
         place(network.adjacency) if needs.inbox == "neighbour_sum" else None,
-        None if weights is None else jnp.asarray(chebyshev_coefficients(weights, needs.exchanges)),
+        None if weights is None else jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))),
         needs.inbox == "total",
     )
-    facts = Facts(*(jnp.asarray(float(fact)) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())))
+    facts = Facts(*jax.device_put([float(fact) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())]))
     return Problem(
         sampler=bound.sampler,
         potential=post.potential,
         shards=post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards,
-        index=jnp.asarray(held, dtype=jnp.uint32),
-        degree=jnp.asarray(degrees[held]),
-        members=jnp.asarray(_turns(network.coloring(), held)) if needs.turns == "by color" else None,
-        own=jax.tree.map(jnp.asarray, bound.own),
+        index=jax.device_put(held.astype(np.uint32)),
+        degree=jax.device_put(degrees[held]),
+        members=jax.device_put(_turns(network.coloring(), held)) if needs.turns == "by color" else None,
+        own=jax.device_put(bound.own),
         facts=facts,
-        shared=jax.tree.map(jnp.asarray, bound.shared),
+        shared=jax.device_put(bound.shared),
         exchange=exchange,
         seed=seed_words(seed),
         collectives=Collectives() if collectives is None else collectives,

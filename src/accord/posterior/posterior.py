@@ -262,17 +262,14 @@ class Posterior:
     def _pooled(self) -> Shard:
         """All shards on the device in the present float width; never kept, as widths change and traces end."""
         self._require(range(self.num_agents))
-        return jax.tree.map(jnp.asarray, self._rows())
+        return jax.device_put(self._rows())
 
     @cached_property
     def _quadratic_form(self) -> Quadratic:
-        def ask(function: Callable[..., PyTree], x: np.ndarray) -> PyTree:
-            found = _evaluate(function, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
-            return jax.tree.map(np.asarray, found)
-
         x = self.init + np.random.default_rng(0).standard_normal(self.dim)
         with jax.enable_x64(True):
-            form, found = ask(_expansion, np.zeros(self.dim)), ask(_gradient, x)
+            both = _evaluate(_expansion, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
+            form, found = jax.tree.map(np.asarray, both)
         expected = np.einsum("nij,j->ni", form.hessian, x) - form.linear
         error = np.abs(found - expected).max(axis=1)
         allowed = 1e-6 * (1.0 + np.abs(expected).max(axis=1))
@@ -317,7 +314,7 @@ class Posterior:
             shards = shards._replace(rows=padded(self._read, rows))
         if self.quadratic:
             shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
-        return jax.tree.map(jnp.asarray, shards)
+        return jax.device_put(shards)
 
     def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:
         """`function(potential, shard, *arguments, *own_i)` of every agent, evaluated where its data lies.
@@ -524,6 +521,8 @@ def _hessian(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Flo
     return potential.hessian(shard, x)
 
 
-def _expansion(potential: Potential, shard: Shard, zero: Float[Array, " dim"]) -> Quadratic:
-    gradient = jax.grad(potential.value, argnums=1)
-    return Quadratic(jax.jacfwd(gradient, argnums=1)(shard, zero), -gradient(shard, zero))
+def _expansion(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Quadratic, Float[Array, " dim"]]:
+    """The quadratic form at zero, and the gradient at x, by which it is checked."""
+    gradient, zero = jax.grad(potential.value, argnums=1), jnp.zeros_like(x)
+    form = Quadratic(jax.jacfwd(gradient, argnums=1)(shard, zero), -gradient(shard, zero))
+    return form, gradient(shard, x)
