@@ -5,19 +5,17 @@ from pathlib import Path
 # Most of the suite's time is XLA compiling programs that run for a moment. LLVM's second level takes a third less of it
 # than the third (the first takes no less, and there LLVM fails to select an instruction of AVX-512); the older emitters
 # of fused loops take a third less again; and both cores are taken by tests, so that splitting a program between threads
-# only adds work. Said before JAX is imported, here and in the processes that tests start; what `XLA_FLAGS` says stays.
-_FLAGS = {
-    "xla_backend_optimization_level": "2",
-    "xla_cpu_use_fusion_emitters": "false",
-    "xla_cpu_parallel_codegen_split_count": "1",
-}
-_given = os.environ.get("XLA_FLAGS", "")
-if "xla_backend_optimization_level" not in _given:
-    os.environ["XLA_FLAGS"] = " ".join([_given, *(f"--{name}={value}" for name, value in _FLAGS.items())]).strip()
+# only adds work. Said before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
+if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false "
+        "--xla_cpu_parallel_codegen_split_count=1"
+    ).strip()
 
 import jax
 
-# Traces make many small objects that live long; to look through all of them again and again takes a twentieth of the time.
+# Traces make many small objects that live long: looking through all of them again and again takes a twentieth of the
+# time.
 gc.set_threshold(100_000, 50, 100)
 
 # The same programs come again: a later run, or the other worker, reads them.

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import ot
 import pytest
-from tables import POSTERIORS, Z_BOUND
+from tables import POSTERIORS, Z_BOUND, quadrature
 
 import accord
 from accord.combine import kernels, subsets
@@ -395,19 +395,6 @@ def logistic(rows=200, agents=3):
     return accord.models.logistic_regression(list(zip(X, y, strict=True)), prior_variance=10.0)
 
 
-def quadrature(post):
-    """Means and standard deviations of a posterior of two parameters, on a grid that holds all but 1e-12 of it."""
-    mode, cov = post.mode(), np.linalg.inv(post.hessians(post.mode()).sum(axis=0))
-    axis = np.linspace(-8.0, 8.0, 161)
-    points = mode + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ np.linalg.cholesky(cov).T
-    with jax.enable_x64(True):
-        logs = np.asarray(jax.jit(lambda x: jax.lax.map(post.logdensity, x, batch_size=256))(jax.numpy.asarray(points)))
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    mean = weights @ points
-    return mean, np.sqrt(weights @ (points - mean) ** 2)
-
-
 @pytest.fixture(scope="module")
 def regression():
     """A posterior that is not Gaussian: its moments, and draws of its subsets for each power, in replicates."""
@@ -416,7 +403,7 @@ def regression():
         power: np.split(subsets.sample_subsets(post, power, draws=300, chains=8, seed=1, warmup=300).draws, 8)
         for power in (1, post.num_agents)
     }
-    return post, quadrature(post), replicates
+    return post, quadrature(post, 161), replicates
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -475,6 +462,8 @@ def test_modes_without_a_curvature_are_found_with_their_spread(exponent):
     assert (widths >= 0.99 * 0.5 ** (1 / exponent)).all() and (widths <= 2.2 * 0.5 ** (1 / exponent)).all()
 
 
+# consensus is what combines posteriors of any shape; another posterior is another NUTS to compile, seconds long
+@pytest.mark.slow
 def test_power_potentials_are_combined():
     centers = np.array([0.0, 0.5, 1.0, 1.5])
     run = accord.combine.consensus(accord.models.power(centers, 1.5), draws=200, chains=4, warmup=200)

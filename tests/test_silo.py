@@ -16,8 +16,15 @@ from accord.sampling.sample import _builder
 
 
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
-@pytest.mark.parametrize("part", ["draw_what", "not draw_what"])
-@pytest.mark.parametrize("which", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("which", "part"),
+    # the quick ones are few: most of their time is Ray, which starts once for each piece
+    [
+        pytest.param("not slow", "", id="quick"),
+        pytest.param("slow", "draw_what", id="draws", marks=pytest.mark.slow),
+        pytest.param("slow", "not draw_what", id="faults", marks=pytest.mark.slow),
+    ],
+)
 def test_inside(which, part):
     pytest.importorskip("ray")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", which, "-k", part]
