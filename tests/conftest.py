@@ -2,17 +2,20 @@ import gc
 import os
 from pathlib import Path
 
-# Most of the suite's time is XLA compiling programs that run for a moment. LLVM's second level takes a third less of it
-# than the third (the first takes no less, and there LLVM fails to select an instruction of AVX-512); the older emitters
-# of fused loops take a third less again; and both cores are taken by tests, so that splitting a program between threads
-# only adds work. Said before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
+# Most of the suite's time is XLA compiling programs that run for a moment, so that they are hardly optimised: that takes
+# half of it. Tests that run for longer than they compile are marked `busy`, and their programs made with LLVM's second
+# level (the first takes no less, and there LLVM fails to select an instruction of AVX-512). The older emitters of fused
+# loops take a third less, and both cores are taken by tests, so that splitting a program between threads only adds
+# work. Said before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     os.environ["XLA_FLAGS"] = (
         f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false "
         "--xla_cpu_parallel_codegen_split_count=1"
     ).strip()
 
 import jax
+import pytest
 
 # Traces make many small objects that live long: looking through all of them again and again takes a twentieth of the
 # time.
@@ -30,3 +33,11 @@ _FIRST = ("test_silo.py::test_inside", "test_mesh.py::test_four_devices", "test_
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    # before the fixtures of modules, which run as long
+    hasty = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
+    jax.config.update("jax_disable_most_optimizations", hasty and item.get_closest_marker("busy") is None)
+    return (yield)

@@ -20,6 +20,8 @@ from accord.combine.semiparametric import corrected_product
 from accord.combine.wasp import barycentre
 from accord.combine.weierstrass import tree_of_pairs
 
+pytestmark = pytest.mark.busy
+
 
 def even_shards(dim, agents=4, rows=15):
     """Linear regression whose shards are random parts of the data, so that all subset posteriors overlap."""

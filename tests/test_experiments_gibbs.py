@@ -75,6 +75,7 @@ def test_slopes_are_those_of_straight_lines():
     np.testing.assert_array_equal(found["distance"], curves.min(axis=0))
 
 
+@pytest.mark.busy
 def test_the_printed_reading_is_in_the_trees_numbers_and_others_are_not():
     fits = {(fit.measured, fit.eta): fit.worst for fit in gibbs.search("tree", 16, (0.03, 0.05, 0.07), (gibbs.DIM,))}
     assert fits["the first agent", 0.05] < 1.0

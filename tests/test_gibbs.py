@@ -160,6 +160,7 @@ def test_the_average_makes_the_stated_langevin_steps():
         assert 1.0 - radius == pytest.approx(step * AGENTS * eps, rel=1e-3)
 
 
+@pytest.mark.busy
 def test_metropolis_steps_keep_the_stationary_law():
     post, net = unequal_shards(2), NETWORKS["irregular"]
     # forty sweeps of exact draws would be as near to it as to make no difference; Metropolis steps need more
@@ -169,6 +170,7 @@ def test_metropolis_steps_keep_the_stationary_law():
     assert worst_z(run.draws[:, 0], augmented(post, net, 0.5)) < Z_BOUND
 
 
+@pytest.mark.busy
 def test_rejection_draws_the_conditional_itself():
     # then every round has the law of exact draws, not only the last one
     post, net = unequal_shards(2), NETWORKS["irregular"]
@@ -190,6 +192,7 @@ def test_conditionals_at_another_temperature():
         assert worst_z(run.draws[:, 0], expected) < Z_BOUND
 
 
+@pytest.mark.busy
 @pytest.mark.parametrize("conditional", ["rejection", pytest.param("mala", marks=pytest.mark.slow)])
 def test_power_potentials_against_quadrature(conditional):
     # |x - c|^1.5 has no bounded curvature; two agents' joint law on a grid

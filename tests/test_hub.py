@@ -141,6 +141,7 @@ def test_the_hub_makes_the_stated_langevin_steps(method):
     assert 1.0 - radius == pytest.approx(method.langevin_step(STAR) * AGENTS * eps, rel=1e-3)
 
 
+@pytest.mark.busy
 def test_gcmc_rejection_draws_the_conditional_itself():
     # then every round has the law of exact draws
     post = unequal_shards(2)
@@ -160,6 +161,7 @@ def test_gcmc_metropolis_steps_keep_the_stationary_law():
     assert worst_z(run.draws[:, 0, :1], augmented(post, 0.5)) < Z_BOUND
 
 
+@pytest.mark.busy
 def test_tolerances_reweight_the_particles():
     # one change from a wide to a narrow tolerance, with exact draws in between: right after the change the particles
     # have the narrow law, which they could not have reached without their weights
