@@ -2,11 +2,11 @@ import gc
 import os
 from pathlib import Path
 
-# Most of the suite's time is XLA compiling programs that run for a moment, so that they are hardly optimised: that takes
-# half of it. Tests that run for longer than they compile are marked `busy`, and their programs made with LLVM's second
-# level (the first takes no less, and there LLVM fails to select an instruction of AVX-512). The older emitters of fused
-# loops take a third less, and both cores are taken by tests, so that splitting a program between threads only adds
-# work. Said before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
+# Most of the suite's time is XLA compiling programs that run for a moment, so they are hardly optimised, which halves
+# it. Tests that run for longer than they compile are marked `busy`; their programs are made with LLVM's second level
+# (the first takes no less, and there LLVM fails to select an instruction of AVX-512). The older emitters of fused loops
+# take a third less, and both cores are taken by tests, so that splitting a program between threads only adds work. Said
+# before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     os.environ["XLA_FLAGS"] = (
