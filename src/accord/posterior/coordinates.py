@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jaxtyping import Array, Float, PyTree
 
 from ..base.pytree import pytree
@@ -60,8 +61,9 @@ class Coordinates:
         """
         if hessian.ndim == 1:
             return cls(mode, hessian**-0.5)
-        # L L' = H, so that x - mode = inv(L)' z has the covariance inv(H)
-        return cls(mode, np.linalg.inv(np.linalg.cholesky(hessian)).T)
+        # L L' = H, so that x - mode = inv(L)' z has the covariance inv(H); by substitution, which does not mix units
+        lower = np.linalg.cholesky(hessian)
+        return cls(mode, scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True).T)
 
     def __call__(self, z: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """The user's x at a position z."""
@@ -71,6 +73,10 @@ class Coordinates:
         """The user's x at several positions, one a column."""
         moved = self.factor[:, None] * z if self.factor.ndim == 1 else jnp.matmul(self.factor, z)
         return self.origin[:, None] + moved
+
+    def after(self, inner: Coordinates) -> Coordinates:
+        """The coordinates whose x is this one's at the x of `inner`; both have a matrix as factor."""
+        return Coordinates(self.origin + self.factor @ inner.origin, self.factor @ inner.factor)
 
     def inverse(self, x: np.ndarray) -> np.ndarray:
         """The positions z of some x, (..., dim)."""

@@ -17,6 +17,7 @@ from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from ..network import Network
 from .coordinates import Coordinates, moved
+from .newton import Expansion, newton, spectrum
 from .potential import Potential, Shard, unravel
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
@@ -383,7 +384,7 @@ class Posterior:
         return -jnp.sum(values)
 
     def mode(self) -> np.ndarray:
-        """The pooled mode, shape (dim,), by trust-region Newton (L-BFGS for many parameters) in double precision.
+        """The pooled mode, shape (dim,), by Newton's method (L-BFGS for many parameters) in double precision.
 
         Raises
         ------
@@ -398,30 +399,31 @@ class Posterior:
             def total(x: Array) -> Array:
                 return jnp.sum(jax.vmap(self.potential.value, in_axes=(0, None))(shards, x))
 
-            value, gradient = jax.jit(total), jax.jit(jax.grad(total))
-            newton = self.dim <= _NEWTON_DIM
-            found = scipy.optimize.minimize(
-                lambda x: float(value(x)),
-                self.init,
-                jac=lambda x: np.asarray(gradient(x)),
-                hess=jax.jit(jax.hessian(total)) if newton else None,
-                method="trust-exact" if newton else "L-BFGS-B",
-                options={"gtol": 1e-9, "maxiter": 10_000},
-            )
-            slope = np.abs(np.asarray(gradient(found.x))).max()
-            scale = 1.0 + np.abs(self.gradients(found.x)).max()
-            if not slope <= 1e-6 * scale:
-                raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {found.nit} iterations")
-            if newton:
-                # a potential that flattens out for ever also has a small gradient, but no curvature
-                curvature = np.linalg.eigvalsh(self.hessians(found.x).sum(axis=0))[0]
-                at_start = np.linalg.eigvalsh(self.hessians(self.init).sum(axis=0))[-1]
-                if not curvature > 1e-6 * at_start:
+            value_and_gradient = jax.jit(jax.value_and_grad(total))
+            if self.dim <= _NEWTON_DIM:
+                hessian = jax.jit(jax.hessian(total))
+
+                def expand(x: np.ndarray) -> Expansion:
+                    value, gradient = value_and_gradient(x)
+                    return Expansion(float(value), np.asarray(gradient), np.asarray(hessian(x)))
+
+                mode, curvature = newton(expand, self.init, self.names, last_step=1e-6)
+                found = spectrum(curvature)
+                if not found.enough[0]:
+                    heaviest = self.names[int(np.argmax(np.abs(found.vectors[:, 0])))]
                     raise ArithmeticError(
-                        f"no mode found: the potential flattens out, its curvature fell to {curvature:.3g} "
-                        f"from {at_start:.3g} at init (separated labels under a flat prior do this)"
+                        f"no mode found: the potential is flat in a direction of which {heaviest} is the largest part "
+                        "(a rank-deficient design under a flat prior does this)"
                     )
-        return found.x
+                return mode
+            lowest = scipy.optimize.minimize(
+                value_and_gradient, self.init, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "maxiter": 10_000}
+            )
+            slope = np.abs(lowest.jac).max()
+            scale = 1.0 + np.abs(self.gradients(lowest.x)).max()
+            if not slope <= 1e-6 * scale:
+                raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {lowest.nit} iterations")
+        return lowest.x
 
     def exact(self) -> Gaussian:
         """The posterior itself where it is Gaussian.

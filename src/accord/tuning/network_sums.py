@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
+from ..posterior.newton import Expansion
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
 
@@ -77,18 +78,11 @@ class NetworkSums:
         return found
 
 
-class Expansion(NamedTuple):
-    """F = sum_i f_i at a position, or the mean over some: its value, gradient (dim,) and Hessian (dim, dim)."""
-
-    value: float
-    gradient: np.ndarray
-    hessian: np.ndarray
-
-
-def expand(sums: NetworkSums, *positions: np.ndarray) -> Expansion:
+def expand(sums: NetworkSums, *positions: np.ndarray, coordinates: Coordinates | None = None) -> Expansion:
     """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
     origin, dim = positions[0], positions[0].size
-    found = sums(_expansion, origin, np.stack(positions) - origin, gradients=len(positions) * (1 + dim))
+    offsets, gradients = np.stack(positions) - origin, len(positions) * (1 + dim)
+    found = sums(_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
     numbers = np.asarray(found, np.float64)
     hessian = np.zeros((dim, dim))
     hessian[np.triu_indices(dim)] = numbers[1 + dim :]

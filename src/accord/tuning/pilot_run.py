@@ -83,7 +83,7 @@ def whitening(draws: np.ndarray, start: Coordinates) -> Coordinates:
     spread = square - trace**2 / dim
     share = min(1.0, ((1.0 - 2.0 / dim) * square + trace**2) / ((count + 1.0 - 2.0 / dim) * spread)) if dim > 1 else 0.0
     shrunk = (1.0 - share) * cov + share * trace / dim * np.eye(dim)
-    return Coordinates(start.origin + start.factor @ mean, start.factor @ np.linalg.cholesky(shrunk))
+    return start.after(Coordinates(mean, np.linalg.cholesky(shrunk)))
 
 
 def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.ndarray:

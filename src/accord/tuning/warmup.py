@@ -17,10 +17,10 @@ from ..engines.local import LocalEngine
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
+from ..posterior.newton import change, newton, spectrum
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
 from .network_sums import NetworkSums, expand
-from .newton import FLAT, change, newton
 from .pilot_run import explore, stiffest, stiffness, whitening
 
 # Antithetic draws (z and -z) for each expectation over the Gaussian nearest to the posterior.
@@ -111,7 +111,7 @@ def warm_up(
 
 def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     sums = NetworkSums(post, network, max_exchanges)
-    mode, hessian = newton(partial(expand, sums), post.init)
+    mode, hessian = newton(partial(expand, sums), post.init, post.names)
     coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
     if not post.quadratic:
         coordinates, stiff = _by_pilot(sums, _nearest_gaussian(sums, coordinates))
@@ -139,7 +139,8 @@ def _by_pilot(sums: NetworkSums, start: Coordinates) -> tuple[Coordinates, float
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
     at_start = post.each(scales, post.init)[1].sum(axis=0)
-    scaled = Coordinates(post.init, np.maximum(at_start, FLAT * at_start.max() + np.finfo(float).tiny) ** -0.5)
+    curved = at_start > 0
+    scaled = Coordinates(post.init, np.where(curved, at_start, at_start.max() if curved.any() else 1.0) ** -0.5)
     found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges, builder=builder)
     mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
     diagonal = post.each(scales, mode)[1].sum(axis=0)
@@ -154,11 +155,13 @@ def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Bui
 
 def _nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
     """Coordinates of the Gaussian nearest to the posterior, from those of its mode; these where there is none."""
-    half = np.random.default_rng(0).standard_normal((_LOOKS // 2, start.origin.size))
+    dim = start.origin.size
+    half = np.random.default_rng(0).standard_normal((_LOOKS // 2, dim))
     z = np.concatenate([half, -half])
-    place, precision = start, np.linalg.inv(start.factor @ start.factor.T)
+    # in those of the mode, where units are gone
+    place, precision = Coordinates(np.zeros(dim), np.eye(dim)), np.eye(dim)
     for _ in range(_MOST_MOVES):
-        mean = expand(sums, *(place.origin + z @ place.factor.T))
+        mean = expand(sums, *(place.origin + z @ place.factor.T), coordinates=start)
         # half the way: the mean Hessian moves with the Gaussian
         following = (precision + mean.hessian) / 2.0
         if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:
@@ -173,27 +176,26 @@ def _nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
         place, precision = Coordinates.whitening(place.origin + step, following), following
         if length <= _STILL and changed <= 2.0 * _STILL:
             break
-    return place
+    return start.after(place)
 
 
 def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
     """A Hessian, or its diagonal, with curvature in every direction; warns where that had to be made up."""
-    values, vectors = (hessian, np.eye(hessian.size)) if hessian.ndim == 1 else np.linalg.eigh(hessian)
-    enough = values > FLAT * np.abs(values).max()
+    found = spectrum(np.diag(hessian) if hessian.ndim == 1 else hessian)
+    values, enough = found.values, found.enough
     if enough.all():
         return hessian
     if not enough.any():
         raise ArithmeticError("the posterior has no curvature at its mode in any direction: nothing can be whitened")
-    worst = int(np.argmin(values))
-    heaviest = names[int(np.argmax(np.abs(vectors[:, worst])))]
+    heaviest = names[int(np.argmax(np.abs(found.vectors[:, 0])))]
     warnings.warn(
-        f"the posterior is not log-concave at its mode: its curvature is {values[worst]:.3g} in a direction of which "
-        f"{heaviest} is the largest part, {values.max():.3g} at most. A rank-deficient design under a flat prior does "
-        f"this; such directions are scaled as the flattest of the {int(enough.sum())} others",
+        f"the posterior is not log-concave at its mode: its curvature is {values[0]:.3g} in a direction of which "
+        f"{heaviest} is the largest part, {values[-1]:.3g} at most, each parameter's own taken as 1. A rank-deficient "
+        f"design under a flat prior does this; such directions are scaled as the flattest of the {enough.sum()} others",
         stacklevel=3,
     )
-    lifted = np.where(enough, values, values[enough].min())
-    return lifted if hessian.ndim == 1 else (vectors * lifted) @ vectors.T
+    lifted = found.hessian(np.where(enough, values, values[enough].min()))
+    return np.diagonal(lifted) if hessian.ndim == 1 else lifted
 
 
 def _curvature(post: Posterior, coordinates: Coordinates) -> np.ndarray:

@@ -1,0 +1,172 @@
+"""Newton's method for the mode of a posterior, which does not depend on the units of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+# Newton steps after which there is said to be no mode.
+_MOST_STEPS = 50
+# Halvings of one step.
+_MOST_HALVINGS = 30
+# Largest relative change of the curvature on the way to the mode.
+_LAST_CHANGE = 0.1
+# Curvature in a direction, relative to the largest where every parameter's own is one, below which it counts as none.
+FLAT = 1e-7
+# Curvature below minus so much, on the same scale, at which the gradient vanishes at a saddle and at no mode.
+_SADDLE = 1e-4
+
+
+class Expansion(NamedTuple):
+    """F = sum_i f_i at a position, or the mean over some: its value, gradient (dim,) and Hessian (dim, dim)."""
+
+    value: float
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+    @property
+    def finite(self) -> bool:
+        """Whether all numbers are finite."""
+        return all(np.isfinite(part).all() for part in self)
+
+
+class Spectrum(NamedTuple):
+    """A Hessian's eigenvalues where every parameter's own curvature is one: x = scale * z.
+
+    Parameters
+    ----------
+    scale
+        Shape (dim,), in the units of the parameters.
+    values, vectors
+        Of the Hessian in z, ascending; shapes (dim,) and (dim, dim), one vector a column.
+    """
+
+    scale: np.ndarray
+    values: np.ndarray
+    vectors: np.ndarray
+
+    @property
+    def enough(self) -> np.ndarray:
+        """In which directions there is curvature, shape (dim,)."""
+        return self.values > FLAT * np.abs(self.values).max()
+
+    @property
+    def size(self) -> np.ndarray:
+        """The eigenvalues' sizes, none of them below what counts as curvature, shape (dim,)."""
+        values = np.abs(self.values)
+        return np.maximum(values, FLAT * values.max() + np.finfo(float).tiny)
+
+    def hessian(self, values: np.ndarray) -> np.ndarray:
+        """The Hessian in the user's parameters with other eigenvalues."""
+        return (self.vectors * values) @ self.vectors.T / np.outer(self.scale, self.scale)
+
+
+def spectrum(hessian: np.ndarray) -> Spectrum:
+    """The eigenvalues of a Hessian, scaled by its own diagonal."""
+    own = np.abs(np.diagonal(hessian))
+    # a parameter without curvature of its own has no scale but that of the others
+    scale = np.where(own > 0, own, own.max() or 1.0) ** -0.5
+    return Spectrum(scale, *np.linalg.eigh(hessian * np.outer(scale, scale)))
+
+
+def newton(
+    expand: Callable[[np.ndarray], Expansion], x: np.ndarray, names: Sequence[str], last_step: float = 1e-2
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mode and the Hessian there, by Newton's method with steps halved until F falls.
+
+    Steps descend where curvature is negative too, and a saddle is left along its steepest curvature. Rescaling
+    parameters rescales the steps and nothing else.
+
+    Parameters
+    ----------
+    expand
+        F about a position.
+    x
+        Where to begin, shape (dim,).
+    names
+        Of the parameters, for errors.
+    last_step
+        Length of the last step, in posterior standard deviations: quadratic convergence leaves about its square.
+
+    Raises
+    ------
+    ArithmeticError
+        F is not finite at x, or has no mode that could be found; the message says what was seen instead.
+    """
+    here = expand(x)
+    if not here.finite:
+        raise ArithmeticError(
+            f"no mode found: the potential at init is {here.value:.6g}, and it or a derivative of it is not finite "
+            "there; give another init"
+        )
+    at_start, length, taken = np.abs(np.diagonal(here.hessian)), np.inf, 0
+    while taken < _MOST_STEPS:
+        taken += 1
+        step, length = _step(here)
+        moved = _downhill(expand, x, here, step)
+        if moved is None:
+            break
+        changed = change(here.hessian, moved[1].hessian)
+        x, here = moved
+        if length <= last_step and changed <= _LAST_CHANGE:
+            away = _from_saddle(expand, x, here)
+            if away is None:
+                return x, here.hessian
+            x, here = away
+    raise ArithmeticError(f"no mode found in {taken} Newton steps: {_seen(here, length, at_start, names)}")
+
+
+def _step(here: Expansion) -> tuple[np.ndarray, float]:
+    """A Newton step, which descends where curvature is negative too, and its length in standard deviations."""
+    found = spectrum(here.hessian)
+    slope = found.vectors.T @ (found.scale * here.gradient)
+    return -found.scale * (found.vectors @ (slope / found.size)), float(np.sqrt((slope**2 / found.size).sum()))
+
+
+def _downhill(
+    expand: Callable[[np.ndarray], Expansion], x: np.ndarray, here: Expansion, step: np.ndarray
+) -> tuple[np.ndarray, Expansion] | None:
+    """Where F is lower along a step, and F there; None where it is so nowhere."""
+    for _ in range(_MOST_HALVINGS):
+        there = expand(x + step)
+        # rounding of large sums is no rise
+        if there.finite and there.value <= here.value + 1e-6 * (1.0 + abs(here.value)):
+            return x + step, there
+        step = step / 2.0
+    return None
+
+
+def _from_saddle(
+    expand: Callable[[np.ndarray], Expansion], x: np.ndarray, here: Expansion
+) -> tuple[np.ndarray, Expansion] | None:
+    """A lower place beside a saddle, a standard deviation along its most negative curvature; None at a mode."""
+    found = spectrum(here.hessian)
+    if found.values[0] >= -_SADDLE * found.values[-1]:
+        return None
+    step = found.scale * found.vectors[:, 0] / np.sqrt(found.size[0])
+    # the gradient is nearly zero, so that either side will do
+    return _downhill(expand, x, here, step)
+
+
+def _seen(here: Expansion, length: float, at_start: np.ndarray, names: Sequence[str]) -> str:
+    """What there is in place of a mode."""
+    if length > _LAST_CHANGE:
+        return (
+            f"at {here.value:.6g} the potential still falls, the next step is {length:.3g} standard deviations long. "
+            "It has no mode where it has no lower bound, as where a scale of a hierarchy goes to 0; or init is far away"
+        )
+    own = np.abs(np.diagonal(here.hessian))
+    worst = int(np.argmin(own / np.where(at_start > 0, at_start, 1.0)))
+    return (
+        f"the potential flattens out, its curvature along {names[worst]} is {own[worst]:.3g} from "
+        f"{at_start[worst]:.3g} at init (separated labels under a flat prior do this)"
+    )
+
+
+def change(before: np.ndarray, after: np.ndarray) -> float:
+    """The largest relative change of curvature in any direction."""
+    found = spectrum(before)
+    root = found.scale[:, None] * found.vectors / np.sqrt(found.size)
+    return float(np.abs(np.linalg.eigvalsh(root.T @ (after - before) @ root)).max())

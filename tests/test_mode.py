@@ -1,0 +1,148 @@
+"""The mode of a posterior, whatever the units of its parameters, and what is said where there is none."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import accord
+from accord.posterior.coordinates import Coordinates
+from accord.posterior.newton import Expansion, newton, spectrum
+from accord.tuning.warmup import warm_up
+
+RING = accord.Network.ring(4)
+# an intercept, an income in dollars and a height in inches: curvatures up to 1e11 apart
+UNITS = np.array([1.0, 2e4, 4.0])
+
+
+def likelihood(x, rows):
+    X, y = rows
+    return y * (X @ x) - jax.nn.softplus(X @ x)
+
+
+def flat(x):
+    return 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(x))
+
+
+def labels(units, agents=4, count=240):
+    """A logistic regression under a flat prior whose columns are in some units."""
+    rng = np.random.default_rng(0)
+    X = np.c_[np.ones(count), rng.normal([3.0, 17.0], 1.0, (count, 2))]
+    y = (rng.random(count) < 1.0 / (1.0 + np.exp(-(X - [0.0, 3.0, 17.0]) @ [0.3, 0.8, -0.4]))).astype(float)
+    shards = [(X[i::agents] * units, y[i::agents]) for i in range(agents)]
+    return accord.Posterior(likelihood, flat, shards, np.zeros(3), names=("base", "income", "height"))
+
+
+def salaries(agents=4, count=200):
+    """A regression in dollars and inches whose standard deviation is unknown, with its rows."""
+    rng = np.random.default_rng(1)
+    X = np.c_[np.ones(count), rng.normal(67.0, 4.0, count)]
+    y = X @ [-3600.0, 800.0] + 12_000.0 * rng.standard_normal(count)
+
+    def log_likelihood(p, rows):
+        X, y = rows
+        return -0.5 * ((y - X @ p["beta"]) * jnp.exp(-p["log_sd"])) ** 2 - p["log_sd"]
+
+    shards = [(X[i::agents], y[i::agents]) for i in range(agents)]
+    return accord.Posterior(log_likelihood, flat, shards, {"beta": np.zeros(2), "log_sd": np.zeros(())}), X, y
+
+
+def test_units_change_nothing_but_the_units():
+    plain, scaled = labels(np.ones(3)), labels(UNITS)
+    np.testing.assert_allclose(scaled.mode() * UNITS, plain.mode(), rtol=1e-7)
+    with jax.enable_x64(True):
+        expected, found = warm_up(plain, RING), warm_up(scaled, RING)
+    np.testing.assert_allclose(found.mode * UNITS, expected.mode, rtol=1e-6)
+    np.testing.assert_allclose(found.coordinates.origin * UNITS, expected.coordinates.origin, rtol=1e-5)
+    np.testing.assert_allclose(found.coordinates.factor * UNITS[:, None], expected.coordinates.factor, atol=1e-5)
+    np.testing.assert_allclose(found.stiffness, expected.stiffness, rtol=1e-4)
+    np.testing.assert_array_equal(found.spent.exchanges, expected.spent.exchanges)
+
+
+def test_units_change_nothing_where_only_the_diagonal_is_known():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((4, 30, 3)), rng.standard_normal((4, 30))
+
+    def post(units):
+        rows = [(x * units, t) for x, t in zip(X, y, strict=True)]
+        return accord.Posterior(lambda p, rows: -((rows[1] - rows[0] @ p) ** 2) / 2.0, flat, rows, np.zeros(3))
+
+    with jax.enable_x64(True):
+        expected, found = (warm_up(post(units), RING, dense=0) for units in (np.ones(3), UNITS))
+    np.testing.assert_allclose(found.mode * UNITS, expected.mode, atol=1e-6)
+    np.testing.assert_allclose(found.coordinates.factor * UNITS, expected.coordinates.factor, rtol=1e-6)
+
+
+def test_a_regression_in_dollars_and_inches_is_drawn():
+    post, X, y = salaries()
+    beta, (rest,) = np.linalg.lstsq(X, y)[:2]
+    np.testing.assert_allclose(post.mode(), [*beta, 0.5 * np.log(rest / len(y))], rtol=1e-6)
+    run = accord.sample(post, RING, draws=2000, chains=8, seed=0)
+    # the coefficients are Student t with N - 2 degrees of freedom about the least squares
+    sd = np.sqrt(np.diag(np.linalg.inv(X.T @ X)) * rest / (len(y) - 4))
+    draws = run.draws[..., :2].reshape(-1, 2).astype(float)
+    np.testing.assert_allclose((draws.mean(axis=0) - beta) / sd, 0.0, atol=0.05)
+    np.testing.assert_allclose(draws.std(axis=0) / sd, 1.0, atol=0.05)
+
+
+def wells(x):
+    """Two wells, at -1 and 1 along the first axis, and a saddle between them."""
+    value = (x[0] ** 2 - 1.0) ** 2 + 1e6 * x[1] ** 2
+    hessian = np.diag([12.0 * x[0] ** 2 - 4.0, 2e6])
+    return Expansion(value, np.array([4.0 * x[0] * (x[0] ** 2 - 1.0), 2e6 * x[1]]), hessian)
+
+
+def test_a_saddle_is_no_mode():
+    mode, hessian = newton(wells, np.zeros(2), ("x", "y"), last_step=1e-6)
+    np.testing.assert_allclose(np.abs(mode), [1.0, 0.0], atol=1e-8)
+    assert (np.linalg.eigvalsh(hessian) > 0).all()
+
+
+def test_a_spectrum_does_not_know_units():
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((5, 5))
+    hessian, units = A @ A.T, 10.0 ** np.array([-9.0, -4.0, 0.0, 5.0, 8.0])
+    plain, scaled = spectrum(hessian), spectrum(hessian * np.outer(units, units))
+    np.testing.assert_allclose(scaled.values, plain.values, rtol=1e-9)
+    np.testing.assert_allclose(scaled.hessian(scaled.values), hessian * np.outer(units, units), rtol=1e-9)
+    place = Coordinates.whitening(np.zeros(5), hessian * np.outer(units, units))
+    np.testing.assert_allclose(place.factor.T @ (hessian * np.outer(units, units)) @ place.factor, np.eye(5), atol=1e-9)
+
+
+# --- what has no mode ---
+
+
+def test_a_density_without_bound_is_not_called_separated():
+    # a centred hierarchy: its density grows for ever as the scale goes to 0 and the effects to their mean
+    def log_likelihood(p, shard):
+        within = jnp.sum((shard["y"] - p["effect"]) ** 2)
+        between = jnp.sum((p["effect"] * jnp.exp(-p["log_tau"])) ** 2) + 16.0 * p["log_tau"]
+        return -(within + between) / 8.0
+
+    shards = [{"y": np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0]) / 10.0}] * 4
+    post = accord.Posterior(log_likelihood, flat, shards, {"effect": np.zeros(8), "log_tau": np.zeros(())})
+    for find in (post.mode, lambda: warm_up(post, RING)):
+        with pytest.raises(ArithmeticError, match=r"no mode found.*still falls.* no lower bound") as error:
+            find()
+        assert "separated" not in str(error.value)
+
+
+def test_a_flat_direction_is_named():
+    X = np.random.default_rng(0).standard_normal((4, 10, 3))
+    X[..., 2] = 1e5 * X[..., 1]
+    shards = [(x, (x[:, 0] > 0.3 * np.arange(-5, 5)).astype(float)) for x in X]
+    post = accord.Posterior(likelihood, flat, shards, np.zeros(3))
+    with pytest.raises(
+        ArithmeticError, match=r"no mode found: the potential is flat in a direction of which x\[[12]\]"
+    ):
+        post.mode()
+
+
+def test_a_start_without_density_is_named():
+    def log_likelihood(x, rows):
+        return jnp.log(x[0]) - rows * x[0]
+
+    post = accord.Posterior(log_likelihood, flat, [np.ones(5)] * 4, np.zeros(1))
+    for find in (post.mode, lambda: warm_up(post, RING)):
+        with pytest.raises(ArithmeticError, match=r"the potential at init is inf.*give another init"):
+            find()
