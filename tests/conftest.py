@@ -15,6 +15,7 @@ if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     ).strip()
 
 import jax
+import jax.monitoring
 import pytest
 
 # Traces make many small objects that live long: looking through all of them again and again takes a twentieth of the
@@ -35,9 +36,28 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))
 
 
+# Programs that a worker keeps before it lets go of all of them: each takes some ten mappings of memory, of which Linux
+# gives a process 65,530, and XLA crashes for want of one.
+_MOST_PROGRAMS = 2000
+_programs = []
+
+
+def _count(event, duration, **_):
+    if event == "/jax/core/compile/backend_compile_duration":
+        _programs.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_count)
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
+def pytest_runtest_protocol(item, nextitem):
     # before the fixtures of modules, which run as long
     hasty = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
     jax.config.update("jax_disable_most_optimizations", hasty and item.get_closest_marker("busy") is None)
-    return (yield)
+    reports = yield
+    if len(_programs) > _MOST_PROGRAMS and nextitem is not None and nextitem.path != item.path:
+        jax.clear_caches()
+        gc.collect()
+        _programs.clear()
+    return reports

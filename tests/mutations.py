@@ -354,10 +354,12 @@ FAULTS = [
     Fault(
         "whitening",
         "tuning/pilot_run.py",
-        "start.factor @ np.linalg.cholesky(shrunk)",
-        "start.factor @ np.linalg.cholesky(shrunk).T",
+        "Coordinates(mean, np.linalg.cholesky(shrunk))",
+        "Coordinates(mean, np.linalg.cholesky(shrunk).T)",
         "test_warmup.py",
     ),
+    Fault("units", "posterior/newton.py", "own, own.max() or 1.0) ** -0.5", "1.0, 1.0)", "test_mode.py"),
+    Fault("saddle", "posterior/newton.py", "found.values[0] >= -_SADDLE", "found.values[0] >= -1e9", "test_mode.py"),
     Fault("pilot run", "tuning/pilot_run.py", "v = v - h * gradient", "v = v - 1.2 * h * gradient", "test_warmup.py"),
     Fault(
         "checkpoint's round",
