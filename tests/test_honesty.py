@@ -4,6 +4,7 @@ import pickle
 import warnings
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -152,6 +153,56 @@ def test_few_effective_draws_and_chains_that_disagree():
     assert "the draws of age in the average are all the same in a chain" in text
     (text,) = told(made(normal(3)))
     assert "3 draws a chain are too few" in text
+
+
+def test_tails_without_a_standard_deviation_are_told():
+    rng, usual = np.random.default_rng(0), normal()
+    for few in (slice(0, 30), slice(None)):
+        drawn = usual[:, few] if few.stop is None else usual
+        assert "tails" not in " ".join(told(made(drawn)))
+    for heavy in (rng.standard_t(3, usual.shape[:2]), np.exp(rng.standard_normal(usual.shape[:2]))):
+        drawn = usual.copy()
+        drawn[..., 1] = heavy
+        assert told(made(drawn)) == []
+    # a chain that strays far and comes back: R-hat and effective draws see nothing of it
+    strayed = usual.copy()
+    strayed[0, 300:340, 1] -= np.linspace(0.0, 80.0, 40)
+    (text,) = told(made(strayed))
+    assert "the draws of dose in the average have tails too heavy for a standard deviation" in text
+    assert "smaller steps, or Replicated()" in text
+    drawn[..., 1] = rng.standard_cauchy(usual.shape[:2])
+    assert "tails too heavy" in told(made(drawn))[-1]
+
+
+def random_intercepts(agents=4):
+    """A logistic regression with an intercept for each site, whole and not centred: its tau may go to 0."""
+    rng = np.random.default_rng(3)
+    shards = []
+    for site, rows in enumerate((120, 150, 151, 150)):
+        X = rng.standard_normal((rows, 3))
+        logits = -0.5 + X @ [0.8, -0.5, 0.3] + 0.25 * rng.standard_normal()
+        shards.append((X, (rng.random(rows) < 1.0 / (1.0 + np.exp(-logits))).astype(float), np.full(rows, site)))
+
+    def log_likelihood(p, rows):
+        X, y, site = rows
+        logits = p["base"] + X @ p["slopes"] + jnp.exp(p["log_tau"]) * p["z"][site.astype(int)]
+        return y * logits - jax.nn.softplus(logits)
+
+    def log_prior(p):
+        wide = p["base"] ** 2 + jnp.sum(p["slopes"] ** 2)
+        return -0.5 * (wide / 6.25 + jnp.sum(p["z"] ** 2) + jnp.exp(2.0 * p["log_tau"])) + p["log_tau"]
+
+    init = {"base": np.zeros(()), "slopes": np.zeros(3), "log_tau": np.zeros(()), "z": np.zeros(agents)}
+    return accord.Posterior(log_likelihood, log_prior, shards, init)
+
+
+@pytest.mark.slow
+def test_excursions_that_a_fixed_step_cannot_come_back_from_are_told():
+    # the sd of log tau is some ten times too wide, with an R-hat of 1.00 and two thousand effective draws
+    run = accord.sample(random_intercepts(), accord.Network.ring(4), draws=1000, thin=30, seed=0)
+    x = run.draws[:, :, 0, run.names.index("log_tau")].astype(float)
+    assert x.std() > 3.0 * np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349
+    assert any("the draws of log_tau" in text and "tails too heavy" in text for text in told(run))
 
 
 def test_of_many_agents_the_least_mixed_are_looked_at(monkeypatch):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .diagnostics import diagnostics
+from .diagnostics import diagnostics, pareto_k
 from .findings import TOLERANCE, Findings
 
 # Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
@@ -17,8 +17,17 @@ _FEWEST, _RHAT = 400, 1.01
 _SHARE = (1.0 + TOLERANCE) ** 2 - 1.0
 # Monte Carlo errors beyond which a temperature is not that of the law.
 _ERRORS = 4.0
+# Draws whose tails have no variance have a Pareto k above 0.5. Estimates of it scatter: for Student's t with three
+# degrees of freedom, whose k is 1/3, one in fifty is above this at some hundred draws.
+_TAILS = 0.6
+# What a normal distribution's quartiles are apart, in standard deviations.
+_QUARTILES = 1.349
 # Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
 _COUNTED = 500
+
+
+# The agent, None for the average, and the parameter of each of some series of draws.
+Owners = list[tuple[int | None, int]]
 
 
 class Drawn(NamedTuple):
@@ -44,10 +53,11 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     if drawn.findings.target_temperature == 0:
         # an optimiser's positions are no draws
         return []
-    names = _Names(drawn.names, sites)
+    names, series = _Names(drawn.names, sites), _series(drawn)
     found = (
         _bias(drawn, names),
-        _mixing(drawn, names),
+        _mixing(*series, names),
+        _tails(*series, names),
         _disagreement(drawn, names),
         _heat(drawn.findings) or _unmeasured(drawn.findings),
     )
@@ -93,13 +103,10 @@ def _bias(drawn: Drawn, names: _Names) -> str:
     )
 
 
-def _mixing(drawn: Drawn, names: _Names) -> str:
+def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> str:
     """Effective draws and R-hat of the average and of every kept agent."""
-    series, owners = _series(drawn)
-    if drawn.average.shape[1] < 4:
-        return (
-            f"{drawn.average.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
-        )
+    if series.shape[1] < 4:
+        return f"{series.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
     still = np.flatnonzero(np.ptp(series, axis=1).min(axis=0) == 0)
     if still.size:
         agent, d = owners[still[0]]
@@ -122,10 +129,29 @@ def _mixing(drawn: Drawn, names: _Names) -> str:
     return f"{', and '.join(parts)}: more draws, more rounds between them (thin) or a longer burn_in are needed"
 
 
-def _series(drawn: Drawn) -> tuple[np.ndarray, list[tuple[int | None, int]]]:
+def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
+    """Tails so heavy that a standard deviation says nothing, as rare excursions make them too."""
+    k = pareto_k(series)
+    if not np.nanmax(k, initial=-np.inf) > _TAILS:
+        return ""
+    worst = int(np.nanargmax(k))
+    (agent, d), x = owners[worst], series[..., worst].astype(np.float64)
+    low, middle, high = np.quantile(x, [0.25, 0.5, 0.75])
+    spread = (high - low) / _QUARTILES
+    reach = np.abs(x - middle).max() / spread if spread > 0 else np.inf
+    return (
+        f"the draws of {names.where(d, agent)} have tails too heavy for a standard deviation: Pareto k is "
+        f"{k[worst]:.2f}, above 0.5 there is none; they reach {reach:.0f} of what their "
+        f"quartiles call one, {spread:.3g}, from the median, and their sd is {x.std():.3g}. Where the posterior is not "
+        "like that, chains have strayed to where the step is too long for the method, which does not reject: smaller "
+        "steps, or Replicated(), which rejects, tell; quantiles are what can be reported"
+    )
+
+
+def _series(drawn: Drawn) -> tuple[np.ndarray, Owners]:
     """Draws (chain, draw, series) of the average and the kept agents, and the agent and parameter of each."""
     dim = drawn.average.shape[2]
-    owners: list[tuple[int | None, int]] = [(None, d) for d in range(dim)]
+    owners: Owners = [(None, d) for d in range(dim)]
     parts = [drawn.average]
     for place, agent in enumerate(drawn.agents):
         own = drawn.kept[:, :, place]

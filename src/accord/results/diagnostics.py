@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+# Draws below which a tail has too few to fit anything to.
+_FEWEST_FOR_TAILS = 100
+
 
 def statistics(draws: np.ndarray) -> dict[str, np.ndarray]:
     """Columns of the summary from draws of shape (chain, draw, dim)."""
@@ -35,3 +38,20 @@ def diagnostics(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if draws.shape[0] > 1:
                 rhat[varied] = array_stats.rhat(draws[..., varied], chain_axis=0, draw_axis=1)
     return ess, rhat
+
+
+def pareto_k(draws: np.ndarray) -> np.ndarray:
+    """How heavy the heavier tail of each parameter's draws is, (dim,), from draws of shape (chain, draw, dim).
+
+    The shape k of a generalised Pareto distribution fitted to the furthest draws (Vehtari et al. 2024): moments from
+    the (1 / k)-th on are infinite, the variance where k is above 1/2. NaN below 100 draws, or where they are alike.
+    """
+    from arviz_stats.base.array import array_stats
+
+    draws = draws.astype(np.float64)
+    k = np.full(draws.shape[2], np.nan)
+    if draws[..., 0].size >= _FEWEST_FOR_TAILS:
+        for d in np.flatnonzero(np.ptp(draws, axis=(0, 1)) > 0):
+            # tails of three times the root of the number of draws, dependent as they are
+            k[d] = array_stats.pareto_khat(draws[..., d], chain_axis=0, draw_axis=1, r_eff=1.0)
+    return k
