@@ -210,6 +210,18 @@ def test_what_an_owner_raises_is_heard_as_it_is(error):
     assert caught.value is error and owners.sums == 3
 
 
+@pytest.mark.parametrize("method", [MALA, Replicated("hmc", warmup=4)], ids=["mala", "hmc"])
+def test_totals_that_are_no_numbers_any_more_are_told(method):
+    post = few()
+
+    def watch(total, count):
+        return total if count <= 8 else jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), total)
+
+    with pytest.warns(UserWarning, match=r"\d+ transitions of Replicated diverged after warm-up"):
+        run = by_totals(post, Watched(post, watch), method)
+    assert np.isfinite(run.draws).all() and (run.statistics["divergences"][:, -1] >= 4).all()
+
+
 def test_a_total_of_another_shape_is_refused():
     post = few()
     owners = Watched(post, lambda total, count: total._replace(gradient=total.gradient[:, :1]))

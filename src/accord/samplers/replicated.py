@@ -106,9 +106,10 @@ class MALA(Kernel):
         from blackjax.mcmc import mala
 
         state, info = mala.build_kernel()(key, mala.MALAState(*start), logdensity, step_size)
-        return Transition(
-            state.position, state.logdensity, state.logdensity_grad, info.acceptance_rate, jnp.int32(1), False
-        )
+        rate = info.acceptance_rate
+        # nowhere to go, or no number for it: what Hamiltonian kernels call a divergence
+        diverged = ~(rate > 0)
+        return Transition(state.position, state.logdensity, state.logdensity_grad, rate, jnp.int32(1), diverged)
 
 
 KERNELS: dict[str, type[Kernel]] = {"nuts": NUTS, "hmc": HMC, "mala": MALA}
