@@ -318,6 +318,8 @@ def test_divergence_names_agent_and_round_and_keeps_the_draws():
     np.testing.assert_allclose(errors[0].run.draws, errors[1].run.draws, rtol=1e-3)
 
 
+# on so little data DG-LMC's bias is more than is allowed, which is said, and here only compared
+@pytest.mark.filterwarnings("ignore:no setting of DGLMC")
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", [DGLMC(), Gibbs(0.3, "rejection", recentre=True)], ids=["DGLMC", "Gibbs"])
 def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):

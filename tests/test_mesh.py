@@ -57,6 +57,8 @@ def test_two_processes_draw_what_one_draws(tmp_path):
     assert_same_as_local(found, chosen)
 
 
+# on so little data DG-LMC's bias is more than is allowed, which is said, and here only compared
+@pytest.mark.filterwarnings("ignore:no setting of DGLMC")
 @pytest.mark.slow
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 def test_each_process_reads_the_data_of_its_own_agents_only(tmp_path):
