@@ -91,6 +91,16 @@ def test_power_iterations_find_the_largest_curvature():
     np.testing.assert_allclose(pilot.stiffness(np.arange(100.0)), (98.0 + 99.0) / 2.0)
 
 
+def test_many_draws_are_whitened_by_their_own_covariance():
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((200, 64, 2)) @ np.array([[1.0, 0.9], [0.0, 0.4]]) + [2.0, -1.0]
+    start = Coordinates(np.array([3.0, 4.0]), np.array([[2.0, 0.0], [1.0, 0.5]]))
+    x = start.origin + draws.reshape(-1, 2) @ start.factor.T
+    z = pilot.whitening(draws, start).inverse(x)
+    np.testing.assert_allclose(z.mean(axis=0), 0.0, atol=1e-9)
+    np.testing.assert_allclose(np.cov(z.T), np.eye(2), atol=0.01)
+
+
 def test_few_draws_are_shrunk_towards_where_they_began():
     rng = np.random.default_rng(0)
     place = Coordinates(np.ones(30), 2.0 * np.eye(30))
