@@ -14,9 +14,11 @@ _MOST_HALVINGS = 30
 # Largest relative change of the curvature on the way to the mode.
 _LAST_CHANGE = 0.1
 # Curvature in a direction, relative to the largest where every parameter's own is one, below which it counts as none.
-FLAT = 1e-7
+_FLAT = 1e-7
 # Curvature below minus so much, on the same scale, at which the gradient vanishes at a saddle and at no mode.
 _SADDLE = 1e-4
+# Length of the last step, in posterior standard deviations, above which F had not come to an end.
+_FAR = 0.1
 
 
 class Expansion(NamedTuple):
@@ -50,24 +52,33 @@ class Spectrum(NamedTuple):
     @property
     def enough(self) -> np.ndarray:
         """In which directions there is curvature, shape (dim,)."""
-        return self.values > FLAT * np.abs(self.values).max()
+        return self.values > _FLAT * np.abs(self.values).max()
+
+    @property
+    def flattest(self) -> int:
+        """The parameter that is the largest part of the direction of the least curvature."""
+        return int(np.argmax(np.abs(self.vectors[:, 0])))
 
     @property
     def size(self) -> np.ndarray:
         """The eigenvalues' sizes, none of them below what counts as curvature, shape (dim,)."""
         values = np.abs(self.values)
-        return np.maximum(values, FLAT * values.max() + np.finfo(float).tiny)
+        return np.maximum(values, _FLAT * values.max() + np.finfo(float).tiny)
 
     def hessian(self, values: np.ndarray) -> np.ndarray:
         """The Hessian in the user's parameters with other eigenvalues."""
         return (self.vectors * values) @ self.vectors.T / np.outer(self.scale, self.scale)
 
 
+def own_scale(curvature: np.ndarray) -> np.ndarray:
+    """The scale of each parameter by its own curvature; where it has none, that of the most curved one. Both (dim,)."""
+    most = curvature.max()
+    return np.where(curvature > 0, curvature, most if most > 0 else 1.0) ** -0.5
+
+
 def spectrum(hessian: np.ndarray) -> Spectrum:
     """The eigenvalues of a Hessian, scaled by its own diagonal."""
-    own = np.abs(np.diagonal(hessian))
-    # a parameter without curvature of its own has no scale but that of the others
-    scale = np.where(own > 0, own, own.max() or 1.0) ** -0.5
+    scale = own_scale(np.abs(np.diagonal(hessian)))
     return Spectrum(scale, *np.linalg.eigh(hessian * np.outer(scale, scale)))
 
 
@@ -152,7 +163,7 @@ def _from_saddle(
 
 def _seen(here: Expansion, length: float, at_start: np.ndarray, names: Sequence[str]) -> str:
     """What there is in place of a mode."""
-    if length > _LAST_CHANGE:
+    if length > _FAR:
         return (
             f"at {here.value:.6g} the potential still falls, the next step is {length:.3g} standard deviations long. "
             "It has no mode where it has no lower bound, as where a scale of a hierarchy goes to 0; or init is far away"

@@ -410,10 +410,9 @@ class Posterior:
                 mode, curvature = newton(expand, self.init, self.names, last_step=1e-6)
                 found = spectrum(curvature)
                 if not found.enough[0]:
-                    heaviest = self.names[int(np.argmax(np.abs(found.vectors[:, 0])))]
                     raise ArithmeticError(
-                        f"no mode found: the potential is flat in a direction of which {heaviest} is the largest part "
-                        "(a rank-deficient design under a flat prior does this)"
+                        f"no mode found: the potential is flat in a direction of which {self.names[found.flattest]} "
+                        "is the largest part (a rank-deficient design under a flat prior does this)"
                     )
                 return mode
             lowest = scipy.optimize.minimize(
@@ -525,6 +524,5 @@ def _hessian(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Flo
 
 def _expansion(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Quadratic, Float[Array, " dim"]]:
     """The quadratic form at zero, and the gradient at x, by which it is checked."""
-    gradient, zero = jax.grad(potential.value, argnums=1), jnp.zeros_like(x)
-    form = Quadratic(jax.jacfwd(gradient, argnums=1)(shard, zero), -gradient(shard, zero))
-    return form, gradient(shard, x)
+    gradient, zero = partial(_gradient, potential, shard), jnp.zeros_like(x)
+    return Quadratic(jax.jacfwd(gradient)(zero), -gradient(zero)), gradient(x)

@@ -17,7 +17,7 @@ from ..engines.local import LocalEngine
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
-from ..posterior.newton import change, newton, spectrum
+from ..posterior.newton import change, newton, own_scale, spectrum
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
 from .network_sums import NetworkSums, expand
@@ -139,8 +139,7 @@ def _by_pilot(sums: NetworkSums, start: Coordinates) -> tuple[Coordinates, float
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
     at_start = post.each(scales, post.init)[1].sum(axis=0)
-    curved = at_start > 0
-    scaled = Coordinates(post.init, np.where(curved, at_start, at_start.max() if curved.any() else 1.0) ** -0.5)
+    scaled = Coordinates(post.init, own_scale(at_start))
     found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges, builder=builder)
     mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
     diagonal = post.each(scales, mode)[1].sum(axis=0)
@@ -187,11 +186,11 @@ def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:
         return hessian
     if not enough.any():
         raise ArithmeticError("the posterior has no curvature at its mode in any direction: nothing can be whitened")
-    heaviest = names[int(np.argmax(np.abs(found.vectors[:, 0])))]
     warnings.warn(
         f"the posterior is not log-concave at its mode: its curvature is {values[0]:.3g} in a direction of which "
-        f"{heaviest} is the largest part, {values[-1]:.3g} at most, each parameter's own taken as 1. A rank-deficient "
-        f"design under a flat prior does this; such directions are scaled as the flattest of the {enough.sum()} others",
+        f"{names[found.flattest]} is the largest part, {values[-1]:.3g} at most, each parameter's own taken as 1. A "
+        "rank-deficient design under a flat prior does this; such directions are scaled as the flattest of the "
+        f"{enough.sum()} others",
         stacklevel=3,
     )
     lifted = found.hessian(np.where(enough, values, values[enough].min()))
