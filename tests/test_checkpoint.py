@@ -84,6 +84,18 @@ def test_resumed_equals_uninterrupted(case, engine, tmp_path, monkeypatch):
     assert_same(draw(case, tmp_path, engine=engine), expected)
 
 
+def test_every_round_is_a_draw_and_none_is_lost_or_doubled(tmp_path, monkeypatch):
+    expected = draw(thin=1)
+    # the newest state holds: 32 - 20 draws are there
+    assert lose(monkeypatch, 4, folder=tmp_path, thin=1) == [8, 16, 24, 32]
+    with monkeypatch.context() as patch:
+        patch.setattr(accord.engines.local.LocalEngine, "record", None)
+        assert_same(draw(folder=tmp_path, thin=1), expected)
+    # and the one before it goes on where its draws end
+    files(tmp_path, "states")[-1].unlink()
+    assert_same(draw(folder=tmp_path, thin=1), expected)
+
+
 def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monkeypatch):
     first = draw(folder=tmp_path)
     with monkeypatch.context() as patch:
