@@ -375,6 +375,48 @@ FAULTS = [
         "return exchanges, network.degrees",
         "test_channels.py test_sample.py test_plan.py",
     ),
+    # masks
+    Fault("masks left out", "posterior/masks.py", "return added(words, mask)", "return words", "test_masks.py"),
+    Fault(
+        "masks of high words",
+        "posterior/masks.py",
+        "reshape(2, length)",
+        "reshape(2, length) & np.uint64([[2**64 - 1], [0]])",
+        "test_masks.py",
+    ),
+    Fault("masks of every sum", "posterior/masks.py", 'count.to_bytes(8, "little")\n', "bytes(8)\n", "test_masks.py"),
+    Fault("masks used twice", "posterior/masks.py", "self._last < count", "0 < count", "test_masks.py"),
+    Fault("masks of a copy", "posterior/masks.py", "if os.getpid() != self._process:", "if False:", "test_masks.py"),
+    Fault("masks of another run", "posterior/masks.py", "hashlib.sha256(run).digest()", 'b""', "test_masks.py"),
+    Fault("masks' carry", "posterior/masks.py", "high + other_high + carry", "high + other_high", "test_masks.py"),
+    Fault("masks' borrow", "posterior/masks.py", "high + (low == 0)", "high", "test_masks.py"),
+    Fault("masks' range", "posterior/masks.py", "_RANGE_BITS = 62", "_RANGE_BITS = 64", "test_masks.py"),
+    Fault(
+        "masks' small numbers",
+        "posterior/masks.py",
+        "numbers < 0, negated(words), words)",
+        "numbers < 0, ~words, words)",
+        "test_masks.py",
+    ),
+    Fault("masks of what is too large", "posterior/masks.py", "os.urandom(16 *", "bytes(16 *", "test_masks.py"),
+    Fault(
+        "masks that do not cancel",
+        "posterior/masks.py",
+        "low[-1] != 0 or high[-1] > num_agents",
+        "False",
+        "test_masks.py",
+    ),
+    Fault(
+        "masks, keys checked",
+        "posterior/masks.py",
+        "if publics[self.agent] != self.public:",
+        "if False:",
+        "test_masks.py",
+    ),
+    Fault(
+        "masked sums, numbered", "engines/silo/workers.py", "                self._count += 1\n", "", "test_masks.py"
+    ),
+    Fault("masked sum of a silo", "engines/silo/worker.py", "add=lambda parts: added(*parts)", "", "test_masks.py"),
 ]
 
 

@@ -24,6 +24,7 @@ import accord
 from accord.cli.commands import app
 from accord.engines.agreement import bind
 from accord.engines.silo.engine import SiloEngine
+from accord.posterior.masks import encoded
 from accord.samplers import DESGLD, DGLMC, Gibbs
 from accord.samplers.costs import messages_per_round
 
@@ -162,6 +163,58 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
     # the same search finds what does travel: arrays in the driver's hands are sent to their agents
     here = [source() for source in sites_data(tmp_path)]
     assert seen(here, tmp_path / "sent-there")[0]
+
+
+def first_row(potential, shard):
+    return shard.rows[0][0]
+
+
+def spoiled(potential, shard, number):
+    return jax.numpy.where(shard.rows[0][0] == CANARY[0], number, shard.rows[0][0])
+
+
+@pytest.mark.slow
+def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
+    sources = sites_data(tmp_path)
+    expected = sum(source()[0][0] for source in sources)
+    words = encoded([CANARY], 4)
+    # as doubles, and the words before masks, low and high
+    unmasked = [CANARY.tobytes(), words[0].tobytes(), words[1].tobytes()]
+
+    def seen(held, masks):
+        wire = Wire()
+        wire.start()
+        total = held.totals(RING, masks=masks)
+        np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
+        time.sleep(1.0)
+        wire.ended = True
+        wire.join()
+        dropped = wire.dropped()
+        wire.socket.close()
+        assert dropped == 0
+        return total, [pattern in wire.content for pattern in unmasked]
+
+    post = accord.models.linear_regression(sources, names=["a", "b"])
+    others = set(agents_below(os.getpid()))
+    with jax.enable_x64(True), accord.Silo() as sites, sites.placed(post) as held:
+        total, found = seen(held, True)
+        assert found == [False, False, False]
+        # the same search finds an agent at the end of the tree without masks
+        assert seen(held, False)[1] == [True, False, False]
+        np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
+        keys = total.keys
+        with pytest.raises(ArithmeticError, match="1 of 4 agents have numbers that a masked sum cannot carry"):
+            total(spoiled, np.nan)
+        np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
+        assert total.keys == keys
+        # an agent that begins anew has other keys, and so have all
+        os.kill(min(set(agents_below(os.getpid())) - others), signal.SIGKILL)
+        np.testing.assert_allclose(total(first_row), expected, rtol=1e-12)
+        assert sites.restarts.sum() >= 1 and total.keys != keys
+    # each site's log says which
+    logs = [Path(log).read_text() for log in glob.glob("/tmp/ray/session_latest/logs/worker-*.out")]
+    for agent in range(4):
+        assert any(f"agent {agent} masks its sums with the keys {total.keys}" in log for log in logs)
 
 
 # --- crashes and lateness ---
@@ -330,7 +383,8 @@ def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):
 
     sources = [partial(shard, agent) for agent in range(4)]
     post = accord.models.logistic_regression(sources, names=["a", "b"])
-    runs = [accord.sample(post, RING, sampler, draws=50, burn_in=5, engine=engine) for engine in ("silo", "local")]
+    options = {"draws": 50, "burn_in": 5, "thin": 1}
+    runs = [accord.sample(post, RING, sampler, engine=engine, **options) for engine in ("silo", "local")]
     np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(runs[0].traffic.bytes_sent, runs[1].traffic.bytes_sent)
 

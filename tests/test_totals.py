@@ -34,7 +34,7 @@ class Adding:
         ]
         return jax.tree.map(lambda *parts: np.concatenate(parts), *answers)
 
-    def totals(self, network):
+    def totals(self, network, masks=False):
         parts = [agent.totals(network) for agent in self.agents]
 
         def total(function, *arguments, coordinates=None):
@@ -129,7 +129,7 @@ class Watched(Adding):
         super().__init__(post)
         self.watch = watch
 
-    def totals(self, network):
+    def totals(self, network, masks=False):
         add = super().totals(network)
         return lambda *arguments, **options: self.watch(add(*arguments, **options), self.sums)
 

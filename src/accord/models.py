@@ -1,4 +1,8 @@
-"""Ready posteriors: Gaussian, linear, logistic and Poisson regression, power potentials."""
+"""Ready posteriors: Gaussian, linear, logistic and Poisson regression, power potentials.
+
+Regressions have normalised likelihoods and priors, so that the evidence of a run is that of the model; Gaussian and
+power potentials have no constants.
+"""
 
 from __future__ import annotations
 
@@ -261,12 +265,12 @@ def _normal_prior(variance: float) -> Partial:
 
 
 def _normal(variance: Array, x: Float[Array, " dim"]) -> Array:
-    return -jnp.sum(x**2) / (2.0 * variance)
+    return -jnp.sum(x**2) / (2.0 * variance) - x.size / 2.0 * jnp.log(2.0 * jnp.pi * variance)
 
 
 def _linear(precision: Array, x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
-    return -precision * (y - X @ x) ** 2 / 2.0
+    return -precision * (y - X @ x) ** 2 / 2.0 + jnp.log(precision / (2.0 * jnp.pi)) / 2.0
 
 
 def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
@@ -278,7 +282,7 @@ def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array
 def _poisson(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
     log_rate = X @ x
-    return y * log_rate - jnp.exp(log_rate)
+    return y * log_rate - jnp.exp(log_rate) - jax.scipy.special.gammaln(y + 1.0)
 
 
 def _power(exponent: Array, x: Float[Array, " dim"], center: Float[Array, " dim"]) -> Array:

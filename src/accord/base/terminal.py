@@ -61,6 +61,38 @@ def waiting(description: str, show: bool | None) -> Iterator[None]:
         yield
 
 
+class Progression:
+    """One line on standard error that says what is being done; a context manager.
+
+    Parameters
+    ----------
+    title
+        What the line begins with.
+    show
+        Whether to show it; None shows it where standard error is a terminal.
+    """
+
+    def __init__(self, title: str, show: bool | None) -> None:
+        shown = sys.stderr.isatty() if show is None else show
+        self._title, self._status = title, Console(stderr=True).status(title) if shown else None
+
+    def __enter__(self) -> Progression:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """Say what is being done now."""
+        if self._status is not None:
+            self._status.update(Text(f"{self._title}: {text}"))
+
+
 class ProgressBar:
     """A bar on standard error over the rounds of a run; a context manager.
 

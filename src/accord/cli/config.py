@@ -45,6 +45,7 @@ RUN_OPTIONS = (
     "engine",
     "checkpoint",
     "checkpoint_every",
+    "masks",
 )
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 

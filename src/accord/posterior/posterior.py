@@ -17,11 +17,12 @@ from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from ..network import Network
 from .coordinates import Coordinates, moved
+from .masks import require_masks
 from .newton import Expansion, newton, spectrum
 from .potential import Potential, Shard, unravel
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
-from .totals import Totals, TotalsHere
+from .totals import Totals, TotalsHere, masked_here
 
 # Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
 _NEWTON_DIM = 500
@@ -36,7 +37,7 @@ class DataOwners(Protocol):
         """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
         ...
 
-    def totals(self, network: Network) -> Totals:
+    def totals(self, network: Network, masks: bool = False) -> Totals:
         """What `Posterior.totals` returns, of the posterior in the user's parameters."""
         ...
 
@@ -355,20 +356,48 @@ class Posterior:
                 f"the network has {network.num_agents} agents but the posterior has {self.num_agents} shards"
             )
 
-    def totals(self, network: Network) -> Totals:
+    def totals(self, network: Network, masks: bool = False) -> Totals:
         """Sums over all agents of functions of their data; only the sums leave the agents, over a network's tree.
 
         The function takes the `potential`, which is the same for all agents, the agent's `shard` (its data, padded, as
         `shard.rows`, of which the first `shard.size` count) and the arguments that it is called with.
 
         Where this posterior is `alone`, of those it holds.
+
+        Parameters
+        ----------
+        network
+            Who talks to whom.
+        masks
+            Whether each agent masks its numbers before they leave it, so that who passes them on sees noise; the sum
+            itself is seen by all. Sums then miss the exact ones by at most num_agents * 2^-65 and by rounding to double
+            precision, and raise `ArithmeticError` where an agent's numbers are NaN, infinite, or not below
+            2^62 / num_agents in size. `docs/masks.md` says what this hides, and what not.
+
+        Raises
+        ------
+        ValueError
+            The posterior is in other coordinates or the network of another size; with masks, there are fewer than 3
+            agents, or this posterior does not hold all of them.
+        ImportError
+            With masks: `cryptography` is not installed.
         """
         if self.coordinates is not None:
             raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
         self.require_agents_of(network)
+        if masks:
+            require_masks(self.num_agents)
         if self.owners is not None:
-            return self.owners.totals(network)
-        return TotalsHere(self.potential, self.stacked(agents=self.held))
+            return self.owners.totals(network, masks=masks)
+        here = TotalsHere(self.potential, self.stacked(agents=self.held))
+        if not masks:
+            return here
+        if self.held != tuple(range(self.num_agents)):
+            raise ValueError(
+                f"masks cancel in the sum over all {self.num_agents} agents, and this posterior holds the data of "
+                f"agents {list(self.held)} only"
+            )
+        return masked_here(here, self.num_agents)
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """Gradients of all potentials at one position, shape (agent, dim), in double precision."""

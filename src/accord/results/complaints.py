@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .certificate import Certificate
 from .diagnostics import diagnostics, pareto_k
 from .findings import TOLERANCE, Findings
 
@@ -31,13 +32,15 @@ Owners = list[tuple[int | None, int]]
 
 
 class Drawn(NamedTuple):
-    """The parts of a run to look at: its `average`, `kept`, `agents`, `names` and `findings`, as `Run` has them."""
+    """The parts of a run to look at, named as `Run` has them."""
 
     average: np.ndarray
     kept: np.ndarray
     agents: np.ndarray
     names: tuple[str, ...]
     findings: Findings
+    certificate: Certificate | None = None
+    weighted: bool = False
 
 
 def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
@@ -56,8 +59,10 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     names, series = _Names(drawn.names, sites), _series(drawn)
     found = (
         _bias(drawn, names),
+        _certified(drawn.certificate),
         _mixing(*series, names),
-        _tails(*series, names),
+        # tails of weighted points are the certificate's affair: an independence sampler repeats its draws there
+        "" if drawn.weighted else _tails(*series, names),
         _disagreement(drawn, names),
         _heat(drawn.findings) or _unmeasured(drawn.findings),
     )
@@ -101,6 +106,13 @@ def _bias(drawn: Drawn, names: _Names) -> str:
         "numbers that are left out are chosen to keep within it, and accord.plan says at what cost"
         + (f". {drawn.findings.left_out}" if drawn.findings.left_out else "")
     )
+
+
+def _certified(certificate: Certificate | None) -> str:
+    """What is not as it should be with the weights that the draws were drawn by."""
+    if certificate is None or certificate.holds:
+        return ""
+    return f"the draws are not certified: {certificate.why}"
 
 
 def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> str:

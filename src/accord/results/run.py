@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .certificate import Certificate, Check
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
 from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
+from .points import Points
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -47,6 +50,10 @@ class Run:
         Texts and numbers about the run: method, network, seed, burn_in, thin, ...
     examine
         Finds `findings` from the average's draws when they are first asked for; None: nothing but the draws is known.
+    points
+        The weighted points that the draws are of, where they were drawn by importance sampling.
+    certificate
+        What was checked of them.
     """
 
     average: np.ndarray
@@ -59,6 +66,31 @@ class Run:
     seconds: float
     settings: dict[str, Any] = field(default_factory=dict)
     examine: Examination | None = field(default=None, repr=False)
+    points: Points | None = field(default=None, repr=False)
+    certificate: Certificate | None = field(default=None, repr=False)
+
+    @property
+    def log_evidence(self) -> tuple[float, float]:
+        """The log of the integral of likelihood times prior, and its standard error.
+
+        It is that of the functions as they were given: constants that they leave out are left out of it.
+
+        Raises
+        ------
+        AttributeError
+            The method has no weights.
+        ArithmeticError
+            The weights are not certified.
+        """
+        return self._weighted("log_evidence").log_evidence
+
+    def _weighted(self, name: str) -> Points:
+        """The weighted points, where they may be relied on."""
+        if self.points is None:
+            raise AttributeError(f"{name} needs the weights of Importance(), and this run's method has none")
+        if self.certificate is not None and not self.certificate.holds:
+            raise ArithmeticError(f"{name} rests on weights that are not certified: {self.certificate.why}")
+        return self.points
 
     @cached_property
     def findings(self) -> Findings:
@@ -96,7 +128,7 @@ class Run:
 
         Groups: `posterior` with dimensions (chain, draw, agent, ...), `average` with (chain, draw, ...),
         `sample_stats` with (chain, draw) and `traffic` with (agent_sent,). Without kept agents `posterior` is
-        left out.
+        left out. Weighted points are in the group `points` with (point, parameter).
         """
         import xarray as xr
 
@@ -105,10 +137,15 @@ class Run:
             groups["posterior"] = self._dataset(self.kept, ("chain", "draw", "agent"))
         groups["average"] = self._dataset(self.average, ("chain", "draw"))
         groups["sample_stats"] = xr.Dataset({name: (("chain", "draw"), x) for name, x in self.statistics.items()})
-        counts = {"bytes_sent": self.traffic.bytes_sent, "gradient_rows": self.traffic.gradient_rows}
+        names = ("bytes_sent", "gradient_rows", "value_rows")
+        counts = {name: np.broadcast_to(getattr(self.traffic, name), self.traffic.bytes_sent.shape) for name in names}
         groups["traffic"] = xr.Dataset({name: (("agent_sent",), count) for name, count in counts.items()})
+        if self.points is not None:
+            arrays: dict[str, Any] = {"positions": (("point", "parameter"), self.points.positions)}
+            arrays |= {name: (("point",), getattr(self.points, name)) for name in ("log_density", "log_proposal")}
+            groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self.names)})
         chain, draw = np.arange(self.average.shape[0]), np.arange(self.average.shape[1])
-        for name in set(groups) - {"traffic"}:
+        for name in set(groups) - {"traffic", "points"}:
             groups[name] = groups[name].assign_coords(chain=chain, draw=draw)
         tree = xr.DataTree.from_dict(groups)
         tree.attrs = {
@@ -116,6 +153,8 @@ class Run:
             "names": list(self.names),
             "rounds": self.traffic.rounds,
             "exchanges": self.traffic.exchanges,
+            "sums": self.traffic.sums,
+            "certificate": "" if self.certificate is None else json.dumps(self.certificate.checks),
             "seconds": self.seconds,
             "settings": as_text(self.settings),
         }
@@ -175,7 +214,9 @@ class Run:
             posterior = tree["posterior"].to_dataset()
             agents, kept = posterior["agent"].values, flatten(posterior, 3)
         attrs = tree.attrs
-        # runs were written without before there were forecasts
+        traffic, checks = tree["traffic"].to_dataset(), attrs.get("certificate")
+        points = tree["points"].to_dataset() if "points" in tree.children else None
+        # runs were written without before there were forecasts, values and sums
         findings = from_tree(tree["forecast"].to_dataset()) if "forecast" in tree.children else None
         return cls(
             average=flat,
@@ -187,11 +228,18 @@ class Run:
             traffic=Traffic(
                 int(attrs["rounds"]),
                 int(attrs["exchanges"]),
-                *(tree["traffic"].to_dataset()[name].values for name in ("bytes_sent", "gradient_rows")),
+                traffic["bytes_sent"].values,
+                traffic["gradient_rows"].values,
+                int(attrs.get("sums", 0)),
+                traffic["value_rows"].values if "value_rows" in traffic else np.zeros(1, np.int64),
             ),
             seconds=float(attrs["seconds"]),
             settings=from_attributes(attrs),
             examine=None if findings is None else partial(recalled, findings),
+            points=None
+            if points is None
+            else Points(*(points[name].values for name in ("positions", "log_density", "log_proposal"))),
+            certificate=Certificate(tuple(Check(*check) for check in json.loads(checks))) if checks else None,
         )
 
     def summary(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
@@ -212,7 +260,10 @@ class Run:
         """
         import pandas as pd
 
-        for text in complaints(Drawn(self.average, self.kept, self.agents, self.names, self.findings), sites):
+        drawn = Drawn(
+            self.average, self.kept, self.agents, self.names, self.findings, self.certificate, self.points is not None
+        )
+        for text in complaints(drawn, sites):
             warnings.warn(text, stacklevel=2)
         blocks = {"average": pd.DataFrame(statistics(self.average), index=list(self.names))}
         if self.agents.size:

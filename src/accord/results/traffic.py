@@ -1,4 +1,4 @@
-"""The cost of a run: rounds, exchanges, bytes sent and rows read."""
+"""The cost of a run: rounds, exchanges, sums, bytes sent and rows read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,20 @@ class Traffic:
     bytes_sent
         Bytes that each agent sent in one chain, over all its edges, shape (agent,).
     gradient_rows
-        Rows that each agent read for gradients or values of f_i in one chain, shape (agent,); a potential whose rows
-        cannot be told apart counts as one row.
+        Rows that each agent read for gradients of f_i in one chain, and for values where rounds do not tell them from
+        gradients, shape (agent,); a potential whose rows cannot be told apart counts as one row.
+    sums
+        Sums over all agents, each of which took some of the exchanges.
+    value_rows
+        Rows that each agent read for values of f_i without a gradient, shape (agent,).
     """
 
     rounds: int = 0
     exchanges: int = 0
     bytes_sent: np.ndarray = field(default_factory=_nothing)
     gradient_rows: np.ndarray = field(default_factory=_nothing)
+    sums: int = 0
+    value_rows: np.ndarray = field(default_factory=_nothing)
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(
@@ -39,4 +45,6 @@ class Traffic:
             self.exchanges + other.exchanges,
             self.bytes_sent + other.bytes_sent,
             self.gradient_rows + other.gradient_rows,
+            self.sums + other.sums,
+            self.value_rows + other.value_rows,
         )

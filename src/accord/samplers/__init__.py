@@ -1,5 +1,6 @@
 """The methods, one file each; `__all__` lists them. `Gossip`, a base for methods of your own, is importable too."""
 
+from .chees import ChEES
 from .d_admms import DADMMS
 from .dasg import DASG
 from .de_sghmc import DESGHMC
@@ -11,10 +12,12 @@ from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
 from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
+from .importance import Importance
 from .mixing import Gossip as Gossip
 from .replicated import Replicated
 
 __all__ = [
+    "ChEES",
     "DADMMS",
     "DASG",
     "DESGHMC",
@@ -26,5 +29,6 @@ __all__ = [
     "GTDULA",
     "Gibbs",
     "HubSGLD",
+    "Importance",
     "Replicated",
 ]

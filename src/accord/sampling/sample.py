@@ -18,19 +18,22 @@ from ..engines.agreement import bind
 from ..engines.engine import Builder, Engine
 from ..engines.local import LocalEngine
 from ..engines.mesh.engine import MeshEngine
+from ..engines.noise import seed_words
 from ..engines.silo.engine import Silo
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
 from ..results.findings import TOLERANCE
 from ..results.run import Run
-from ..samplers import validation
+from ..samplers import ChEES, Importance, validation
+from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
 from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
 from ..tuning.forecast import Forecast
 from ..tuning.search import choose, usual_methods
 from ..tuning.warmup import Warmup, warm_up
+from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
 from .interruptions import interruptions
@@ -49,7 +52,7 @@ _DRAWS_PER_EFFECTIVE = 3
 def sample(
     post: Posterior,
     network: Network,
-    sampler: Sampler | None = None,
+    sampler: Sampler | ByTotals | None = None,
     *,
     draws: int = 1000,
     burn_in: int | None = None,
@@ -63,6 +66,7 @@ def sample(
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
+    masks: bool = False,
 ) -> Run:
     """Draw from a posterior whose data stays with the agents of a network.
 
@@ -107,7 +111,10 @@ def sample(
         `draws` it goes on from there. The folder knows a run by everything given here but the data: that it is still
         the same is the caller's to see to. Several processes may each have their own disk.
     checkpoint_every
-        Rounds between two checkpoints, at least 1; what a crash can cost.
+        Rounds between two checkpoints, at least 1; what a crash can cost. Methods without rounds keep their sums.
+    masks
+        Mask all sums pairwise, so that nobody hears an agent's own numbers, neither hub nor relay; for methods that
+        ask for nothing but sums, and at least 3 agents. See docs/masks.md for what that hides, and what not.
 
     Returns
     -------
@@ -128,7 +135,28 @@ def sample(
     burn_in = None if burn_in is None else whole_number("burn_in", burn_in, 0)
     thin = None if thin is None else whole_number("thin", thin, 1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
+    seed_words(seed)
     builder = _builder(engine)
+    walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
+    if isinstance(sampler, ByTotals):
+        _refuse_rounds(sampler, walks)
+    if isinstance(sampler, ByTotals) or (sampler is None and all(value is None for value in walks.values())):
+        return sample_by_totals(
+            post,
+            network,
+            [Importance(), ChEES()] if sampler is None else [sampler],
+            draws=draws,
+            chains=chains,
+            seed=seed,
+            builder=builder,
+            engine=_engine_name(engine),
+            keep=_kept_agents(keep, network.num_agents),
+            progress=progress,
+            checkpoint=checkpoint,
+            masks=masks,
+        )
+    if masks:
+        raise ValueError("masks=True masks totals: it needs a method that asks for nothing else, such as Importance()")
     methods = usual_methods(post, network) if sampler is None else [sampler]
     check_compatible(post, network, methods[0])
     builder.check(post, methods[0])
@@ -157,6 +185,16 @@ def sample(
         with closing(running):
             _run(running, (means, factors), recorder, checkpointer, progress)
         return recorder.run()
+
+
+def _refuse_rounds(sampler: ByTotals, given: dict[str, Any]) -> None:
+    """Raise `ValueError` where something is given that only methods that walk have."""
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{name} is for methods that walk from round to round, and {type(sampler).__name__} has no rounds; "
+                f"leave it out (found {value!r})"
+            )
 
 
 def _chosen(

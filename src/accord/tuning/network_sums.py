@@ -13,8 +13,10 @@ from jaxtyping import Array, Float, PyTree
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
+from ..posterior.masks import masked_bytes
 from ..posterior.newton import Expansion
 from ..posterior.potential import Potential, Shard
+from ..posterior.totals import Totals
 from ..results.traffic import Traffic
 
 
@@ -27,9 +29,15 @@ class NetworkSums:
         As in `accord.sample`; the posterior in the user's parameters.
     max_exchanges
         Exchanges that all sums together may take, one after another.
+    totals
+        What makes them; None: the posterior's own.
+    masks
+        Whether they are masked, which takes more bytes.
 
     Attributes
     ----------
+    count
+        Sums so far.
     exchanges
         Exchanges so far.
     bytes_sent
@@ -37,27 +45,39 @@ class NetworkSums:
     gradients
         Gradients that each agent evaluated so far; a Hessian counts as one for each parameter, its product with a
         vector as two.
+    values
+        Values without a gradient that each agent evaluated so far.
     """
 
-    def __init__(self, post: Posterior, network: Network, max_exchanges: int) -> None:
-        self.sizes, self.max_exchanges = post.sizes, max_exchanges
-        self.exchanges, self.gradients = 0, 0
+    def __init__(
+        self, post: Posterior, network: Network, max_exchanges: int, totals: Totals | None = None, masks: bool = False
+    ) -> None:
+        self.sizes, self.max_exchanges, self.masks = post.sizes, max_exchanges, masks
+        self.count, self.exchanges, self.gradients, self.values = 0, 0, 0, 0
         self.bytes_sent = np.zeros(network.num_agents, np.int64)
-        self._totals, self._tree = post.totals(network), network.aggregation
+        self._totals = post.totals(network, masks=masks) if totals is None else totals
+        self._tree = network.aggregation
 
     @property
     def spent(self) -> Traffic:
         """The traffic of the sums so far."""
-        return Traffic(0, self.exchanges, self.bytes_sent, self.gradients * self.sizes)
+        return Traffic(
+            exchanges=self.exchanges,
+            bytes_sent=self.bytes_sent,
+            gradient_rows=self.gradients * self.sizes,
+            sums=self.count,
+            value_rows=self.values * self.sizes,
+        )
 
     def __call__(
         self,
         function: Callable[..., PyTree],
         *arguments: Any,
-        gradients: int,
+        gradients: int = 0,
+        values: int = 0,
         coordinates: Coordinates | None = None,
     ) -> PyTree:
-        """The sum of `function(potential, shard, *arguments)`, for which each agent evaluates some gradients.
+        """The sum of `function(potential, shard, *arguments)`, for which each agent evaluates gradients and values.
 
         Raises
         ------
@@ -72,9 +92,12 @@ class NetworkSums:
                 f"more than the {self.max_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
             )
         found = self._totals(function, *arguments, coordinates=coordinates)
-        sent = sum(leaf.nbytes for leaf in jax.tree.leaves(found))
+        leaves = jax.tree.leaves(found)
+        sent = masked_bytes(sum(leaf.size for leaf in leaves)) if self.masks else sum(leaf.nbytes for leaf in leaves)
         self.bytes_sent = self.bytes_sent + (sent * self._tree.sums_sent).astype(np.int64)
+        self.count += 1
         self.gradients += gradients
+        self.values += values
         return found
 
 

@@ -17,18 +17,13 @@ from ..engines.local import LocalEngine
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
-from ..posterior.newton import change, newton, own_scale, spectrum
+from ..posterior.newton import newton, own_scale, spectrum
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
+from .nearest_gaussian import nearest_gaussian
 from .network_sums import NetworkSums, expand
 from .pilot_run import explore, stiffest, stiffness, whitening
 
-# Antithetic draws (z and -z) for each expectation over the Gaussian nearest to the posterior.
-_LOOKS = 32
-# Most iterations for that Gaussian, and the step, in standard deviations, at which they stop. Rough is enough: it only
-# starts the pilot run.
-_MOST_MOVES = 20
-_STILL = 0.25
 # Draws whose curvature bounds the steps of the pilot run.
 _FEW = 64
 # Draws of the pilot run whose curvature bounds the steps of the run itself.
@@ -114,7 +109,7 @@ def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     mode, hessian = newton(partial(expand, sums), post.init, post.names)
     coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
     if not post.quadratic:
-        coordinates, stiff = _by_pilot(sums, _nearest_gaussian(sums, coordinates))
+        coordinates, stiff = _by_pilot(sums, nearest_gaussian(sums, coordinates))
     return Warmup(mode, coordinates, _curvature(post, coordinates), stiff, sums.spent)
 
 
@@ -150,32 +145,6 @@ def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     # one gradient at least in every exchange; a proximal step takes some
     rows = found.spent.exchanges * post.sizes
     return Warmup(mode, coordinates, curvature, stiffness, found.spent + Traffic(gradient_rows=rows))
-
-
-def _nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
-    """Coordinates of the Gaussian nearest to the posterior, from those of its mode; these where there is none."""
-    dim = start.origin.size
-    half = np.random.default_rng(0).standard_normal((_LOOKS // 2, dim))
-    z = np.concatenate([half, -half])
-    # in those of the mode, where units are gone
-    place, precision = Coordinates(np.zeros(dim), np.eye(dim)), np.eye(dim)
-    for _ in range(_MOST_MOVES):
-        mean = expand(sums, *(place.origin + z @ place.factor.T), coordinates=start)
-        # half the way: the mean Hessian moves with the Gaussian
-        following = (precision + mean.hessian) / 2.0
-        if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:
-            warnings.warn(
-                "the posterior is not log-concave on average where its draws are: coordinates are those of its mode",
-                stacklevel=4,
-            )
-            return start
-        step = -np.linalg.solve(following, mean.gradient) / 2.0
-        length = float(np.sqrt(step @ following @ step))
-        changed = change(precision, mean.hessian)
-        place, precision = Coordinates.whitening(place.origin + step, following), following
-        if length <= _STILL and changed <= 2.0 * _STILL:
-            break
-    return start.after(place)
 
 
 def _definite(hessian: np.ndarray, names: tuple[str, ...]) -> np.ndarray:

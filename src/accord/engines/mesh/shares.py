@@ -13,8 +13,9 @@ from jaxtyping import PyTree
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
+from ...posterior.masks import Masks, Words, added
 from ...posterior.potential import Shard
-from ...posterior.totals import Totals
+from ...posterior.totals import MaskedTotals, Totals, TotalsHere
 
 
 class Shares:
@@ -58,8 +59,14 @@ class Shares:
         )
         return jax.tree.map(self._gathered, found)
 
-    def totals(self, network: Network) -> Totals:
-        """Sums over all agents, known to all processes."""
+    def totals(self, network: Network, masks: bool = False) -> Totals:
+        """Sums over all agents, known to all processes.
+
+        With masks, each agent's are made in the process that has its data, and other processes are sent the sum of the
+        masked words of all agents of a process.
+        """
+        if masks:
+            return self._masked()
         own = self._held.totals(network)
 
         def total(function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None) -> PyTree:
@@ -77,6 +84,20 @@ class Shares:
             return treedef.unflatten(found)
 
         return total
+
+    def _masked(self) -> MaskedTotals:
+        own = [Masks(agent, self._held.num_agents) for agent in self.mine]
+        publics = self._gathered(np.stack([np.frombuffer(one.public, np.uint8) for one in own]))
+        for one in own:
+            one.agree([row.tobytes() for row in publics])
+
+        def gathered(count: int, words: Words) -> Words:
+            # as bytes: JAX would round words
+            everyones = np.asarray(multihost_utils.process_allgather(words.view(np.uint8)))
+            return added(*np.ascontiguousarray(everyones).view(np.uint64))
+
+        here = TotalsHere(self._held.potential, self._held.stacked(agents=self.mine))
+        return MaskedTotals(here, own, gathered)
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:
         # as bytes: JAX would round what is in double precision

@@ -80,15 +80,18 @@ class Communicator:
         rows = [_unpacked(found[j], arrays) for j in self.neighbours]
         return [np.concatenate(column) for column in zip(*rows, strict=True)]
 
-    def total(self, round: Any, *own: Any) -> list[np.ndarray]:
-        """The sums of all agents' arrays, the same bytes at every agent: up the tree and down again."""
+    def total(
+        self, round: Any, *own: Any, add: Callable[[list[np.ndarray]], np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """The sums of all agents' arrays, the same bytes at every agent: up the tree and down again.
+
+        `add` makes the sum of arrays of one shape and type, where that is not NumPy's in this type.
+        """
         self._next(round)
         arrays = [np.asarray(leaf) for leaf in own]
         found = self._exchange(_UP, {}, self.below)
         parts = [arrays, *(_unpacked(found[child], arrays) for child in self.below)]
-        sums = [
-            np.asarray(np.sum(column, axis=0, dtype=leaf.dtype)) for leaf, *column in zip(arrays, *parts, strict=True)
-        ]
+        sums = [(add or _sum)(list(column)) for column in zip(*parts, strict=True)]
         if self.parent is not None:
             self._exchange(_UP, {self.parent: _packed(sums)}, ())
             sums = _unpacked(self._exchange(_DOWN, {}, [self.parent])[self.parent], arrays)
@@ -161,6 +164,10 @@ class Communicator:
             # what leaves a compiled program is a text
             self.failure = error
             raise
+
+
+def _sum(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.asarray(np.sum(arrays, axis=0, dtype=arrays[0].dtype))
 
 
 def _packed(arrays: list[np.ndarray]) -> bytes:

@@ -22,6 +22,9 @@ from jaxtyping import Array
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
+from ...posterior.masks import Masks, Words, added
+from ...posterior.masks import fingerprint as keys_fingerprint
+from ...posterior.totals import MaskedTotals, Totals, TotalsHere
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, versions
@@ -129,6 +132,7 @@ class Worker:
         self.incarnation = os.urandom(8).hex()
         self.post: Posterior | None = None
         self.carry: Carry | None = None
+        self.totals: Totals | None = None
 
     def call_if_current(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
         """Call a method, if this is the incarnation that the caller knows; None is any.
@@ -205,17 +209,40 @@ class Worker:
         """The address at which neighbours find this agent."""
         return self.channels.address
 
-    def meet(self, network: Network, limit: float) -> None:
-        """Be ready for sums over a network, in place of what there was to run."""
+    def meet(self, network: Network, limit: float, masks: bool = False) -> bytes | None:
+        """Be ready for sums over a network, in place of what there was to run; with masks, the public key of new ones.
+
+        What was agreed on before is forgotten: every meeting has keys of its own.
+        """
         assert self.post is not None
         self.carry, self.parts = None, fingerprint(self.post, network, None)
         self.communicator = Communicator(
             network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), limit
         )
-        self.totals = self.post.totals(network)
+        if not masks:
+            self.totals = self.post.totals(network)
+            return None
+        own = Masks(self.index, self.post.num_agents)
+        here = TotalsHere(self.post.potential, self.post.stacked(agents=self.post.held))
+        self.totals = MaskedTotals(here, [own], self._added)
+        return own.public
+
+    def agree(self, publics: list[bytes]) -> None:
+        """Make the keys of the masks from all agents' public keys, in their order."""
+        assert isinstance(self.totals, MaskedTotals)
+        self.totals.masks[0].agree(publics, combined(self.parts).encode())
+        # for the site's people to compare, in Ray's log on their machine
+        print(f"agent {self.index} masks its sums with the keys {keys_fingerprint(publics)}", flush=True)
+
+    def _added(self, count: int, words: Words) -> Words:
+        (found,) = self.communicator.total(count, words, add=lambda parts: added(*parts))
+        return found
 
     def total(self, count: int, function: Callable[..., Any], place: Coordinates | None, arguments: Any) -> Any:
         """The sum over all agents of a function of their data; `count` numbers the sums since the agents met."""
+        if isinstance(self.totals, MaskedTotals):
+            return self.totals.numbered(count, function, *arguments, coordinates=place)
+        assert self.totals is not None
         found = self.totals(function, *arguments, coordinates=place)
         leaves: list[np.ndarray]
         treedef: Any

@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
+from ...posterior.masks import fingerprint
 from ...posterior.totals import Totals
 from ...storage.fingerprint import first_difference, versions
 from .connections import LateNeighbourError, LostNeighbourError
@@ -115,9 +116,9 @@ class WorkerPool:
         answers = self.call_with_retry("each", rows)
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *answers)
 
-    def totals(self, network: Network) -> Totals:
+    def totals(self, network: Network, masks: bool = False) -> Totals:
         """Sums over all agents of functions of their data, over a network's tree."""
-        return SiloTotals(self, network)
+        return SiloTotals(self, network, masks)
 
     # --- calls ---
 
@@ -294,10 +295,20 @@ class WorkerPool:
 
 
 class SiloTotals:
-    """Sums over the agents, up and down their spanning tree; a sum that a crash interrupts is made again."""
+    """Sums over the agents, up and down their spanning tree; a sum that a crash interrupts is made again.
 
-    def __init__(self, pool: WorkerPool, network: Network) -> None:
-        self.pool, self.network = pool, network
+    With `masks` each agent's process masks its numbers. The agents make new keys whenever they join, and each try of a
+    sum has a number of its own, so that a sum that is made again is under other masks.
+
+    Attributes
+    ----------
+    keys
+        `masks.fingerprint` of the public keys that this process passed on to the agents for the newest sum; "" without.
+    """
+
+    def __init__(self, pool: WorkerPool, network: Network, masks: bool = False) -> None:
+        self.pool, self.network, self.masks = pool, network, masks
+        self.keys = ""
         self.root = network.aggregation.root
         # whom the agents' connections join, and the sums since then
         self._joined: tuple[Any, ...] = ()
@@ -321,7 +332,10 @@ class SiloTotals:
         """Let the agents connect, unless they still are as they were."""
         if self._joined == (*self.pool.incarnations, self.pool.attempt):
             return
-        self.pool.call("meet", [(self.network, self.pool.limits.timeout)] * self.pool.size)
+        publics = self.pool.call("meet", [(self.network, self.pool.limits.timeout, self.masks)] * self.pool.size)
+        if self.masks:
+            self.pool.call("agree", [(publics,)] * self.pool.size)
+            self.keys = fingerprint(publics)
         self.pool.connect()
         self._count, self._joined = 0, (*self.pool.incarnations, self.pool.attempt)
 

@@ -1,0 +1,205 @@
+"""Runs of methods that need nothing but totals: importance sampling, and its exact fallback."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..base.terminal import Progression
+from ..engines.arrays import process_folder
+from ..engines.engine import Builder
+from ..network import Network
+from ..posterior import Posterior
+from ..results.certificate import Certificate
+from ..results.points import Points
+from ..results.run import Run
+from ..results.traffic import Traffic
+from ..samplers.by_totals import ByTotals
+from ..samplers.chees import ChEES
+from ..samplers.importance import Importance
+from ..storage.fingerprint import claim, combined, fingerprint
+from ..storage.recorded_totals import RecordedTotals
+from ..sums.chees import walk
+from ..sums.importance import chains_of, importance
+from ..sums.start import Start, start_without_points
+from ..tuning.network_sums import NetworkSums
+from .interruptions import interruptions
+
+# Exchanges that all sums may take.
+_MOST_EXCHANGES = 10**9
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a method drew.
+
+    Parameters
+    ----------
+    draws
+        Shape (chain, draw, dim), of every agent.
+    statistics
+        By name, each (chain, draw).
+    certificate
+        What was checked of them.
+    points
+        The weighted points, where there are some.
+    start
+        Where another method may begin.
+    """
+
+    draws: np.ndarray
+    statistics: dict[str, np.ndarray]
+    certificate: Certificate
+    points: Points | None = None
+    start: Start | None = None
+
+
+def draw_importance(
+    sums: NetworkSums,
+    post: Posterior,
+    method: Importance,
+    *,
+    draws: int,
+    chains: int,
+    seed: int,
+    tell: Callable[[str], None],
+    start: Start | None,
+) -> Drawn:
+    """Draws by importance sampling."""
+    found = importance(sums, post, method, target=draws * chains, seed=seed, tell=tell)
+    # where too few points were drawn, the chains are as long as these allow
+    length = min(draws, found.weighing.weight.size // chains)
+    taken, acceptance = chains_of(found, chains, length, seed)
+    return Drawn(taken, {"acceptance_rate": acceptance}, found.certificate, found.points, found.start)
+
+
+def draw_chees(
+    sums: NetworkSums,
+    post: Posterior,
+    method: ChEES,
+    *,
+    draws: int,
+    chains: int,
+    seed: int,
+    tell: Callable[[str], None],
+    start: Start | None,
+) -> Drawn:
+    """Draws by chains in lockstep."""
+    tell("start")
+    start = start_without_points(sums, post) if start is None else start
+    target = draws * chains
+    found = walk(sums, method, start, post.names, chains=chains, target=target, seed=seed, tell=tell)
+    # a chain of the run is several in lockstep, one after another, each thinned to its part
+    count, length = found.positions.shape[:2]
+    own = -(-draws // (count // chains))
+    taken = np.unique(np.linspace(0, length - 1, own).round().astype(int))
+    z = found.positions[:, taken].reshape(chains, -1, post.dim)[:, :draws]
+    acceptance = np.broadcast_to(found.acceptance[taken], (count, taken.size)).reshape(chains, -1)[:, :draws]
+    x = start.place.origin + z @ start.place.factor.T
+    return Drawn(x, {"acceptance_rate": acceptance}, found.certificate, start=start)
+
+
+# How each method draws.
+DRAW: dict[type[ByTotals], Callable[..., Drawn]] = {Importance: draw_importance, ChEES: draw_chees}
+
+
+def sample_by_totals(
+    post: Posterior,
+    network: Network,
+    methods: list[ByTotals],
+    *,
+    draws: int,
+    chains: int,
+    seed: int,
+    builder: Builder,
+    engine: str,
+    keep: np.ndarray,
+    progress: bool | None,
+    checkpoint: str | Path | None,
+    masks: bool,
+) -> Run:
+    """A run of the first of some methods whose certificate holds, or of the last; arguments as `sample` has them.
+
+    Raises
+    ------
+    ArithmeticError
+        The posterior has no mode to begin at.
+    """
+    network.require_connected()
+    began, width = time.perf_counter(), jnp.result_type(float)
+    names = " or ".join(type(method).__name__ for method in methods)
+    settings = {"engine": engine, "seed": seed, "chains": chains, "draws": draws, "masks": masks}
+    with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
+        totals: Any = placed.totals(network, masks=masks)
+        if checkpoint is not None:
+            # points are as many as the draws, so that another number of draws is another run
+            parts = fingerprint(post, network, None, methods=repr(methods), extent=draws, **settings)
+            folder = process_folder(Path(checkpoint))
+            claim(folder, parts)
+            totals = RecordedTotals(totals, folder / "sums", combined(parts))
+        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks)
+        with interruptions() as stopped:
+
+            def tell(what: str) -> None:
+                line.say(what)
+                if stopped():
+                    raise KeyboardInterrupt
+
+            try:
+                method, drawn, why = _first(sums, placed, methods, draws=draws, chains=chains, seed=seed, tell=tell)
+            finally:
+                if isinstance(totals, RecordedTotals):
+                    totals.write()
+        spent = sums.spent
+    if stopped():
+        warnings.warn(f"interrupted: the run keeps {drawn.draws.shape[1]} draws a chain", stacklevel=3)
+    elif not drawn.certificate.holds:
+        warnings.warn(f"the draws of {type(method).__name__} are not certified: {drawn.certificate.why}", stacklevel=3)
+    # the same for every agent, and not copied for each
+    own = drawn.draws.astype(width)
+    kept = np.broadcast_to(own[:, :, None], (*own.shape[:2], keep.size, own.shape[2]))
+    return Run(
+        average=own,
+        agents=keep,
+        kept=kept,
+        statistics={"consensus_error": np.zeros(own.shape[:2]), **drawn.statistics},
+        names=post.names,
+        variables=post.variables,
+        traffic=Traffic() + spent,
+        seconds=time.perf_counter() - began,
+        settings={"method": repr(method), "network": repr(network), "seed": seed, "masks": masks}
+        | ({"chosen": why} if why else {}),
+        points=drawn.points,
+        certificate=drawn.certificate,
+    )
+
+
+def _first(sums: NetworkSums, post: Posterior, methods: list[ByTotals], **options: Any) -> tuple[ByTotals, Drawn, str]:
+    """The first method whose draws are certified, its draws, and why it was taken."""
+    reasons: list[str] = []
+    start: Start | None = None
+    for method in methods:
+        name = type(method).__name__
+        try:
+            drawn = DRAW[type(method)](sums, post, method, start=start, **options)
+        except ArithmeticError as error:
+            if method is methods[-1]:
+                raise
+            reasons.append(f"{name} did not begin: {error}")
+            continue
+        if drawn.certificate.holds or method is methods[-1]:
+            break
+        reasons.append(f"{name} is not certified: {drawn.certificate.why}")
+        start = drawn.start
+    if len(methods) == 1:
+        return method, drawn, ""
+    certified = "is certified" if drawn.certificate.holds else f"is not certified either: {drawn.certificate.why}"
+    return method, drawn, "; ".join([*reasons, f"{name} {certified}"])

@@ -1,0 +1,92 @@
+"""Totals that are written down as they come, so that a run that was lost is told them again and goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ..posterior.coordinates import Coordinates
+from ..posterior.totals import Totals
+from .checkpoint import CheckpointStore
+
+# Seconds of sums that a crash can cost.
+_SECONDS = 2.0
+
+
+class RecordedTotals:
+    """Totals of which all are kept on disk, in the order in which they were asked for.
+
+    A method that is a function of its totals and nothing else is resumed by being told them again: up to the first
+    that is not there, the agents are not asked.
+
+    Parameters
+    ----------
+    totals
+        Who makes those that are not there yet.
+    folder, tag
+        Where they are kept, by this process alone, and which run they belong to.
+    """
+
+    def __init__(self, totals: Totals, folder: Path, tag: str) -> None:
+        self.totals, self.store = totals, CheckpointStore(folder, tag, keep=None)
+        self.count, self.recalled = 0, 0
+        self._known: dict[int, tuple[str, list[np.ndarray]]] = {}
+        self._unwritten: dict[str, np.ndarray] = {}
+        self._wrote = time.perf_counter()
+        for first in self.store.rounds():
+            self._take(self.store.read(first))
+
+    def __call__(
+        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
+    ) -> PyTree:
+        """The sum, from disk where it is there.
+
+        Raises
+        ------
+        ValueError
+            The sum on disk was of something else: the data, or the program, is another one.
+        """
+        self.count += 1
+        asked = _digest(function, arguments, coordinates)
+        if self.count in self._known:
+            digest, leaves = self._known.pop(self.count)
+            if digest != asked:
+                raise ValueError(
+                    f"sum {self.count} in {self.store.folder} was of something else than is asked for now: the folder "
+                    "belongs to a run of another posterior or method"
+                )
+            self.recalled += 1
+            # every sum of these methods is one array
+            return leaves[0]
+        found = self.totals(function, *arguments, coordinates=coordinates)
+        (leaf,) = jax.tree.leaves(found)
+        self._unwritten |= {f"{self.count} {asked} 0": np.asarray(leaf)}
+        if time.perf_counter() - self._wrote > _SECONDS:
+            self.write()
+        return found
+
+    def write(self) -> None:
+        """Write what is not on disk yet."""
+        if self._unwritten:
+            self.store.write(self.count, self._unwritten)
+        self._unwritten, self._wrote = {}, time.perf_counter()
+
+    def _take(self, arrays: dict[str, np.ndarray]) -> None:
+        for name, array in arrays.items():
+            count, digest, _ = name.split(" ")
+            self._known[int(count)] = (digest, [array])
+
+
+def _digest(function: Callable[..., PyTree], arguments: tuple[Any, ...], coordinates: Coordinates | None) -> str:
+    found = hashlib.sha256(f"{function.__module__}.{function.__qualname__}".encode())
+    for leaf in jax.tree.leaves((arguments, coordinates)):
+        # to nine digits: the sums of another machine differ in the last ones
+        found.update(np.asarray([f"{x:.9e}" for x in np.asarray(leaf, np.float64).ravel()[:64]]).tobytes())
+    return found.hexdigest()[:16]

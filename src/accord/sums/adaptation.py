@@ -1,0 +1,231 @@
+"""The next proposal, fitted to weighted points with gradients, as far as it does better on points that it never saw.
+
+Moments of a few hundred weighted points are mostly noise in tens of dimensions, and that noise is what importance
+sampling loses most by. Gradients take nearly all of it away. With g = grad F, integration by parts gives E[g] = 0 and
+E[z g'] = 1 under the posterior, so that for any matrix A
+
+    E[z] = E[z - A^-1 g],    E[(z - m)(z - m)'] = A^-1 + E[(z - m)(z - m - A^-1 g)'],
+
+whose right sides have no noise where F is quadratic with Hessian A; A is regressed from the same points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from .exploration import Mode
+from .proposal import Mixture, student
+from .weighing import Weighing
+
+# How far a fit goes towards the component before it, and degrees of freedom that are tried.
+_KEPT = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+_FREEDOM = (5.0, 10.0, 30.0, 100.0)
+# Effective points for each dimension below which weights are tempered for the fit (Koblents & Miguez 2015).
+_LEAST = 4.0
+# Limits of curvature and variance of a fit, relative to those of the coordinates.
+_LEAST_CURVATURE, _LEAST_VARIANCE = 0.02, 0.01
+
+
+# Shares of the wide component around the main one and of a skeleton, before anything is known, and how much of these
+# first shares every proposal keeps.
+_WIDE_SHARE, _SKELETON_SHARE, _FIRST_SHARES = 0.1, 0.3, 0.5
+# The wide component's degrees of freedom, and its scale beside the main one's; components at other modes.
+_WIDE_FREEDOM, _WIDE_SCALE, _MODE_FREEDOM = 3.0, 1.5, 5.0
+# Effective points from which on shares are fitted, and rounds of that.
+_SHARED, _ROUNDS = 50.0, 20
+
+
+class Main(NamedTuple):
+    """The main component of a proposal: mean (dim,), scale matrix (dim, dim) and degrees of freedom."""
+
+    mean: np.ndarray
+    scale: np.ndarray
+    freedom: float
+
+    def mixture(self) -> Mixture:
+        """It, as a proposal of its own."""
+        return student(self.mean, np.linalg.cholesky(self.scale), self.freedom)
+
+
+class Proposals(NamedTuple):
+    """What a proposal has beside its main component, and the share of each part.
+
+    Parameters
+    ----------
+    modes
+        Other modes.
+    skeleton
+        Components along slow half-lines.
+    shares
+        Of the main component and of each component beside it: the wide one around it, modes, skeleton; shape (part,).
+        None: before anything is known.
+    """
+
+    modes: list[Mode]
+    skeleton: Mixture | None
+    shares: np.ndarray | None = None
+
+    def around(self, main: Main) -> Mixture:
+        """The whole proposal around a main component: that, the wide one, and what is fixed."""
+        first = [1.0 - _WIDE_SHARE, _WIDE_SHARE, *(np.exp(mode.log_mass / 2.0) for mode in self.modes)]
+        parts = [main.mixture(), self._wide(main)]
+        # flattened: Laplace's masses are rough
+        parts += [student(mode.mean, mode.factor, _MODE_FREEDOM) for mode in self.modes]
+        if self.skeleton is not None:
+            first.append(sum(first) * _SKELETON_SHARE / (1.0 - _SKELETON_SHARE))
+            parts.append(self.skeleton)
+        whole = Mixture.of(*zip(first, parts, strict=True))
+        if self.shares is None:
+            return whole
+        # what was found to be of no use keeps a part of its first share: nobody knows what it has not drawn yet
+        return whole._replace(share=(1.0 - _FIRST_SHARES) * self.shares + _FIRST_SHARES * whole.share)
+
+    def _wide(self, main: Main) -> Mixture:
+        return student(main.mean, _WIDE_SCALE * np.linalg.cholesky(main.scale), _WIDE_FREEDOM)
+
+    def candidates_at(self, points: np.ndarray, before: Main) -> Callable[[Main], np.ndarray]:
+        """The log density at some points, (point,), of the proposal around any main component."""
+        whole = self.around(before)
+        near, fixed = np.log(whole.share[:2]), whole.part(slice(2, None))
+        rest = fixed.log_density(points) if fixed.share.size else np.full(len(points), -np.inf)
+
+        def density(main: Main) -> np.ndarray:
+            own = [main.mixture().log_density(points), self._wide(main).log_density(points)]
+            return np.asarray(logsumexp([near[0] + own[0], near[1] + own[1], rest], axis=0))
+
+        return density
+
+    def shared(self, found: Weighing, main: Main) -> Proposals:
+        """The same with shares fitted to weighted points by expectation maximisation (Cappe et al. 2008)."""
+        usual = np.isfinite(found.log_weight)
+        log_w = _truncated(found.log_weight[usual])
+        if np.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w)) < _SHARED:
+            return self
+        weight = np.exp(log_w - logsumexp(log_w))
+        whole = self.around(main)
+        densities, share = whole.log_densities(found.points[usual]), whole.share
+        densities = densities - densities.max(axis=0)
+        for _ in range(_ROUNDS):
+            own = share[:, None] * np.exp(densities)
+            share = (own / own.sum(axis=0)) @ weight
+        return self._replace(shares=share / share.sum())
+
+
+def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, float]:
+    """The next main component, and the efficiency expected of it: effective draws a point; 0 where it is unknown.
+
+    Candidates lie between a fit and the component before, with several tails. Each is fitted to one half of the points
+    and judged by the other: the mean of pi / q over draws of pi is one over the efficiency of q.
+
+    Parameters
+    ----------
+    found
+        The points so far; those of batches with gradients are fitted to.
+    before
+        The main component until now, which is a candidate too.
+    proposals
+        What a proposal has beside it.
+    """
+    sloped = np.concatenate([np.full(len(b.rise), b.gradient is not None) for b in found.batches])
+    gradient = np.concatenate([b.gradient for b in found.batches if b.gradient is not None])
+    usable = np.isfinite(gradient).all(axis=1) & np.isfinite(found.log_weight[sloped])
+    places, gradient = np.flatnonzero(sloped)[usable], gradient[usable]
+    log_w = _truncated(found.log_weight[places])
+    least = _LEAST * found.points.shape[1]
+    power = _tempering(log_w, least)
+    if power < 1.0:
+        # too few to judge by
+        return _towards(before, found.points[places], gradient, power * log_w), 0.0
+    mean, cov = _moments(found.points[places], gradient, log_w)
+    halves = places % 2
+    fits = [_moments(found.points[places[h]], gradient[h], log_w[h]) for h in (halves == 0, halves == 1)]
+    density = proposals.candidates_at(found.points, before)
+    scores = {}
+    for kept in _KEPT:
+        for freedom in (before.freedom,) if kept == 1.0 else _FREEDOM:
+            judged = [
+                _inefficiency(
+                    found, np.arange(found.rise.size) % 2 != half, density(_between(before, fit, kept, freedom))
+                )
+                for half, fit in enumerate(fits)
+            ]
+            scores[kept, freedom] = float(np.mean(judged))
+    kept, freedom = min(scores, key=lambda which: scores[which])
+    return _between(before, (mean, cov), kept, freedom), 1.0 / scores[kept, freedom]
+
+
+def _truncated(log_w: np.ndarray) -> np.ndarray:
+    """Log weights of which none is above the root of their number times their mean (Ionides 2008)."""
+    mean = logsumexp(log_w) - np.log(log_w.size)
+    return np.minimum(log_w, mean + np.log(log_w.size) / 2.0)
+
+
+def _tempering(log_w: np.ndarray, least: float) -> float:
+    """The largest power, at most 1, that leaves weights so many effective points."""
+
+    def effective(power: float) -> float:
+        return float(np.exp(2.0 * logsumexp(power * log_w) - logsumexp(2.0 * power * log_w)))
+
+    if effective(1.0) >= least:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if effective(middle) >= least else (low, middle)
+    return low
+
+
+def _moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of weighted points, with their gradients as control variates; see the module's text."""
+    w = np.exp(log_w - log_w.max())
+    w = w / w.sum()
+    inverse = _inverse_slope(z, gradient, w)
+    mean = w @ (z - gradient @ inverse)
+    apart = z - mean
+    cov = inverse + (apart.T * w) @ (apart - gradient @ inverse)
+    values, vectors = np.linalg.eigh((cov + cov.T) / 2.0)
+    return mean, (vectors * np.maximum(values, _LEAST_VARIANCE)) @ vectors.T
+
+
+def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> Main:
+    """Half the way to the Gaussian whose gradient fits those of weighted points best.
+
+    Where the points are its own draws, that is the Gaussian nearest to the posterior (Opper & Archambeau 2009).
+    """
+    w = np.exp(log_w - log_w.max())
+    w = w / w.sum()
+    inverse = _inverse_slope(z, gradient, w)
+    mean = w @ (z - gradient @ inverse)
+    precision = (np.linalg.inv(before.scale) + np.linalg.inv(inverse)) / 2.0
+    scale = np.linalg.inv(precision)
+    return Main((before.mean + mean) / 2.0, (scale + scale.T) / 2.0, before.freedom)
+
+
+def _inverse_slope(z: np.ndarray, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The inverse of the matrix that gradients are regressed on weighted points by, made definite."""
+    count, dim = z.shape
+    # no few points lead the regression, and none is left out
+    root = np.sqrt(np.minimum(w, 3.0 / count) + 0.2 / count)[:, None]
+    design = np.concatenate([z, np.ones((count, 1))], axis=1)
+    slope = np.linalg.lstsq(design * root, gradient * root, rcond=None)[0][:dim]
+    values, vectors = np.linalg.eigh((slope + slope.T) / 2.0)
+    return np.asarray((vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
+
+
+def _between(before: Main, fit: tuple[np.ndarray, np.ndarray], kept: float, freedom: float) -> Main:
+    """A component between the one before and a fit."""
+    mean, cov = fit
+    return Main(kept * before.mean + (1.0 - kept) * mean, kept * before.scale + (1.0 - kept) * cov, freedom)
+
+
+def _inefficiency(found: Weighing, chosen: np.ndarray, log_density: np.ndarray) -> float:
+    """The mean of pi / q over draws of pi: one over the efficiency of q, from some of the points."""
+    chosen = chosen & np.isfinite(found.log_weight)
+    log_w = found.log_weight[chosen]
+    log_pi = -found.rise[chosen] - (logsumexp(log_w) - np.log(log_w.size))
+    ratio = log_w + log_pi - log_density[chosen]
+    return float(np.exp(logsumexp(ratio) - logsumexp(log_w)))

@@ -1,0 +1,228 @@
+"""The certificate of weighted points: whether what they say of the posterior may be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import norm
+
+from ..posterior.coordinates import Coordinates
+from ..results.certificate import Certificate, Check
+from ..tuning.network_sums import NetworkSums
+from .evaluations import slopes
+from .exploration import Lines, Skeleton
+from .proposal import Mixture, generator
+from .weighing import Weighing
+
+# Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
+_K_WEIGHTS, _K_SQUARES = 0.5, 0.6
+# Share of the effective draws asked for that is enough.
+_ENOUGH = 0.9
+# Chance that a true set of weights is refused by all tests of a kind together.
+_FALSE_ALARM = 1e-4
+# Points that are moved, the leapfrog steps, and their length in standard deviations for one dimension.
+_MOVED, _STEPS, _LENGTH = 256, 3, 0.8
+# A shift of a mean in standard deviations, or of a standard deviation relative to itself, that matters.
+_MATTERS = 0.1
+# Effective draws of a batch below which it is not compared.
+_FEWEST_EFFECTIVE = 100.0
+# Times the largest weight of a point that a moved point may have.
+_NOVEL = 10.0
+
+
+def pareto(log_weights: np.ndarray) -> float:
+    """The Pareto k of some log weights, shape (point,); at most 0 where they are bounded, -inf where all are alike."""
+    from arviz_stats.base.array import array_stats
+
+    weights = np.exp(log_weights - log_weights.max())
+    if np.count_nonzero(weights) < 25:
+        return np.inf
+    tail = np.sort(weights)[-round(3 * weights.size**0.5) :]
+    if tail[-1] - tail[0] <= 1e-9:
+        return -np.inf
+    # a tail that hangs on one point may overflow, and is as heavy as can be
+    with np.errstate(all="ignore"):
+        # dependent in no way: every point is drawn on its own
+        k = float(array_stats.pareto_khat(weights[None], chain_axis=0, draw_axis=1, r_eff=1.0, tail="right"))
+    return k if np.isfinite(k) else np.inf
+
+
+def certify(
+    sums: NetworkSums,
+    place: Coordinates,
+    found: Weighing,
+    lines: Lines,
+    skeleton: Skeleton,
+    target: float,
+    seed: int,
+    names: Sequence[str],
+) -> Certificate:
+    """All checks of some weighted points; the moves take `_STEPS` + 1 sums.
+
+    Parameters
+    ----------
+    sums, place
+        Sums over the network, and the coordinates of the points.
+    found
+        The points.
+    lines, skeleton
+        F along half-lines, and what followed slow ones.
+    target
+        Effective draws that were asked for.
+    seed, names
+        The run's.
+    """
+    checks = [
+        _enough(found, target),
+        _weights(found),
+        _squares(found, place, names),
+        _batches(found, place, names),
+        _followed(skeleton),
+        _looked(lines),
+    ]
+    # what the weights do not pass is not worth sums
+    if all(check.holds for check in checks):
+        checks += _moves(sums, place, found, lines.at_origin, seed)
+    return Certificate(tuple(checks))
+
+
+def _enough(found: Weighing, target: float) -> Check:
+    allowed = _ENOUGH * target
+    text = f"{found.effective:.0f} effective draws of {found.weight.size} points, {allowed:.0f} are due"
+    holds = bool(found.effective >= allowed)
+    remedy = "" if holds else ": the proposals do not fit the posterior; another parametrisation, or a chain, does"
+    return Check("effective draws", found.effective, allowed, holds, text + remedy)
+
+
+def _weights(found: Weighing) -> Check:
+    k = pareto(found.log_weight)
+    holds = bool(k <= _K_WEIGHTS)
+    text = f"Pareto k of the weights is {k:.2f}, the largest is {found.weight.max():.3g} times their mean"
+    remedy = "" if holds else f" (k above {_K_WEIGHTS} is too heavy a tail for error bars): draws miss a tail"
+    return Check("weights", k, _K_WEIGHTS, holds, text + remedy)
+
+
+def _squares(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check:
+    """The Pareto k of what a second moment adds up, for each parameter of the user."""
+    apart = (found.points - found.moments()[0]) @ place.factor.T
+    with np.errstate(divide="ignore"):
+        ks = np.array([pareto(found.log_weight + 2.0 * np.log(np.abs(column))) for column in apart.T])
+    worst = int(np.argmax(ks))
+    holds = bool(ks[worst] <= _K_SQUARES)
+    text = f"Pareto k of the second moments is {ks[worst]:.2f} at most, for {names[worst]}"
+    remedy = "" if holds else f" (above {_K_SQUARES}): its standard deviation rests on a few points"
+    return Check("second moments", float(ks[worst]), _K_SQUARES, holds, text + remedy)
+
+
+def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check:
+    """How far batches, each weighed by its own proposal alone, are from all points, in Monte Carlo errors."""
+    mean, cov = found.moments()
+    sd = np.sqrt(np.diagonal(place.factor @ cov @ place.factor.T))
+    worst, where, compared = 0.0, 0, 0
+    for proposal, points, rise, _ in found.batches:
+        log_w = -rise - proposal.log_density(points)
+        w = np.exp(log_w - log_w.max())
+        w = w / w.sum()
+        # where a batch has no error bars it cannot be compared
+        if 1.0 / np.square(w).sum() < _FEWEST_EFFECTIVE or pareto(log_w) > _K_WEIGHTS:
+            continue
+        compared += 1
+        x = ((points - mean) @ place.factor.T) / sd
+        features = np.concatenate([x, np.square(x) - 1.0], axis=1)
+        apart = w @ features
+        z = np.abs(apart) / np.sqrt(np.square(w) @ np.square(features - apart))
+        if z.max() > worst:
+            worst, where = float(z.max()), int(z.argmax()) % len(names)
+    # a batch is a part of what it is compared with, which only brings them closer
+    allowed = float(norm.isf(_FALSE_ALARM / (4 * len(names) * max(1, compared)))) + 1.0
+    holds = worst <= allowed
+    text = (
+        f"moments of {compared} batches are {worst:.1f} Monte Carlo errors from all points', at most in {names[where]}"
+    )
+    return Check("batches", worst, allowed, holds, text + ("" if holds else f" (above {allowed:.1f})"))
+
+
+def _followed(skeleton: Skeleton) -> Check:
+    text = f"slow half-lines were followed until F had risen by {skeleton.reached:.3g}"
+    if skeleton.reached == np.inf:
+        text = "no half-line was left before its end"
+    remedy = "" if skeleton.whole else ", which leaves mass beyond: the posterior's tail there is too heavy"
+    return Check("slow tails", skeleton.reached, 12.0, skeleton.whole, text + remedy)
+
+
+def _looked(lines: Lines) -> Check:
+    """What was looked at for other modes; it says so, and refuses nothing: nobody can look everywhere."""
+    count, searched = len(lines.directions), len(lines.starts())
+    text = f"F was looked at along {count} half-lines, as far as 30 sds"
+    text += ", convex on each" if lines.convex else f"; {searched} searches for another mode from where it bends"
+    return Check("other modes", float(searched), np.inf, True, text)
+
+
+def _moves(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> list[Check]:
+    """Points drawn by their weights, moved by an exact Metropolis step: they must stay what they are."""
+    numbers = generator(seed, 0x6D6F766573, 0)
+    mean, cov = found.moments()
+    inner = Coordinates(mean, np.linalg.cholesky(cov))
+    # systematic: each point as often as its weight says, up to less than one
+    edges = (np.arange(_MOVED) + numbers.random()) / _MOVED
+    chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
+    start = inner.inverse(found.points[chosen])
+    whole = place.after(inner)
+    dim = mean.size
+    step = _LENGTH * dim**-0.25
+    here = slopes(sums, whole, start)
+    velocity = numbers.standard_normal(start.shape)
+    z, v, there = start, velocity, here
+    with np.errstate(all="ignore"):
+        for _ in range(_STEPS):
+            v = v - step / 2.0 * there[1]
+            z = z + step * v
+            there = slopes(sums, whole, z)
+            v = v - step / 2.0 * there[1]
+        energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
+    accepted = np.log(numbers.random(_MOVED)) < -np.where(np.isfinite(energy), energy, np.inf)
+    end = np.where(accepted[:, None], z, start)
+    rise = np.where(accepted, there[0], here[0]) - at_origin
+    return [*_stayed(start, end, float(accepted.mean())), _novel(found, inner, end, rise)]
+
+
+def _stayed(start: np.ndarray, end: np.ndarray, rate: float) -> list[Check]:
+    """Whether means, sds and tails are where they were, each in Monte Carlo errors of its change."""
+    features = {
+        "means after moves": lambda z: z,
+        "sds after moves": lambda z: np.square(z) / 2.0,
+        "tails after moves": lambda z: (np.abs(z) > 2.0) / 0.0455 / 4.0,
+    }
+    made = []
+    for name, feature in features.items():
+        change = feature(end) - feature(start)
+        error = np.maximum(change.std(axis=0, ddof=1) / len(change) ** 0.5, 1e-12)
+        shift, z = change.mean(axis=0), np.abs(change.mean(axis=0)) / error
+        allowed = float(norm.isf(_FALSE_ALARM / (2 * z.size)))
+        bad = (z > allowed) & (np.abs(shift) > _MATTERS)
+        worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
+        text = (
+            f"{len(change)} points moved by Metropolised steps (accepted {rate:.0%}) are {shift[worst]:+.2g} sds away, "
+            f"{z[worst]:.1f} Monte Carlo errors, at most"
+        )
+        remedy = f" (above {allowed:.1f}): the weights are not the posterior's" if bad.any() else ""
+        made.append(Check(name, float(z[worst]), allowed, not bad.any(), text + remedy))
+    return made
+
+
+def _novel(found: Weighing, inner: Coordinates, end: np.ndarray, rise: np.ndarray) -> Check:
+    """Whether moved points came to where the proposals are thin."""
+    points = inner.origin + end @ inner.factor.T
+    proposals = Mixture.of(*((float(len(batch.rise)), batch.proposal) for batch in found.batches))
+    log_w = -rise - proposals.log_density(points)
+    most = float(np.exp(np.clip(log_w.max() - found.log_weight.max(), -700, 700)))
+    holds = most <= _NOVEL
+    text = f"moved points have at most {most:.2g} times the largest weight"
+    return Check(
+        "places not proposed",
+        most,
+        _NOVEL,
+        holds,
+        text + ("" if holds else ": they came to where the proposals are thin"),
+    )

@@ -1,0 +1,178 @@
+"""Draws by chains in lockstep on totals, and what certifies them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from ..results.certificate import Certificate, Check
+from ..results.diagnostics import diagnostics
+from ..samplers.chees import ChEES
+from ..tuning.network_sums import NetworkSums
+from .evaluations import slopes
+from .lockstep import LockstepState, begin, nested_rhat, transition
+from .start import Start
+
+# Chains that begin at one place: what is between such groups and not within them is not forgotten yet.
+_GROUP = 8
+# Transitions at least, and between two looks at what there is.
+_FEWEST = 16
+# Largest nested R-hat, and the smallest share of the effective draws asked for.
+_RHAT, _ENOUGH = 1.01, 0.9
+# Share of trajectories that may diverge: one in so many is told by chance from none at all.
+_DIVERGED = 1e-3
+# Smallest fraction of energy that a transition's momentum must bring in.
+_ENERGY = 0.3
+# Chance that true draws are refused by the test of Stein's identity.
+_FALSE_ALARM = 1e-4
+# Errors of the identity that do not matter.
+_MATTERS = 0.05
+
+
+class Chains(NamedTuple):
+    """Chains in lockstep after warm-up.
+
+    Parameters
+    ----------
+    positions
+        In the coordinates of the start, shape (chain, draw, dim).
+    values, gradients
+        F there, (chain, draw), and its gradients, like the positions.
+    acceptance
+        Of each transition, (draw,).
+    certificate
+        What was checked.
+    """
+
+    positions: np.ndarray
+    values: np.ndarray
+    gradients: np.ndarray
+    acceptance: np.ndarray
+    certificate: Certificate
+
+
+def walk(
+    sums: NetworkSums,
+    method: ChEES,
+    start: Start,
+    names: tuple[str, ...],
+    *,
+    chains: int,
+    target: int,
+    seed: int,
+    tell: Callable[[str], None],
+) -> Chains:
+    """Move chains until they are worth `target` independent draws, or the method's transitions are over.
+
+    Parameters
+    ----------
+    sums, method, start
+        Sums over the network, the method's numbers, and where to begin.
+    names
+        Of the parameters, for what is said of them.
+    chains
+        Chains that the run will have; those in lockstep are a multiple of them.
+    target, seed, tell
+        Effective draws to end at, the run's seed, and what is called with what is being done.
+    """
+    count = -(-method.lockstep // (chains * _GROUP)) * chains * _GROUP
+    positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
+
+    def ask(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return slopes(sums, start.place, z)
+
+    state = begin(ask, positions, seed)
+    while state.transition < method.warmup:
+        tell(f"warm-up of {count} chains, {state.transition} of {method.warmup} transitions in {sums.count} sums")
+        state = transition(ask, state, seed=seed, warmup=method.warmup)
+    taken: list[LockstepState] = []
+    due = max(_FEWEST, -(-target // count))
+    while True:
+        while len(taken) < min(due, method.max_transitions):
+            tell(f"{count} chains, {len(taken)} of {due} transitions in {sums.count} sums")
+            state = transition(ask, state, seed=seed, warmup=method.warmup)
+            taken.append(state)
+        drawn = _stacked(taken)
+        effective = float(np.nan_to_num(diagnostics(drawn.positions)[0]).min())
+        diverged = (state.divergences - state.warmup_divergences) / (count * len(taken))
+        checks = (
+            _enough(effective, target),
+            _forgotten(drawn, count // _GROUP, names),
+            _calm(diverged),
+            _stein(drawn, names),
+            _energetic(drawn),
+        )
+        certificate = Certificate(checks)
+        hopeless = len(taken) * target > max(effective, 1.0) * method.max_transitions
+        if certificate.holds or hopeless or len(taken) >= method.max_transitions:
+            return drawn._replace(certificate=certificate)
+        # as many more as are missing, but no more than there are: what little is known is uncertain
+        due = min(2 * due, max(due + _FEWEST, int(1.1 * due * target / max(effective, 1.0))))
+
+
+def _stacked(taken: list[LockstepState]) -> Chains:
+    positions = np.stack([state.positions for state in taken], axis=1)
+    gradients = np.stack([state.gradients for state in taken], axis=1)
+    values = np.stack([state.values for state in taken], axis=1)
+    return Chains(positions, values, gradients, np.array([state.acceptance for state in taken]), Certificate(()))
+
+
+def _enough(effective: float, target: int) -> Check:
+    holds = effective >= _ENOUGH * target
+    text = f"{effective:.0f} effective draws of the slowest coordinate, {_ENOUGH * target:.0f} are due"
+    remedy = "" if holds else ": another parametrisation, or many more max_transitions"
+    return Check("effective draws", effective, _ENOUGH * target, holds, text + remedy)
+
+
+def _forgotten(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
+    found = nested_rhat(drawn.positions, groups)
+    worst = int(np.nanargmax(found))
+    holds = bool(found[worst] <= _RHAT)
+    text = f"nested R-hat is {found[worst]:.3f} at most, in whitened coordinate {worst} ({names[worst]} and others)"
+    remedy = "" if holds else f" (above {_RHAT}): chains have not forgotten where they began; more warmup"
+    return Check("nested R-hat", float(found[worst]), _RHAT, holds, text + remedy)
+
+
+def _calm(diverged: float) -> Check:
+    holds = diverged <= _DIVERGED
+    text = f"{diverged:.2%} of the trajectories diverged"
+    remedy = (
+        ""
+        if holds
+        else f" (above {_DIVERGED:.1%}): a part of the posterior is too narrow for the step, as a funnel's neck is"
+    )
+    return Check("divergences", diverged, _DIVERGED, holds, text + remedy)
+
+
+def _energetic(drawn: Chains) -> Check:
+    """Whether momenta move the chains through all energies (Betancourt 2016): where F varies much more, they do not."""
+    dim = drawn.positions.shape[2]
+    found = dim / (float(drawn.values.var()) + dim / 2.0)
+    holds = found >= _ENERGY
+    text = f"the energy fraction (E-BFMI) is {found:.2f}"
+    remedy = (
+        ""
+        if holds
+        else f" (below {_ENERGY}): chains move too slowly from narrow parts to wide ones; a parametrisation "
+        "in which scales do not multiply parameters (non-centred, or centred where data is plenty) mends it"
+    )
+    return Check("energies", found, _ENERGY, holds, text + remedy)
+
+
+def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
+    """Stein's identity, E[(z - m) dF/dz] = 1, for each coordinate: it needs no other draws to compare with."""
+    from arviz_stats.base.array import array_stats
+
+    apart = (drawn.positions - drawn.positions.mean(axis=(0, 1))) * drawn.gradients
+    error = apart.std(axis=(0, 1)) / np.sqrt(array_stats.ess(apart, chain_axis=0, draw_axis=1, method="mean"))
+    off = np.abs(apart.mean(axis=(0, 1)) - 1.0)
+    z = off / np.maximum(error, 1e-12)
+    allowed = float(norm.isf(_FALSE_ALARM / (2 * z.size)))
+    bad = (z > allowed) & (off > _MATTERS)
+    worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
+    text = f"Stein's identity is off by {off[worst]:.2g}, {z[worst]:.1f} Monte Carlo errors, in coordinate {worst}"
+    remedy = f" (above {allowed:.1f}): chains miss a part of the posterior" if bad.any() else ""
+    return Check("Stein's identity", float(z[worst]), allowed, not bad.any(), text + remedy)

@@ -1,0 +1,106 @@
+"""Evaluations of F at many points of coordinates in one sum: values, gradients, expansions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..posterior.coordinates import Coordinates
+from ..posterior.potential import Potential, Shard
+from ..tuning.network_sums import NetworkSums
+
+# Numbers, one a row and point, that agents hold at a time.
+_NUMBERS = 4_000_000
+# The potential of a position that an agent finds no number for: beyond what any posterior gives mass to.
+_NO_MASS = 1e12
+
+
+def rises(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"]) -> tuple[np.ndarray, float]:
+    """The rise of F above its value at the origin, at some points of coordinates, and that value; one sum."""
+    found = np.asarray(sums(_rises, points, values=len(points) + 1, coordinates=place), np.float64)
+    return found[1:], float(found[0])
+
+
+def slopes(
+    sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """F and its gradient, (point,) and (point, dim), at some points of coordinates; one sum."""
+    numbers = np.asarray(sums(_slopes, points, gradients=len(points), coordinates=place), np.float64)
+    return numbers[:, 0], numbers[:, 1:]
+
+
+class Expansions(NamedTuple):
+    """Expansions of F about some positions: rise (position,), gradient (position, dim), Hessian (..., dim, dim)."""
+
+    rise: np.ndarray
+    gradient: np.ndarray
+    hessian: np.ndarray
+
+
+def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "position dim"]) -> Expansions:
+    """F's rise, gradient and Hessian at each of some positions; one sum of (dim + 1)(dim + 2) / 2 numbers each."""
+    count, dim = points.shape
+    found = np.asarray(sums(_expansions, points, gradients=count * (1 + dim), coordinates=place), np.float64)
+    hessian = np.zeros((count, dim, dim))
+    upper = np.triu_indices(dim)
+    hessian[:, upper[0], upper[1]] = found[:, 1 + dim :]
+    lower = np.swapaxes(np.triu(hessian, 1), 1, 2)
+    return Expansions(found[:, 0], found[:, 1 : 1 + dim], hessian + lower)
+
+
+# --- what agents add up ---
+
+
+def _at_once(potential: Potential, shard: Shard) -> int:
+    """Points at which all agents' rows are evaluated at a time, so that memory holds what they are worth there."""
+    rows = max((leaf.shape[0] for leaf in jax.tree.leaves(shard.rows) if leaf.ndim), default=1)
+    return max(1, _NUMBERS // (rows * potential.num_agents))
+
+
+def _rises(potential: Potential, shard: Shard, points: Float[Array, "point dim"]) -> Float[Array, " number"]:
+    """An agent's potential at the origin, and above that at some points."""
+
+    def value(x: Float[Array, " dim"]) -> Array:
+        return potential.value(shard, x)
+
+    origin = value(jnp.zeros_like(points[0]))
+    rise = _over(value, points, _at_once(potential, shard)) - origin
+    # a number in any case: masks carry no others, and where an agent's potential is none there is no mass
+    return jnp.concatenate([origin[None], jnp.where(jnp.isfinite(rise), jnp.clip(rise, -_NO_MASS, _NO_MASS), _NO_MASS)])
+
+
+def _slopes(potential: Potential, shard: Shard, points: Float[Array, "point dim"]) -> Float[Array, "point _"]:
+    """An agent's potential and gradient at each point."""
+
+    def one(x: Float[Array, " dim"]) -> Float[Array, " number"]:
+        numbers = jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x)])
+        nowhere = jnp.zeros_like(numbers).at[0].set(_NO_MASS)
+        return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -_NO_MASS, _NO_MASS), nowhere)
+
+    return _over(one, points, _at_once(potential, shard) // 4)
+
+
+def _over(function: Callable[[Array], Array], points: Array, at_once: int) -> Array:
+    """A function of one point at many, some of them at a time."""
+    if at_once >= len(points):
+        return jax.vmap(function)(points)
+    return jax.lax.map(function, points, batch_size=max(1, at_once))
+
+
+def _expansions(potential: Potential, shard: Shard, points: Float[Array, "position dim"]) -> Float[Array, "position _"]:
+    """An agent's rise, gradient and upper half of the Hessian at each position."""
+    origin = potential.value(shard, jnp.zeros_like(points[0]))
+
+    def one(x: Float[Array, " dim"]) -> Float[Array, " number"]:
+        upper = potential.hessian(shard, x)[jnp.triu_indices(x.size)]
+        numbers = jnp.concatenate([(potential.value(shard, x) - origin)[None], potential.gradient(shard, x), upper])
+        nowhere = jnp.zeros_like(numbers).at[0].set(_NO_MASS)
+        return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -_NO_MASS, _NO_MASS), nowhere)
+
+    # one after another: all Hessians at once would take memory
+    return jax.lax.map(one, points)

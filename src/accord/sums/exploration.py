@@ -1,0 +1,254 @@
+"""The shape of a posterior around its mode: half-lines on which it rises slowly, and other modes.
+
+An elliptical proposal is silent about what it never reaches: a heavy tail along one direction, a second mode. Both show
+where F is looked at along lines, in one sum; what they show is then followed, all lines and modes at a time.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..posterior.coordinates import Coordinates
+from ..posterior.newton import spectrum
+from ..tuning.network_sums import NetworkSums
+from .evaluations import Expansions, expansions, rises
+from .proposal import Mixture
+
+# Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
+_NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0)
+# Dimensions up to which lines follow the principal axes too, and not the parameters alone.
+_FEW_DIMENSIONS = 20
+# A half-line is slow where F rises by less than this share of what a Gaussian's does.
+_SLOW = 0.6
+# Half-lines at most that are followed, and the cosine above which two of them are the same.
+_MOST_FOLLOWED, _SAME = 8, 0.9
+# The first step along a half-line, in standard deviations, how many, and the rise of F at which it ends.
+_STEP, _MOST_STEPS, _END = 1.2, 20, 12.0
+# The rise of F that a step is to bring, and how much longer or shorter than the one before it may be for that.
+_RISE, _GROWTH, _SHRINKAGE = 1.2, 2.0, 0.5
+# Longest correction across a half-line in one step, in standard deviations.
+_LONGEST_CORRECTION = 2.0
+# Widest a component is across its half-line, in standard deviations.
+_WIDEST = 5.0
+# Degrees of freedom of the components found here.
+_FREEDOM = 5.0
+# Searches for another mode at most, Newton steps of each, and the length of the last.
+_MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
+# Log mass below that of the main mode, by Laplace's approximation, at which another mode is no matter.
+_NEGLIGIBLE = 14.0
+
+
+class Lines(NamedTuple):
+    """F's rise above its value at the origin, along half-lines from there.
+
+    Parameters
+    ----------
+    directions
+        Unit vectors, shape (line, dim).
+    rise
+        Shape (line, distance), at the distances `_NEAR + _FAR`.
+    at_origin
+        F at the origin.
+    """
+
+    directions: np.ndarray
+    rise: np.ndarray
+    at_origin: float
+
+    @property
+    def slow(self) -> np.ndarray:
+        """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,)."""
+        near = self.rise[:, : len(_NEAR)] / (np.square(_NEAR) / 2.0)
+        return np.nan_to_num(near, nan=np.inf, posinf=np.inf).min(axis=1)
+
+    @property
+    def convex(self) -> bool:
+        """Whether F is convex along each line as far as it was looked at, as that of a log-concave posterior is."""
+        return not self._bent().any()
+
+    def starts(self) -> np.ndarray:
+        """Where another mode may be near, the likeliest first, shape (start, dim): beyond where lines bend down."""
+        distances = np.array(_NEAR + _FAR)
+        bent = self._bent()
+        found = [
+            (self.rise[line, place], distances[place] * self.directions[line]) for line, place in np.argwhere(bent)
+        ]
+        found.sort(key=lambda start: start[0])
+        return np.array([where for _, where in found[:_MOST_SEARCHES]]).reshape(-1, self.directions.shape[1])
+
+    def _bent(self) -> np.ndarray:
+        """Where F lies below the line through its two neighbours' slopes, shape (line, distance)."""
+        distances = np.array((0.0, *_NEAR, *_FAR))
+        rise = np.concatenate([np.zeros((len(self.rise), 1)), self.rise], axis=1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            slope = np.diff(rise, axis=1) / np.diff(distances)
+            # a slope that falls by a tenth, beyond rounding
+            falls = slope[:, 1:] < 0.9 * slope[:, :-1] - 1e-6
+        bent = np.zeros(self.rise.shape, bool)
+        bent[:, 1:] = falls & np.isfinite(self.rise[:, 1:])
+        return bent
+
+
+def look(sums: NetworkSums, place: Coordinates) -> Lines:
+    """F along half-lines from the mode: each parameter's, and the principal axes'; one sum.
+
+    Parameters
+    ----------
+    sums, place
+        Sums over the network, and the coordinates whose origin is the mode.
+    """
+    factor = place.factor
+    # where a parameter goes, the others go with it as a Gaussian's do
+    lines = [factor / np.linalg.norm(factor, axis=1)[:, None]]
+    if 1 < len(factor) <= _FEW_DIMENSIONS:
+        own = np.linalg.norm(factor, axis=1)
+        vectors = np.linalg.eigh((factor @ factor.T) / np.outer(own, own))[1]
+        axes = np.linalg.solve(factor, own[:, None] * vectors).T
+        lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
+    directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
+    distances = np.array(_NEAR + _FAR)
+    points = (distances[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
+    rise, at_origin = rises(sums, place, points)
+    return Lines(directions, rise.reshape(len(directions), -1), at_origin)
+
+
+class Skeleton(NamedTuple):
+    """Components along slow half-lines.
+
+    Parameters
+    ----------
+    mixture
+        The components; None where no half-line is slow.
+    reached
+        The least rise of F at which a half-line was left, inf where there is none: beyond is nothing of the skeleton.
+    """
+
+    mixture: Mixture | None
+    reached: float
+
+    @property
+    def whole(self) -> bool:
+        """Whether every half-line was followed to where there is no mass left."""
+        return self.reached >= _END
+
+
+def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
+    """A skeleton along the slow half-lines, as INLA explores its hyperparameters (Rue, Martino & Chopin 2009).
+
+    At each step along a half-line the other coordinates go where F is least, by a Newton step; each place is a
+    component whose covariance is the inverse Hessian across and the step along. Steps are as long as F is flat. All
+    half-lines are followed at a time.
+    """
+    chosen = _slow_directions(lines)
+    if not len(chosen):
+        return Skeleton(None, np.inf)
+    means, factors, masses = list[np.ndarray](), list[np.ndarray](), list[float]()
+    at, rise, step = np.zeros_like(chosen), np.zeros(len(chosen)), np.full(len(chosen), _STEP)
+    reached = np.inf
+    for _ in range(_MOST_STEPS):
+        seen = expansions(sums, place, at + step[:, None] * chosen)
+        following, risen = at + step[:, None] * chosen, seen.rise.copy()
+        for k, direction in enumerate(chosen):
+            if seen.rise[k] - rise[k] > _END:
+                continue
+            correction, across, log_det = _across(direction, seen.gradient[k], seen.hessian[k])
+            # F after the correction, by the expansion
+            risen[k] += seen.gradient[k] @ correction / 2.0
+            following[k] += correction
+            means.append(following[k].copy())
+            factors.append(np.linalg.cholesky(across + step[k] ** 2 * np.outer(direction, direction)))
+            masses.append(-risen[k] + log_det / 2.0 + np.log(step[k]))
+        at, gained = following, np.maximum(risen - rise, 1e-3)
+        step, rise = step * np.clip(_RISE / gained, _SHRINKAGE, _GROWTH), risen
+        going = rise < _END
+        at, chosen, step, rise = at[going], chosen[going], step[going], rise[going]
+        if not len(at):
+            break
+    else:
+        reached = float(rise.min())
+    if not means:
+        return Skeleton(None, reached)
+    # flattened: the skeleton is for what the main component leaves out
+    share = np.exp((np.array(masses) - np.max(masses)) / 2.0)
+    freedom = np.full(len(means), _FREEDOM)
+    return Skeleton(Mixture(share / share.sum(), np.array(means), np.array(factors), freedom), reached)
+
+
+def _slow_directions(lines: Lines) -> np.ndarray:
+    """The slow half-lines, the slowest first, none of them twice; shape (line, dim)."""
+    slow, chosen = lines.slow, list[np.ndarray]()
+    for line in np.argsort(slow):
+        if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
+            break
+        direction = lines.directions[line]
+        if all(direction @ other < _SAME for other in chosen):
+            chosen.append(direction)
+    return np.array(chosen).reshape(-1, lines.directions.shape[1])
+
+
+def _across(direction: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """The Newton step across a direction, the inverse Hessian there, (dim, dim), and its log determinant."""
+    dim = direction.size
+    if dim == 1:
+        return np.zeros(1), np.zeros((1, 1)), 0.0
+    basis = np.linalg.qr(np.concatenate([direction[:, None], np.eye(dim)], axis=1))[0][:, 1:dim]
+    values, vectors = np.linalg.eigh(basis.T @ hessian @ basis)
+    values = np.maximum(np.abs(values), _WIDEST**-2)
+    axes = basis @ vectors
+    step = -axes @ ((axes.T @ gradient) / values)
+    step *= min(1.0, _LONGEST_CORRECTION / max(np.linalg.norm(step), np.finfo(float).tiny))
+    return step, (axes / values) @ axes.T, float(-np.log(values).sum())
+
+
+class Mode(NamedTuple):
+    """A mode beside the main one: where, its factor (dim, dim), and its log mass relative to the main mode's."""
+
+    mean: np.ndarray
+    factor: np.ndarray
+    log_mass: float
+
+
+def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> list[Mode]:
+    """Modes found by Newton's method from where lines bend down, all searches at a time; those that matter."""
+    at = lines.starts()
+    if not len(at):
+        return []
+    here = expansions(sums, place, at)
+    shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
+    for _ in range(_MOST_NEWTON):
+        steps = np.stack([_newton_step(here.gradient[k], here.hessian[k]) for k in range(len(at))])
+        length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
+        done |= (length < _LAST_STEP) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
+        # searches that came to the main mode are over
+        done |= np.linalg.norm(at, axis=1) < 1.0
+        if done.all():
+            break
+        there = expansions(sums, place, at + np.where(done, 0.0, shrink)[:, None] * steps)
+        better = np.isfinite(there.hessian).all(axis=(1, 2)) & (there.rise <= here.rise + 1e-9 * (1 + abs(here.rise)))
+        at = np.where(better[:, None], at + np.where(done, 0.0, shrink)[:, None] * steps, at)
+        here = Expansions(
+            *(
+                np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+                for new, old in zip(there, here, strict=True)
+            )
+        )
+        shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 4.0)
+    found: list[Mode] = []
+    for k in np.argsort(here.rise):
+        values = np.linalg.eigvalsh(here.hessian[k])
+        if not done[k] or values[0] <= 0 or np.linalg.norm(at[k]) < 1.0:
+            continue
+        log_mass = float(-here.rise[k] - np.log(values).sum() / 2.0)
+        factor = Coordinates.whitening(at[k], here.hessian[k]).factor
+        same = any(np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < 1.0 for other in found)
+        if log_mass > -_NEGLIGIBLE and not same:
+            found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
+    return found
+
+
+def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
+    """A Newton step that descends where curvature is negative too."""
+    found = spectrum(hessian)
+    return -found.scale * (found.vectors @ ((found.vectors.T @ (found.scale * gradient)) / found.size))

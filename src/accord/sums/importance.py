@@ -1,0 +1,230 @@
+"""Adaptive multiple importance sampling by totals: mode, lines, batches, certificate, and the chains of draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+
+from ..posterior import Posterior
+from ..posterior.coordinates import Coordinates
+from ..results.certificate import Certificate, Check
+from ..results.points import Points
+from ..samplers.importance import Importance
+from ..tuning.network_sums import NetworkSums
+from .adaptation import Main, Proposals, adapted
+from .certificate import certify
+from .evaluations import rises, slopes
+from .exploration import Lines, follow, look, other_modes
+from .laplace import laplace
+from .proposal import generator, shuffled
+from .start import Start
+from .weighing import Batch, Weighing
+
+# Degrees of freedom of the first main component, at least.
+_LEAST_FREEDOM = 5
+# Points of a batch that the proposal is fitted to, for each dimension, and the fewest.
+_PILOT, _FEWEST = 16, 256
+# Efficiency at which fitting ends, and the growth below which another batch for it is not worth its gradients.
+_FITTED, _WORTH = 0.6, 1.2
+# Effective points for each dimension from which on the efficiency that is expected can be relied on.
+_JUDGED = 6.0
+# Batches for fitting: how many at most, how many of one size, and how often it doubles after that.
+_FITTING, _SAME_SIZE, _DOUBLINGS = 12, 4, 2
+# Effective draws from which on chains may begin at the points.
+_SHARED_BY = 500.0
+# Points for an effective draw at which it is given up, and how many more than expected are drawn.
+_MOST_A_DRAW, _MARGIN = 20.0, 1.05
+
+
+class Found(NamedTuple):
+    """The result of importance sampling: weighted points in coordinates, and whether they may be believed.
+
+    Parameters
+    ----------
+    place
+        Coordinates whose origin is the mode.
+    weighing
+        The points.
+    main
+        The main component that the last proposal had.
+    at_origin
+        F at the mode.
+    certificate
+        Whether they may be believed.
+    """
+
+    place: Coordinates
+    weighing: Weighing
+    main: Main
+    at_origin: float
+    certificate: Certificate
+
+    @property
+    def start(self) -> Start:
+        """Where chains may begin: at the points where enough share the weight, else at draws of the main component."""
+        if self.weighing.effective > _SHARED_BY:
+            return Start(self.place, self.weighing.points, self.weighing.log_weight)
+        return Start(self.place.after(Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))))
+
+    @property
+    def points(self) -> Points:
+        """The points in the user's parameters."""
+        found, volume = self.weighing, float(np.linalg.slogdet(self.place.factor)[1])
+        positions = self.place.origin + found.points @ self.place.factor.T
+        return Points(positions, -found.rise - self.at_origin, found.log_proposal - volume)
+
+
+def importance(
+    sums: NetworkSums,
+    post: Posterior,
+    method: Importance,
+    *,
+    target: int,
+    seed: int,
+    tell: Callable[[str], None] = lambda what: None,
+) -> Found:
+    """Find the posterior's mode and shape, weigh batches of points until they are worth `target` draws, and certify.
+
+    Parameters
+    ----------
+    sums
+        Sums over the network, in double precision.
+    post
+        The posterior in the user's parameters.
+    method
+        Its numbers.
+    target
+        Effective draws to end at.
+    seed
+        Of the points.
+    tell
+        Called with what is being done; a `KeyboardInterrupt` that it raises once there are points ends the batches.
+
+    Raises
+    ------
+    ArithmeticError
+        The posterior has no mode.
+    """
+    tell("the mode")
+    place = laplace(sums, post)
+    tell("lines from the mode")
+    lines = look(sums, place)
+    skeleton = follow(sums, place, lines)
+    batches = _Batches(
+        sums, place, method, lines, Proposals(other_modes(sums, place, lines), skeleton.mixture), seed, tell
+    )
+    stopped = False
+    try:
+        batches.fit()
+        batches.weigh(target)
+    except KeyboardInterrupt:
+        stopped = True
+    found = batches.found
+    if found is None:
+        raise KeyboardInterrupt
+    if stopped:
+        certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
+    else:
+        tell("certificate")
+        certificate = certify(sums, place, found, lines, skeleton, target, seed, post.names)
+    return Found(place, found, batches.main, lines.at_origin, certificate)
+
+
+class _Batches:
+    """The batches of a run, and the proposal that the next one is drawn from."""
+
+    def __init__(
+        self,
+        sums: NetworkSums,
+        place: Coordinates,
+        method: Importance,
+        lines: Lines,
+        proposals: Proposals,
+        seed: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.sums, self.place, self.at_origin, self.seed, self.tell = sums, place, lines.at_origin, seed, tell
+        dim = place.origin.size
+        self.dim, self.max_batches = dim, method.max_batches
+        self.size = method.batch or max(_FEWEST, _PILOT * dim)
+        self.main, self.proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), proposals
+        self.found: Weighing | None = None
+        self.efficiency = 0.0
+
+    def fit(self) -> None:
+        """Batches with gradients, until another one is not expected to make the proposal better."""
+        before = 0.0
+        for batch in range(min(_FITTING, self.max_batches)):
+            proposal = self.proposals.around(self.main)
+            # what some batches did not settle wants larger ones
+            points = proposal.draw(self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
+            value, gradient = slopes(self.sums, self.place, points)
+            found = self._with(Batch(proposal, points, value - self.at_origin, gradient))
+            self.tell(f"fitting proposals, {found.effective:.0f} effective draws in {self.sums.count} sums")
+            self.proposals = self.proposals.shared(found, self.main)
+            self.main, expected = adapted(found, self.main, self.proposals)
+            self.efficiency = max(expected, before)
+            # with few effective points nobody can tell
+            if found.effective >= _JUDGED * self.dim:
+                if expected > _FITTED or expected < _WORTH * before:
+                    return
+                before = expected
+
+    def weigh(self, target: int) -> None:
+        """Batches of values, until there are as many effective draws as asked for or there is no hope of it."""
+        assert self.found is not None
+        found, proposal = self.found, self.proposals.around(self.main)
+        while len(found.batches) < self.max_batches:
+            missing = max(target - found.effective, target - found.weight.size)
+            if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
+                return
+            # whole multiples, so that few programs are compiled
+            count = self.size * ceil(_MARGIN * missing / self.efficiency / self.size)
+            points = proposal.draw(count, self.seed, len(found.batches))
+            before = found.effective
+            found = self._with(Batch(proposal, points, rises(self.sums, self.place, points)[0]))
+            self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
+            self.efficiency = (found.effective - before) / count
+
+    def _with(self, batch: Batch) -> Weighing:
+        self.found = Weighing(batch) if self.found is None else self.found.with_batch(batch)
+        return self.found
+
+
+def chains_of(found: Found, chains: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Chains of an independence Metropolis sampler over the points, in the user's parameters, and acceptance rates.
+
+    Each chain begins at a point drawn by the weights, and proposes one point after another of its share of them, in an
+    order drawn once: points of all batches are draws of the mixture of their proposals.
+
+    Returns
+    -------
+    draws : np.ndarray
+        Shape (chain, draw, dim).
+    acceptance : np.ndarray
+        Shares of proposals accepted from one draw to the next, shape (chain, draw).
+    """
+    log_w = found.weighing.log_weight
+    order = shuffled(log_w.size, seed)
+    numbers = generator(seed, 0x7374617274, 0)
+    cumulative = np.cumsum(found.weighing.weight)
+    at = np.searchsorted(cumulative, numbers.random(chains) * cumulative[-1]).clip(0, log_w.size - 1)
+    steps = log_w.size // (chains * draws)
+    if steps == 0:
+        raise ValueError(f"{log_w.size} points are too few for {chains} chains of {draws} draws")
+    proposed = order[: chains * draws * steps].reshape(draws, steps, chains)
+    level = np.log(numbers.random(proposed.shape))
+    taken, acceptance = np.empty((draws, chains), int), np.zeros((draws, chains))
+    for draw in range(draws):
+        for step in range(steps):
+            candidate = proposed[draw, step]
+            with np.errstate(invalid="ignore"):
+                accepted = level[draw, step] < log_w[candidate] - log_w[at]
+            at = np.where(accepted, candidate, at)
+            acceptance[draw] += accepted / steps
+        taken[draw] = at
+    z = found.weighing.points[taken.T]
+    return found.place.origin + z @ found.place.factor.T, acceptance.T

@@ -1,0 +1,103 @@
+"""Mixtures of multivariate t distributions, which all agents draw the same points from without sending any."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+from scipy.special import gammaln, logsumexp
+
+# Philox keys are two words: the seed, and what the numbers are for.
+_POINTS, _CHAIN = 0x706F696E7473, 0x636861696E
+
+
+class Mixture(NamedTuple):
+    """A mixture of multivariate t distributions.
+
+    Parameters
+    ----------
+    share
+        Of each component, shape (component,), > 0, sum 1.
+    mean
+        Shape (component, dim).
+    factor
+        Lower triangular, shape (component, dim, dim); a component's scale matrix is factor @ factor.T.
+    freedom
+        Degrees of freedom, shape (component,), > 0.
+    """
+
+    share: np.ndarray
+    mean: np.ndarray
+    factor: np.ndarray
+    freedom: np.ndarray
+
+    @classmethod
+    def of(cls, *parts: tuple[float, Self]) -> Self:
+        """A mixture of mixtures; shares are relative."""
+        total = sum(share for share, _ in parts)
+        return cls(
+            np.concatenate([share / total * part.share for share, part in parts]),
+            *(np.concatenate([part[k] for _, part in parts]) for k in (1, 2, 3)),
+        )
+
+    def part(self, which: slice) -> Mixture:
+        """Some of the components, with the shares that they have in the whole."""
+        return Mixture(*(array[which] for array in self))
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates."""
+        return self.mean.shape[1]
+
+    def log_density(self, points: Float[np.ndarray, "point dim"]) -> Float[np.ndarray, " point"]:
+        """The log density, normalised, at some points."""
+        return np.asarray(logsumexp(self.log_densities(points), axis=0, b=self.share[:, None]))
+
+    def log_densities(self, points: Float[np.ndarray, "point dim"]) -> Float[np.ndarray, "component point"]:
+        """The log density of each component at some points."""
+        parts = zip(self.mean, self.factor, self.freedom, strict=True)
+        return np.stack([_log_t(points, mean, factor, freedom) for mean, factor, freedom in parts])
+
+    def draw(self, count: int, seed: int, batch: int) -> Float[np.ndarray, "point dim"]:
+        """Points of a batch: a function of these arguments and nothing else, on any machine.
+
+        Each component has its share of them up to less than one, so that shares add no noise of their own.
+        """
+        numbers = generator(seed, _POINTS, batch)
+        edges = np.floor(np.concatenate([[0.0], np.cumsum(self.share)]) * count + numbers.random()).astype(int)
+        edges[0], edges[-1] = 0, count
+        which = np.repeat(np.arange(self.share.size), np.diff(edges))
+        z = numbers.standard_normal((count, self.dim))
+        freedom = self.freedom[which]
+        z *= np.sqrt(freedom / (2.0 * numbers.standard_gamma(freedom / 2.0)))[:, None]
+        points = np.empty_like(z)
+        for k in np.unique(which):
+            own = which == k
+            points[own] = self.mean[k] + z[own] @ self.factor[k].T
+        return points
+
+
+def student(mean: np.ndarray, factor: np.ndarray, freedom: float) -> Mixture:
+    """One multivariate t, as a mixture; `mean` (dim,), `factor` (dim, dim) lower triangular."""
+    return Mixture(np.ones(1), mean[None], factor[None], np.array([freedom]))
+
+
+def generator(seed: int, purpose: int, index: int) -> np.random.Generator:
+    """Random numbers that are a pure function of a seed, what they are for, and an index: a counter, no state."""
+    return np.random.Generator(np.random.Philox(key=np.array([seed, purpose], np.uint64), counter=[0, 0, 0, index]))
+
+
+def shuffled(count: int, seed: int) -> np.ndarray:
+    """An order of some points, shape (count,)."""
+    return generator(seed, _CHAIN, 0).permutation(count)
+
+
+def _log_t(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, freedom: float) -> np.ndarray:
+    """The log density of a multivariate t."""
+    dim = mean.size
+    square = np.square(scipy.linalg.solve_triangular(factor, (points - mean).T, lower=True)).sum(axis=0)
+    constant = gammaln((freedom + dim) / 2.0) - gammaln(freedom / 2.0) - dim / 2.0 * np.log(freedom * np.pi)
+    constant -= np.log(np.abs(np.diagonal(factor))).sum()
+    return constant - (freedom + dim) / 2.0 * np.log1p(square / freedom)

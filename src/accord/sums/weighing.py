@@ -1,0 +1,90 @@
+"""Points of all batches and their weights: adaptive multiple importance sampling (Cornuet et al. 2012)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from .proposal import Mixture
+
+
+class Batch(NamedTuple):
+    """The points of a batch.
+
+    Parameters
+    ----------
+    proposal
+        What they were drawn from.
+    points
+        Shape (point, dim), in coordinates whose origin is the mode.
+    rise
+        F there above its value at the origin, shape (point,).
+    gradient
+        F's gradient there, shape (point, dim), where it was asked for.
+    """
+
+    proposal: Mixture
+    points: np.ndarray
+    rise: np.ndarray
+    gradient: np.ndarray | None = None
+
+
+class Weighing:
+    """Points of several batches, each weighed against the mixture of all proposals that any batch was drawn from.
+
+    Parameters
+    ----------
+    batch
+        The last batch.
+    before
+        The batches before it, weighed; None: there are none.
+    """
+
+    rise: np.ndarray
+
+    def __init__(self, batch: Batch, before: Weighing | None = None) -> None:
+        own = batch.proposal.log_density(batch.points)[None]
+        if before is None:
+            self.batches, self.points, rise, self._densities = [batch], batch.points, batch.rise, own
+        else:
+            self.batches = [*before.batches, batch]
+            self.points = np.concatenate([before.points, batch.points])
+            rise = np.concatenate([before.rise, batch.rise])
+            # every proposal at every point: only what is new is evaluated
+            theirs = np.stack([other.proposal.log_density(batch.points) for other in before.batches])
+            ours = batch.proposal.log_density(before.points)[None]
+            self._densities = np.block([[before._densities, theirs], [ours, own]])
+        # where F is no number there is no mass
+        self.rise = np.where(np.isfinite(rise), rise, np.inf)
+        counts = np.array([len(one.rise) for one in self.batches])
+        self.log_proposal = logsumexp(self._densities, axis=0, b=(counts / counts.sum())[:, None])
+
+    def with_batch(self, batch: Batch) -> Weighing:
+        """The points of one batch more."""
+        return Weighing(batch, self)
+
+    @cached_property
+    def log_weight(self) -> np.ndarray:
+        """Log weights, shape (point,), whose exponentials have the integral of exp(-rise) as their mean."""
+        return -self.rise - self.log_proposal
+
+    @cached_property
+    def weight(self) -> np.ndarray:
+        """Weights of mean one, shape (point,)."""
+        w = np.exp(self.log_weight - self.log_weight.max())
+        return w / w.mean()
+
+    @property
+    def effective(self) -> float:
+        """Effective draws: the number of independent draws with the same error (Kish)."""
+        return float(self.weight.sum() ** 2 / np.square(self.weight).sum())
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """The posterior's mean (dim,) and covariance (dim, dim)."""
+        w = self.weight / self.weight.sum()
+        mean = w @ self.points
+        apart = self.points - mean
+        return mean, (apart.T * w) @ apart

@@ -1,0 +1,215 @@
+"""Posteriors that nobody tuned for: tails, modes, funnels, bad units, tiny data; on four agents each."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import accord
+
+AGENTS = 4
+
+
+def flat(params):
+    return 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params))
+
+
+def toy(log_density, init, names=None):
+    """A density of a few numbers, a quarter of its logarithm at each agent."""
+    shares = [np.full(1, 1.0 / AGENTS)] * AGENTS
+    return accord.Posterior(lambda x, rows: log_density(x) * rows, flat, shares, init, names=names)
+
+
+def rowwise(log_likelihood, log_prior, rows, init):
+    shards = [jax.tree.map(lambda leaf, agent=agent: leaf[agent::AGENTS], rows) for agent in range(AGENTS)]
+    return accord.Posterior(log_likelihood, log_prior, shards, init)
+
+
+# --- of one or two parameters, with their log densities ---
+
+
+def log_heavy_axis(x):
+    """Normal in one direction, with an exponential tail of rate 1/2 in the other."""
+    return -0.5 * x[0] ** 2 - jnp.logaddexp(0.5 * x[1], -8.0 * x[1])
+
+
+def heavy_axis():
+    return toy(log_heavy_axis, np.zeros(2))
+
+
+CLUSTERS = np.r_[np.linspace(-0.4, 0.4, 6), np.linspace(11.5, 12.5, 7)]
+
+
+def log_two_clusters(x):
+    return -jnp.sum(jnp.log1p((CLUSTERS - x[0]) ** 2))
+
+
+def two_clusters():
+    """A Cauchy location whose data lies in two clusters: two modes, far apart."""
+    return rowwise(lambda x, rows: -jnp.log1p((rows - x[0]) ** 2), flat, CLUSTERS, np.zeros(1))
+
+
+ROWS = np.array([1.0, 2.0, 1.5, 3.0])
+
+
+def log_four_rows(x):
+    return -0.5 * jnp.sum(((ROWS - x[0]) * jnp.exp(-x[1])) ** 2) - 4.0 * x[1] - 0.02 * x[0] ** 2 - 0.5 * x[1] ** 2
+
+
+def four_rows():
+    """Mean and log standard deviation of four rows, one at each agent."""
+
+    def likelihood(x, rows):
+        return -0.5 * ((rows - x[0]) * jnp.exp(-x[1])) ** 2 - x[1]
+
+    return rowwise(likelihood, lambda x: -0.02 * x[0] ** 2 - 0.5 * x[1] ** 2, ROWS, np.zeros(2))
+
+
+def log_skewed_rate(x):
+    return -20.0 * jax.nn.softplus(x[0]) - jax.nn.softplus(-x[0]) - jax.nn.softplus(x[0])
+
+
+def skewed_rate():
+    """The logit of a rate of which 20 trials saw no success."""
+    prior = lambda x: -jax.nn.softplus(-x[0]) - jax.nn.softplus(x[0])  # noqa: E731
+    return rowwise(lambda x, rows: -rows * jax.nn.softplus(x[0]), prior, np.ones(20), np.zeros(1))
+
+
+def log_two_hills(x):
+    away = x - jnp.array([20.0, 7.0])
+    return jnp.logaddexp(-0.5 * jnp.sum(x**2), -0.5 * jnp.sum(away**2))
+
+
+def two_hills():
+    return toy(log_two_hills, np.ones(2))
+
+
+BOXES = {
+    heavy_axis: (log_heavy_axis, [(-6, 6), (-4, 60)]),
+    two_clusters: (log_two_clusters, [(-8, 20)]),
+    four_rows: (log_four_rows, [(-12, 16), (-4, 5)]),
+    skewed_rate: (log_skewed_rate, [(-25, 4)]),
+    two_hills: (log_two_hills, [(-8, 28), (-8, 15)]),
+}
+
+
+def by_quadrature(make):
+    """Mean and sd of each parameter, on a grid."""
+    log_density, box = BOXES[make]
+    axes = [np.linspace(low, high, 1201) for low, high in box]
+    grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    with jax.enable_x64(True):
+        log_p = np.asarray(jax.vmap(log_density)(jnp.asarray(grid)))
+    p = np.exp(log_p - log_p.max())
+    mean = p @ grid / p.sum()
+    return mean, np.sqrt(p @ np.square(grid - mean) / p.sum())
+
+
+# --- of more ---
+
+EFFECTS = np.array([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+
+def schools(centred):
+    """Eight schools with the effects of the schools themselves, centred or not."""
+
+    def likelihood(p, rows):
+        y, error, school = rows
+        own = p["effect"][school.astype(int)]
+        return -0.5 * ((y - (own if centred else p["mean"] + jnp.exp(p["log_tau"]) * own)) / error) ** 2
+
+    def prior(p):
+        tau = jnp.exp(p["log_tau"])
+        own = (p["effect"] - p["mean"]) / tau if centred else p["effect"]
+        volume = -8.0 * p["log_tau"] if centred else 0.0
+        return -0.5 * (p["mean"] ** 2 / 25.0 + jnp.sum(own**2)) + volume - jnp.log1p(tau**2 / 25.0) + p["log_tau"]
+
+    init = {"mean": np.zeros(()), "log_tau": np.zeros(()), "effect": np.zeros(8)}
+    return rowwise(likelihood, prior, (EFFECTS, ERRORS, np.arange(8.0)), init)
+
+
+def funnel(dim=5):
+    """Neal's: the scale of all but the first parameter is the exponential of half of that."""
+    return toy(
+        lambda x: -(x[0] ** 2) / 18.0 - 0.5 * jnp.sum(x[1:] ** 2) * jnp.exp(-x[0]) - (dim - 1) / 2.0 * x[0],
+        np.zeros(dim),
+    )
+
+
+def cauchy():
+    """No mean, and no standard deviation."""
+    return toy(lambda x: -jnp.log1p(x[0] ** 2), np.zeros(1))
+
+
+def cauchy_plane():
+    return toy(lambda x: -1.5 * jnp.log1p(jnp.sum(x**2)), np.zeros(2))
+
+
+def many_skewed(dim=30):
+    """Logarithms of gamma variables of shape 1/3, all of them skewed alike."""
+    return toy(lambda x: jnp.sum(x / 3.0 - jnp.exp(x)), -np.ones(dim))
+
+
+def many_parameters(rows=150, dim=60):
+    """A logistic regression with two and a half rows for each parameter."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((rows, dim))
+    y = (rng.random(rows) < 1.0 / (1.0 + np.exp(-3.0 * X @ rng.standard_normal(dim) / dim**0.5))).astype(float)
+    return accord.models.logistic_regression([(X[i::AGENTS], y[i::AGENTS]) for i in range(AGENTS)], 10.0)
+
+
+def unbounded():
+    """A centred hierarchy whose density has no bound where its scale goes to 0."""
+    return schools(centred=True)
+
+
+def half_heavy():
+    """A tail like a power of 2.5 on one side of one axis: it has a mean, and no standard deviation."""
+    return toy(lambda x: -0.5 * x[0] ** 2 - jnp.logaddexp(2.5 * jnp.log1p(jax.nn.relu(x[1])), -4.0 * x[1]), np.zeros(2))
+
+
+def horseshoe(dim=6):
+    """Parameters whose scales are half-Cauchy, each with its log scale."""
+
+    def log_density(x):
+        beta, scale = x[:dim], x[dim:]
+        return jnp.sum(-0.5 * (beta * jnp.exp(-scale)) ** 2 - jnp.log1p(jnp.exp(2.0 * scale)))
+
+    return toy(log_density, np.zeros(2 * dim))
+
+
+def banana():
+    """Four curved ridges, each a tenth as wide as it is long."""
+    return toy(lambda x: -0.5 * jnp.sum(x[:4] ** 2 / 4.0 + ((x[4:] - x[:4] ** 2) / 0.1) ** 2), np.zeros(8))
+
+
+def ridge():
+    """A product that is known and factors that are not: two long curved tails, each of them a mode's."""
+    return toy(lambda x: -0.5 * ((x[0] * x[1] - 1.0) / 0.05) ** 2 - 0.5 * jnp.sum(x**2) / 100.0, np.array([1.0, 0.8]))
+
+
+TOO_HARD = [
+    funnel,
+    cauchy,
+    cauchy_plane,
+    many_skewed,
+    many_parameters,
+    unbounded,
+    half_heavy,
+    horseshoe,
+    banana,
+    ridge,
+]
+
+
+# those that take more than some seconds, and those without a mode
+LONG = [many_skewed, many_parameters]
+NO_MODE = [unbounded, horseshoe]
+
+
+def separable():
+    """A logistic regression on labels that a plane separates, under a prior of standard deviation 3."""
+    rng = np.random.default_rng(2)
+    X = np.c_[np.ones(60), rng.standard_normal((60, 2))]
+    y = (X @ [0.3, 2.0, -1.0] > 0).astype(float)
+    return accord.models.logistic_regression([(X[i::AGENTS], y[i::AGENTS]) for i in range(AGENTS)], 9.0)

@@ -1,0 +1,197 @@
+"""Importance sampling by totals: draws match exact laws, every failure is told, and runs are what others are."""
+
+import numpy as np
+import pytest
+from posteriors import (
+    LONG,
+    NO_MODE,
+    TOO_HARD,
+    by_quadrature,
+    four_rows,
+    heavy_axis,
+    many_parameters,
+    separable,
+    skewed_rate,
+    two_clusters,
+    two_hills,
+)
+
+import accord
+from accord.engines.totals import TotalsEngine
+from accord.posterior.totals import TotalsHere
+from accord.samplers import ChEES, Importance
+from accord.storage import recorded_totals
+
+RING = accord.Network.ring(4)
+
+
+def weighted(run):
+    return run.points.mean, run.points.sd
+
+
+def gaussian(dim=3):
+    rng = np.random.default_rng(0)
+    factors = rng.standard_normal((4, dim, dim))
+    return accord.models.gaussian(rng.standard_normal((4, dim)), factors @ np.swapaxes(factors, 1, 2) + np.eye(dim))
+
+
+def assert_like(run, mean, sd, loose=1.0):
+    """Means and sds within four Monte Carlo errors of independent draws, as many as are effective."""
+    error = loose * 4.0 / np.sqrt(run.points.effective)
+    found = weighted(run)
+    np.testing.assert_array_less(np.abs(found[0] - mean) / sd, error)
+    np.testing.assert_array_less(np.abs(found[1] / sd - 1.0), error)
+    # the chains over the points are of the same law, and have memory
+    drawn, usual = run.draws[:, :, 0].astype(float), 4.0 * np.sqrt(3.0 / run.draws[:, :, 0, 0].size)
+    np.testing.assert_array_less(np.abs(drawn.mean((0, 1)) - mean) / sd, loose * usual)
+    np.testing.assert_array_less(np.abs(drawn.std((0, 1)) / sd - 1.0), loose * usual)
+
+
+@pytest.mark.parametrize(
+    "network", [RING, accord.Network.star(4), accord.Network.path(4)], ids=["ring", "star", "path"]
+)
+def test_a_gaussian_is_its_exact_law_on_every_network(network):
+    post = gaussian()
+    run = accord.sample(post, network, Importance(), draws=500, seed=1)
+    law = post.exact()
+    assert run.certificate.holds, run.certificate
+    assert_like(run, law.mean, law.sd)
+    assert run.draws.shape == (4, 500, 4, 3)
+    # every agent has the same draws
+    assert np.ptp(run.draws, axis=2).max() == 0 and run.statistics["consensus_error"].max() == 0
+    # a sum up and down the tree takes twice its height
+    assert run.traffic.exchanges == 2 * network.aggregation.height * run.traffic.sums > 0
+    assert 5 <= run.traffic.sums <= 20 and (run.traffic.bytes_sent > 0).all() and (run.traffic.value_rows > 0).all()
+
+
+@pytest.mark.parametrize("make", [heavy_axis, two_clusters, four_rows, skewed_rate, two_hills])
+def test_tails_and_modes_that_an_ellipse_misses(make):
+    post = make()
+    run = accord.sample(post, RING, Importance(), draws=1000, seed=0)
+    mean, sd = by_quadrature(make)
+    assert run.certificate.holds, run.certificate
+    assert run.traffic.sums <= 60
+    assert_like(run, mean, sd, loose=2.0)
+
+
+def test_evidence_is_that_of_the_closed_form():
+    rng = np.random.default_rng(0)
+    X, sigma, tau = rng.standard_normal((40, 3)), 0.7, 1.5
+    y = X @ [1.0, -1.0, 0.5] + sigma * rng.standard_normal(40)
+    post = accord.models.linear_regression([(X[i::4], y[i::4]) for i in range(4)], sigma, tau**2)
+    run = accord.sample(post, RING, Importance(), draws=500)
+    cov = sigma**2 * np.eye(40) + tau**2 * X @ X.T
+    _, log_det = np.linalg.slogdet(2.0 * np.pi * cov)
+    exact = -0.5 * (y @ np.linalg.solve(cov, y) + log_det)
+    value, error = run.log_evidence
+    assert error < 0.02 and abs(value - exact) < 4.0 * error
+
+
+@pytest.mark.parametrize("make", [pytest.param(m, marks=pytest.mark.slow) if m in LONG else m for m in TOO_HARD])
+def test_what_does_not_fit_is_refused_or_handed_on(make):
+    """What importance sampling cannot do is not certified, with the number, or has no mode to begin at."""
+    if make in NO_MODE:
+        with pytest.raises(ArithmeticError, match="no mode found"):
+            accord.sample(make(), RING, Importance(), draws=500)
+        return
+    with pytest.warns(UserWarning, match="are not certified: "):
+        run = accord.sample(make(), RING, Importance(), draws=500)
+    assert not run.certificate.holds and any(digit in run.certificate.why for digit in "0123456789")
+    with pytest.raises(ArithmeticError, match="not certified"):
+        run.log_evidence  # noqa: B018
+
+
+def test_same_draws_on_every_engine_and_with_masks():
+    local = accord.sample(separable(), RING, Importance(), draws=200)
+    for options in ({"engine": "mesh"}, {"masks": True}, {"engine": TotalsEngine}):
+        other = accord.sample(separable(), RING, Importance(), draws=200, **options)
+        np.testing.assert_allclose(other.draws, local.draws, rtol=1e-6, atol=1e-9)
+        assert other.traffic.sums == local.traffic.sums
+    masked = accord.sample(separable(), RING, Importance(), draws=200, masks=True)
+    assert (masked.traffic.bytes_sent > 1.9 * local.traffic.bytes_sent).all()
+
+
+class LostError(Exception):
+    """Stands for a crash."""
+
+
+@pytest.mark.parametrize("method", [Importance(), ChEES(lockstep=32, warmup=20)], ids=["Importance", "ChEES"])
+def test_a_run_that_was_lost_goes_on(method, tmp_path, monkeypatch):
+    """Killed after any sum, it asks for those that are missing only and ends with the same draws."""
+    monkeypatch.setattr(recorded_totals, "_SECONDS", 0.0)
+    expected = accord.sample(gaussian(), RING, method, draws=100)
+    asked, call, limit = [], TotalsHere.__call__, 0
+
+    def counted(self, *arguments, **options):
+        asked.append(1)
+        if len(asked) == limit:
+            raise LostError
+        return call(self, *arguments, **options)
+
+    monkeypatch.setattr(TotalsHere, "__call__", counted)
+    for crash in (3, 4):
+        limit = crash
+        asked.clear()
+        with pytest.raises(LostError):
+            accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path)
+    asked.clear()
+    limit = 0
+    run = accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path)
+    # two sums of the first attempt and three of the second were there
+    assert len(asked) == run.traffic.sums - 5
+    np.testing.assert_array_equal(run.draws, expected.draws)
+    asked.clear()
+    np.testing.assert_array_equal(
+        accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path).draws, run.draws
+    )
+    assert not asked
+    with pytest.raises(ValueError, match="seed 1 and seed 0"):
+        accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path, seed=1)
+
+
+def test_a_saved_run_is_read_whole(tmp_path):
+    run = accord.sample(gaussian(), RING, Importance(), draws=100)
+    run.save(tmp_path / "run.nc")
+    read = accord.Run.load(tmp_path / "run.nc")
+    assert read.certificate == run.certificate and read.log_evidence == run.log_evidence
+    np.testing.assert_array_equal(read.points.positions, run.points.positions)
+    assert read.traffic.sums == run.traffic.sums
+    np.testing.assert_array_equal(read.traffic.value_rows, run.traffic.value_rows)
+    np.testing.assert_array_equal(read.draws, run.draws)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"burn_in": 10}, "burn_in is for methods that walk"),
+        ({"thin": 2}, "thin is for methods that walk"),
+        ({"whiten": True}, "whiten is for methods that walk"),
+        ({"init": np.zeros(3)}, "init is for methods that walk"),
+        ({"draws": 0}, "draws must be a whole number >= 1"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+    ],
+)
+def test_what_does_not_belong_is_refused_before_anything_starts(options, named):
+    with pytest.raises(ValueError, match=named):
+        accord.sample(gaussian(), RING, Importance(), **options)
+
+
+def test_masks_are_for_methods_that_ask_for_sums():
+    with pytest.raises(ValueError, match="masks=True masks totals"):
+        accord.sample(gaussian(), RING, accord.samplers.DULA(0.1), masks=True)
+    with pytest.raises(ValueError, match="3 agents"):
+        accord.sample(accord.models.gaussian([0.0, 1.0], [1.0, 1.0]), accord.Network.path(2), Importance(), masks=True)
+
+
+def test_seeds_differ_and_repeat():
+    first, again, other = (accord.sample(gaussian(), RING, Importance(), draws=100, seed=s) for s in (3, 3, 4))
+    np.testing.assert_array_equal(first.draws, again.draws)
+    assert np.abs(first.draws - other.draws).min() > 0
+
+
+def test_nothing_given_takes_importance_and_hands_on_to_chains_where_it_is_refused():
+    run = accord.sample(gaussian(), RING, draws=100)
+    assert run.settings["method"].startswith("Importance") and "Importance is certified" in run.settings["chosen"]
+    run = accord.sample(many_parameters(40, 20), RING, draws=250)
+    assert run.settings["method"].startswith("ChEES")
+    assert "Importance is not certified: " in run.settings["chosen"] and "ChEES is certified" in run.settings["chosen"]
