@@ -193,7 +193,9 @@ def test_covers_are_scaled_split_and_their_potential_is_that_of_all_rows():
     assert X.min() >= 0.0 and X.max() <= 1.0
     x = np.random.default_rng(1).normal(size=(2, 5, 54)) / 10
     logits = x @ X.T.astype(np.float64)
-    expected = (np.logaddexp(0.0, logits) - y * logits).sum(axis=-1) + (x**2).sum(axis=-1) / 2.0
+    expected = (
+        (np.logaddexp(0.0, logits) - y * logits).sum(axis=-1) + (x**2).sum(axis=-1) / 2.0 + 27.0 * np.log(2.0 * np.pi)
+    )
     np.testing.assert_allclose(dglmc_fig3.potentials(post, x), expected, rtol=1e-10)
 
 

@@ -28,7 +28,8 @@ X_AT = np.array([0.3, -0.8])
 def test_linear_regression_is_its_formula():
     shards = rows()
     post = models.linear_regression(shards, noise_scale=1.5, prior_variance=4.0)
-    expected = [np.sum((y - X @ X_AT) ** 2) / (2 * 1.5**2) + X_AT @ X_AT / (2 * 4.0 * 3) for X, y in shards]
+    normal, share = scipy.stats.norm, -scipy.stats.norm(0.0, 2.0).logpdf(X_AT).sum() / 3
+    expected = [-normal(X @ X_AT, 1.5).logpdf(y).sum() + share for X, y in shards]
     np.testing.assert_allclose(potentials(post, X_AT), expected, rtol=1e-5)
     precision = sum(X.T @ X for X, _ in shards) / 1.5**2 + np.eye(2) / 4.0
     np.testing.assert_allclose(post.exact().cov, np.linalg.inv(precision), rtol=1e-9)
@@ -40,15 +41,12 @@ def test_linear_regression_is_its_formula():
 def test_logistic_and_poisson_regressions_are_their_formulas():
     shards = [(X, (y > 0).astype(int)) for X, y in rows()]
     post = models.logistic_regression(shards, prior_variance=2.0)
-    expected = [
-        -np.sum(scipy.stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-X @ X_AT)))) + X_AT @ X_AT / (2 * 2.0 * 3)
-        for X, y in shards
-    ]
+    share = -scipy.stats.norm(0.0, 2.0**0.5).logpdf(X_AT).sum() / 3
+    expected = [-np.sum(scipy.stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-X @ X_AT)))) + share for X, y in shards]
     np.testing.assert_allclose(potentials(post, X_AT), expected, rtol=1e-5)
     counts = [(X, np.round(3 * np.abs(y))) for X, y in rows()]
     post = models.poisson_regression(counts, prior_variance=2.0)
-    # up to log(y!), which does not depend on x
-    expected = [np.sum(np.exp(X @ X_AT) - y * (X @ X_AT)) + X_AT @ X_AT / (2 * 2.0 * 3) for X, y in counts]
+    expected = [-scipy.stats.poisson(np.exp(X @ X_AT)).logpmf(y).sum() + share for X, y in counts]
     np.testing.assert_allclose(potentials(post, X_AT), expected, rtol=1e-5)
 
 
@@ -93,7 +91,8 @@ def test_minibatch_potential_is_scaled_by_rows_over_batch():
     np.testing.assert_allclose(whole, post.potential.gradient(shard, x), rtol=1e-4)
     one = post.potential.value(shard, x, jnp.array([9], jnp.uint32))
     X, y = post.shards[1]
-    np.testing.assert_allclose(one, 7 * (y[2] - X[2] @ X_AT) ** 2 / 2 + X_AT @ X_AT / 4, rtol=1e-5)
+    normal = scipy.stats.norm
+    np.testing.assert_allclose(one, -7 * normal(X[2] @ X_AT).logpdf(y[2]) - normal.logpdf(X_AT).sum() / 2, rtol=1e-5)
 
 
 def test_mode_and_laplace():

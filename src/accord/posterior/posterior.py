@@ -194,6 +194,12 @@ class Posterior:
         self._require(agents)
         return self._with(_sources={agent: self._sources[agent] for agent in agents})
 
+    def with_shards(self, shards: Sequence[Source]) -> Posterior:
+        """The same model of other data: one shard an agent, checked and read as at construction."""
+        names, init = self.names, self._params
+        functions = self._log_likelihood, self._log_prior
+        return Posterior(*functions, shards, init, names=names, quadratic=self.quadratic, check=self._check)
+
     def with_data_at(self, owners: DataOwners) -> Posterior:
         """The same posterior without any data: `each` is answered by those who hold it."""
         return self._with(_sources={}, owners=owners)

@@ -55,3 +55,20 @@ def pareto_k(draws: np.ndarray) -> np.ndarray:
             # tails of three times the root of the number of draws, dependent as they are
             k[d] = array_stats.pareto_khat(draws[..., d], chain_axis=0, draw_axis=1, r_eff=1.0)
     return k
+
+
+def pareto(log_weights: np.ndarray) -> float:
+    """The Pareto k of some log weights, shape (point,); at most 0 where they are bounded, -inf where all are alike."""
+    from arviz_stats.base.array import array_stats
+
+    weights = np.exp(log_weights - log_weights.max())
+    if np.count_nonzero(weights) < 25:
+        return np.inf
+    tail = np.sort(weights)[-round(3 * weights.size**0.5) :]
+    if tail[-1] - tail[0] <= 1e-9:
+        return -np.inf
+    # a tail that hangs on one point may overflow, and is as heavy as can be
+    with np.errstate(all="ignore"):
+        # dependent in no way: every point is drawn on its own
+        k = float(array_stats.pareto_khat(weights[None], chain_axis=0, draw_axis=1, r_eff=1.0, tail="right"))
+    return k if np.isfinite(k) else np.inf

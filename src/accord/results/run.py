@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.checks import whole_number
 from .certificate import Certificate, Check
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
 from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
 from .points import Points
+from .reweighting import Agents, LeftOut, leave_out, reliable
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class Run:
         The weighted points that the draws are of, where they were drawn by importance sampling.
     certificate
         What was checked of them.
+    agents_data
+        Who answers for the agents' data, while this process lives: it is not saved.
     """
 
     average: np.ndarray
@@ -68,6 +72,7 @@ class Run:
     examine: Examination | None = field(default=None, repr=False)
     points: Points | None = field(default=None, repr=False)
     certificate: Certificate | None = field(default=None, repr=False)
+    agents_data: Agents | None = field(default=None, repr=False)
 
     @property
     def log_evidence(self) -> tuple[float, float]:
@@ -83,6 +88,65 @@ class Run:
             The weights are not certified.
         """
         return self._weighted("log_evidence").log_evidence
+
+    def leave_out(self, agent: int) -> LeftOut:
+        """The posterior without the data of one agent, from the points of this run: nothing is sampled.
+
+        The agent is asked for the log likelihood of its rows at the points.
+
+        Raises
+        ------
+        AttributeError
+            The method has no weights, or the run was read from a file.
+        ValueError
+            There is no such agent.
+        ArithmeticError
+            The weights are not certified, or that data changes the posterior too much for them.
+        """
+        points, agents = self._weighted("leave_out"), self._agents("leave_out")
+        return leave_out(points, agents, whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1))
+
+    def update(self, rows: Mapping[int, Any]) -> Run:
+        """The run on more data, from the points of this one: nothing is sampled, and agents are asked for one sum.
+
+        Parameters
+        ----------
+        rows
+            New rows of some agents, by their numbers: shards as `Posterior` takes them, in addition to those before.
+
+        Raises
+        ------
+        AttributeError
+            The method has no weights, or the run was read from a file.
+        ValueError
+            There is no such agent, or its rows are not what the model takes.
+        ArithmeticError
+            The weights are not certified, or the new data changes the posterior too much for them.
+        """
+        points, agents = self._weighted("update"), self._agents("update")
+        new = {whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1): own for agent, own in rows.items()}
+        found = points.reweighted(agents.log_likelihood_of(new, points.positions))
+        k = reliable(found, "the new data", "sample the posterior of all data anew")
+        chains, draws = self.average.shape[:2]
+        drawn, acceptance = found.chains(chains, draws, int(self.settings["seed"]))
+        own = drawn.astype(self.average.dtype)
+        text = f"Pareto k of the weights after the update is {k:.2f}, {found.effective:.0f} effective draws"
+        assert self.certificate is not None
+        return replace(
+            self,
+            average=own,
+            kept=np.broadcast_to(own[:, :, None], self.kept.shape),
+            statistics={**self.statistics, "acceptance_rate": acceptance},
+            points=found,
+            certificate=Certificate((*self.certificate.checks, Check("update", k, 0.7, True, text))),
+            # of the data before: what it does not know of it cannot leave out
+            agents_data=None,
+        )
+
+    def _agents(self, name: str) -> Agents:
+        if self.agents_data is None:
+            raise AttributeError(f"{name} asks the agents, and this run was read from a file, or updated: sample anew")
+        return self.agents_data
 
     def _weighted(self, name: str) -> Points:
         """The weighted points, where they may be relied on."""
@@ -102,7 +166,7 @@ class Run:
 
     def __getstate__(self) -> dict[str, Any]:
         # what was found travels with the run, the posterior that it was found from stays
-        return {**vars(self), "examine": partial(recalled, self.findings)}
+        return {**vars(self), "examine": partial(recalled, self.findings), "agents_data": None}
 
     @property
     def draws(self) -> np.ndarray:

@@ -28,10 +28,11 @@ from ..samplers.importance import Importance
 from ..storage.fingerprint import claim, combined, fingerprint
 from ..storage.recorded_totals import RecordedTotals
 from ..sums.chees import walk
-from ..sums.importance import chains_of, importance
+from ..sums.importance import importance
 from ..sums.start import Start, start_without_points
 from ..tuning.network_sums import NetworkSums
 from .interruptions import interruptions
+from .questions import Questions
 
 # Exchanges that all sums may take.
 _MOST_EXCHANGES = 10**9
@@ -76,9 +77,9 @@ def draw_importance(
     """Draws by importance sampling."""
     found = importance(sums, post, method, target=draws * chains, seed=seed, tell=tell)
     # where too few points were drawn, the chains are as long as these allow
-    length = min(draws, found.weighing.weight.size // chains)
-    taken, acceptance = chains_of(found, chains, length, seed)
-    return Drawn(taken, {"acceptance_rate": acceptance}, found.certificate, found.points, found.start)
+    points = found.points
+    taken, acceptance = points.chains(chains, min(draws, points.weight.size // chains), seed)
+    return Drawn(taken, {"acceptance_rate": acceptance}, found.certificate, points, found.start)
 
 
 def draw_chees(
@@ -179,6 +180,7 @@ def sample_by_totals(
         | ({"chosen": why} if why else {}),
         points=drawn.points,
         certificate=drawn.certificate,
+        agents_data=Questions(post, network, builder) if drawn.points is not None else None,
     )
 
 

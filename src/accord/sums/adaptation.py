@@ -138,8 +138,11 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
     least = _LEAST * found.points.shape[1]
     power = _tempering(log_w, least)
     if power < 1.0:
-        # too few to judge by
-        return _towards(before, found.points[places], gradient, power * log_w), 0.0
+        # too few to judge by; those of earlier batches would only hold it back
+        last = found.batches[-1]
+        assert last.gradient is not None
+        log_w = -found.rise[-len(last.rise) :] - last.proposal.log_density(last.points)
+        return _towards(before, last.points, last.gradient, _tempering(log_w, least) * log_w), 0.0
     mean, cov = _moments(found.points[places], gradient, log_w)
     halves = places % 2
     fits = [_moments(found.points[places[h]], gradient[h], log_w[h]) for h in (halves == 0, halves == 1)]

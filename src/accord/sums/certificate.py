@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import norm
 
+from ..base.counters import generator
 from ..posterior.coordinates import Coordinates
 from ..results.certificate import Certificate, Check
+from ..results.diagnostics import pareto
 from ..tuning.network_sums import NetworkSums
 from .evaluations import slopes
 from .exploration import Lines, Skeleton
-from .proposal import Mixture, generator
+from .proposal import Mixture
 from .weighing import Weighing
 
 # Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
@@ -29,23 +31,6 @@ _MATTERS = 0.1
 _FEWEST_EFFECTIVE = 100.0
 # Times the largest weight of a point that a moved point may have.
 _NOVEL = 10.0
-
-
-def pareto(log_weights: np.ndarray) -> float:
-    """The Pareto k of some log weights, shape (point,); at most 0 where they are bounded, -inf where all are alike."""
-    from arviz_stats.base.array import array_stats
-
-    weights = np.exp(log_weights - log_weights.max())
-    if np.count_nonzero(weights) < 25:
-        return np.inf
-    tail = np.sort(weights)[-round(3 * weights.size**0.5) :]
-    if tail[-1] - tail[0] <= 1e-9:
-        return -np.inf
-    # a tail that hangs on one point may overflow, and is as heavy as can be
-    with np.errstate(all="ignore"):
-        # dependent in no way: every point is drawn on its own
-        k = float(array_stats.pareto_khat(weights[None], chain_axis=0, draw_axis=1, r_eff=1.0, tail="right"))
-    return k if np.isfinite(k) else np.inf
 
 
 def certify(
@@ -161,7 +146,7 @@ def _looked(lines: Lines) -> Check:
 
 def _moves(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> list[Check]:
     """Points drawn by their weights, moved by an exact Metropolis step: they must stay what they are."""
-    numbers = generator(seed, 0x6D6F766573, 0)
+    numbers = generator(seed, "moves")
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
     # systematic: each point as often as its weight says, up to less than one

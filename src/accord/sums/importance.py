@@ -1,4 +1,4 @@
-"""Adaptive multiple importance sampling by totals: mode, lines, batches, certificate, and the chains of draws."""
+"""Adaptive multiple importance sampling by totals: mode, lines, batches, certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from .certificate import certify
 from .evaluations import rises, slopes
 from .exploration import Lines, follow, look, other_modes
 from .laplace import laplace
-from .proposal import generator, shuffled
 from .start import Start
 from .weighing import Batch, Weighing
 
@@ -32,7 +31,7 @@ _FITTED, _WORTH = 0.6, 1.2
 # Effective points for each dimension from which on the efficiency that is expected can be relied on.
 _JUDGED = 6.0
 # Batches for fitting: how many at most, how many of one size, and how often it doubles after that.
-_FITTING, _SAME_SIZE, _DOUBLINGS = 12, 4, 2
+_FITTING, _SAME_SIZE, _DOUBLINGS = 12, 2, 2
 # Effective draws from which on chains may begin at the points.
 _SHARED_BY = 500.0
 # Points for an effective draw at which it is given up, and how many more than expected are drawn.
@@ -192,39 +191,3 @@ class _Batches:
     def _with(self, batch: Batch) -> Weighing:
         self.found = Weighing(batch) if self.found is None else self.found.with_batch(batch)
         return self.found
-
-
-def chains_of(found: Found, chains: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Chains of an independence Metropolis sampler over the points, in the user's parameters, and acceptance rates.
-
-    Each chain begins at a point drawn by the weights, and proposes one point after another of its share of them, in an
-    order drawn once: points of all batches are draws of the mixture of their proposals.
-
-    Returns
-    -------
-    draws : np.ndarray
-        Shape (chain, draw, dim).
-    acceptance : np.ndarray
-        Shares of proposals accepted from one draw to the next, shape (chain, draw).
-    """
-    log_w = found.weighing.log_weight
-    order = shuffled(log_w.size, seed)
-    numbers = generator(seed, 0x7374617274, 0)
-    cumulative = np.cumsum(found.weighing.weight)
-    at = np.searchsorted(cumulative, numbers.random(chains) * cumulative[-1]).clip(0, log_w.size - 1)
-    steps = log_w.size // (chains * draws)
-    if steps == 0:
-        raise ValueError(f"{log_w.size} points are too few for {chains} chains of {draws} draws")
-    proposed = order[: chains * draws * steps].reshape(draws, steps, chains)
-    level = np.log(numbers.random(proposed.shape))
-    taken, acceptance = np.empty((draws, chains), int), np.zeros((draws, chains))
-    for draw in range(draws):
-        for step in range(steps):
-            candidate = proposed[draw, step]
-            with np.errstate(invalid="ignore"):
-                accepted = level[draw, step] < log_w[candidate] - log_w[at]
-            at = np.where(accepted, candidate, at)
-            acceptance[draw] += accepted / steps
-        taken[draw] = at
-    z = found.weighing.points[taken.T]
-    return found.place.origin + z @ found.place.factor.T, acceptance.T

@@ -9,8 +9,7 @@ import scipy.linalg
 from jaxtyping import Float
 from scipy.special import gammaln, logsumexp
 
-# Philox keys are two words: the seed, and what the numbers are for.
-_POINTS, _CHAIN = 0x706F696E7473, 0x636861696E
+from ..base.counters import generator
 
 
 class Mixture(NamedTuple):
@@ -65,7 +64,7 @@ class Mixture(NamedTuple):
 
         Each component has its share of them up to less than one, so that shares add no noise of their own.
         """
-        numbers = generator(seed, _POINTS, batch)
+        numbers = generator(seed, "points", batch)
         edges = np.floor(np.concatenate([[0.0], np.cumsum(self.share)]) * count + numbers.random()).astype(int)
         edges[0], edges[-1] = 0, count
         which = np.repeat(np.arange(self.share.size), np.diff(edges))
@@ -82,16 +81,6 @@ class Mixture(NamedTuple):
 def student(mean: np.ndarray, factor: np.ndarray, freedom: float) -> Mixture:
     """One multivariate t, as a mixture; `mean` (dim,), `factor` (dim, dim) lower triangular."""
     return Mixture(np.ones(1), mean[None], factor[None], np.array([freedom]))
-
-
-def generator(seed: int, purpose: int, index: int) -> np.random.Generator:
-    """Random numbers that are a pure function of a seed, what they are for, and an index: a counter, no state."""
-    return np.random.Generator(np.random.Philox(key=np.array([seed, purpose], np.uint64), counter=[0, 0, 0, index]))
-
-
-def shuffled(count: int, seed: int) -> np.ndarray:
-    """An order of some points, shape (count,)."""
-    return generator(seed, _CHAIN, 0).permutation(count)
 
 
 def _log_t(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, freedom: float) -> np.ndarray:

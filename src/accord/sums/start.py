@@ -7,15 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from ..base.counters import generator
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import own_scale
 from ..tuning.network_sums import NetworkSums, expand
 from .laplace import laplace
-from .proposal import generator
-
-# What random numbers are for, in their key.
-_STARTS = 0x737461727473
 
 
 class Start(NamedTuple):
@@ -35,7 +32,7 @@ class Start(NamedTuple):
 
     def positions(self, count: int, seed: int) -> np.ndarray:
         """Some positions that stand for the posterior, shape (count, dim)."""
-        numbers = generator(seed, _STARTS, 0)
+        numbers = generator(seed, "starts")
         if self.points is None or self.log_weight is None:
             return numbers.standard_normal((count, self.place.origin.size))
         # few points may hold all the weight: flattened until as many as there are starts share it
