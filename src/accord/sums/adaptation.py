@@ -194,6 +194,11 @@ def _moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np
     return mean, (vectors * np.maximum(values, _LEAST_VARIANCE)) @ vectors.T
 
 
+def fitted_to_draws(positions: np.ndarray, gradients: np.ndarray, freedom: float) -> Main:
+    """The main component that fits draws of the posterior, (draw, dim), and F's gradients there."""
+    return Main(*_moments(positions, gradients, np.zeros(len(positions))), freedom)
+
+
 def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> Main:
     """Half the way to the Gaussian whose gradient fits those of weighted points best.
 

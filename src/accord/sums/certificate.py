@@ -18,7 +18,7 @@ from .proposal import Mixture
 from .weighing import Weighing
 
 # Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
-_K_WEIGHTS, _K_SQUARES = 0.5, 0.6
+_K_WEIGHTS, _K_SQUARES = 0.5, 0.7
 # Share of the effective draws asked for that is enough.
 _ENOUGH = 0.9
 # Chance that a true set of weights is refused by all tests of a kind together.

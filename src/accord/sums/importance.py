@@ -8,17 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.counters import generator
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..results.certificate import Certificate, Check
 from ..results.points import Points
 from ..samplers.importance import Importance
 from ..tuning.network_sums import NetworkSums
-from .adaptation import Main, Proposals, adapted
+from .adaptation import Main, Proposals, adapted, fitted_to_draws
 from .certificate import certify
 from .evaluations import rises, slopes
 from .exploration import Lines, follow, look, other_modes
 from .laplace import laplace
+from .lockstep import begin, transition
 from .start import Start
 from .weighing import Batch, Weighing
 
@@ -32,6 +34,9 @@ _FITTED, _WORTH = 0.6, 1.2
 _JUDGED = 6.0
 # Batches for fitting: how many at most, how many of one size, and how often it doubles after that.
 _FITTING, _SAME_SIZE, _DOUBLINGS = 12, 2, 2
+# Batches after which few effective points, for each dimension, call for a pilot run: its chains, its transitions, of
+# which the last half is fitted to, and the degrees of freedom after it.
+_LOST, _LOST_BELOW, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 2, 2.0, 64, 12, 20.0
 # Effective draws from which on chains may begin at the points.
 _SHARED_BY = 500.0
 # Points for an effective draw at which it is given up, and how many more than expected are drawn.
@@ -155,7 +160,7 @@ class _Batches:
 
     def fit(self) -> None:
         """Batches with gradients, until another one is not expected to make the proposal better."""
-        before = 0.0
+        before, walked = 0.0, False
         for batch in range(min(_FITTING, self.max_batches)):
             proposal = self.proposals.around(self.main)
             # what some batches did not settle wants larger ones
@@ -164,13 +169,33 @@ class _Batches:
             found = self._with(Batch(proposal, points, value - self.at_origin, gradient))
             self.tell(f"fitting proposals, {found.effective:.0f} effective draws in {self.sums.count} sums")
             self.proposals = self.proposals.shared(found, self.main)
-            self.main, expected = adapted(found, self.main, self.proposals)
+            main, expected = adapted(found, self.main, self.proposals)
+            # what chains have found is not given up for a guess
+            self.main = self.main if walked and expected == 0.0 else main
             self.efficiency = max(expected, before)
             # with few effective points nobody can tell
-            if found.effective >= _JUDGED * self.dim:
+            if batch + 1 == _LOST and found.effective < _LOST_BELOW * self.dim:
+                self._walk()
+                walked = True
+            elif found.effective >= _JUDGED * self.dim:
                 if expected > _FITTED or expected < _WORTH * before:
                     return
                 before = expected
+
+    def _walk(self) -> None:
+        """Fit the main component to a few transitions of chains from the mode: they go where the weights do not."""
+        start = generator(self.seed, "pilot").standard_normal((_CHAINS, self.dim))
+
+        def ask(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return slopes(self.sums, self.place, z)
+
+        states = [begin(ask, start, self.seed)]
+        for _ in range(_TRANSITIONS):
+            states.append(transition(ask, states[-1], seed=self.seed, warmup=_TRANSITIONS))
+            self.tell(f"a pilot run, {self.sums.count} sums")
+        last = states[1 + _TRANSITIONS // 2 :]
+        positions, gradients = (np.concatenate([getattr(s, k) for s in last]) for k in ("positions", "gradients"))
+        self.main = fitted_to_draws(positions, gradients, _WALKED_FREEDOM)
 
     def weigh(self, target: int) -> None:
         """Batches of values, until there are as many effective draws as asked for or there is no hope of it."""
