@@ -112,7 +112,8 @@ def moments(draws):
 def by_accord(name, network, options):
     """A run without numbers, its warm-up, and errors of all agents against the reference."""
     post, net = posterior(name, 30 if network == "ring-30" else 10), NETWORKS[network]()
-    run = accord.sample(post, net, chains=CHAINS, seed=SEED, progress=False, **options)
+    # whitened: of the methods that walk; benchmarks/sums.py has what is taken where nothing is given
+    run = accord.sample(post, net, chains=CHAINS, seed=SEED, progress=False, whiten=True, **options)
     warmup = warm_up(post, net)
     mean, sd, known = moments(nuts(name, True, REFERENCE)[0])
     agents = run.draws.reshape(*run.draws.shape[:2], -1)

@@ -63,7 +63,8 @@ def test_the_demo_tells_right_error_bars_from_wrong_ones(capsys):
     lines = [line.rstrip() for line in out.splitlines() if line.rstrip().endswith((" yes", " no"))]
     trusted = {label: line.endswith("yes") for label, line in zip(labels, lines, strict=True) if line.startswith(label)}
     assert trusted == {
-        "no numbers given": True,
+        "nothing given": True,
+        "GT-BAOAB, no numbers given": True,
         "DE-SGLD": False,
         "GT-DULA": False,
         "GT-DULA, common noise": True,

@@ -36,7 +36,7 @@ _JUDGED = 6.0
 _FITTING, _SAME_SIZE, _DOUBLINGS = 12, 2, 2
 # Batches after which few effective points, for each dimension, call for a pilot run: its chains, its transitions, of
 # which the last half is fitted to, and the degrees of freedom after it.
-_LOST, _LOST_BELOW, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 2, 2.0, 64, 12, 20.0
+_LOST, _LOST_BELOW, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 3, 2.0, 64, 12, 20.0
 # Effective draws from which on chains may begin at the points.
 _SHARED_BY = 500.0
 # Points for an effective draw at which it is given up, and how many more than expected are drawn.
