@@ -83,12 +83,22 @@ def two_hills():
     return toy(log_two_hills, np.ones(2))
 
 
+def log_far_hill(x):
+    """A twelfth of the mass on a hill that no line through the main one along an axis meets."""
+    return jnp.logaddexp(-0.5 * jnp.sum((x - 6.0) ** 2), -2.0 * jnp.sum((x + 6.0) ** 2) - 1.0)
+
+
+def far_hill():
+    return toy(log_far_hill, np.ones(2))
+
+
 BOXES = {
     heavy_axis: (log_heavy_axis, [(-6, 6), (-4, 60)]),
     two_clusters: (log_two_clusters, [(-8, 20)]),
     four_rows: (log_four_rows, [(-12, 16), (-4, 5)]),
     skewed_rate: (log_skewed_rate, [(-25, 4)]),
     two_hills: (log_two_hills, [(-8, 28), (-8, 15)]),
+    far_hill: (log_far_hill, [(-10, 12), (-10, 12)]),
 }
 
 

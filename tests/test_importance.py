@@ -7,6 +7,7 @@ from posteriors import (
     NO_MODE,
     TOO_HARD,
     by_quadrature,
+    far_hill,
     four_rows,
     heavy_axis,
     many_parameters,
@@ -64,7 +65,7 @@ def test_a_gaussian_is_its_exact_law_on_every_network(network):
     assert 5 <= run.traffic.sums <= 20 and (run.traffic.bytes_sent > 0).all() and (run.traffic.value_rows > 0).all()
 
 
-@pytest.mark.parametrize("make", [heavy_axis, two_clusters, four_rows, skewed_rate, two_hills])
+@pytest.mark.parametrize("make", [heavy_axis, two_clusters, four_rows, skewed_rate, two_hills, far_hill])
 def test_tails_and_modes_that_an_ellipse_misses(make):
     post = make()
     run = accord.sample(post, RING, Importance(), draws=1000, seed=0)

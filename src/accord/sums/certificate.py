@@ -138,9 +138,9 @@ def _followed(skeleton: Skeleton) -> Check:
 
 def _looked(lines: Lines) -> Check:
     """What was looked at for other modes; it says so, and refuses nothing: nobody can look everywhere."""
-    count, searched = len(lines.directions), len(lines.starts())
-    text = f"F was looked at along {count} half-lines, as far as 30 sds"
-    text += ", convex on each" if lines.convex else f"; {searched} searches for another mode from where it bends"
+    count, searched = len(lines.directions), len(lines.starts)
+    text = f"F was looked at along {count} half-lines and at scattered points, as far as 30 sds"
+    text += ", convex" if lines.convex else f"; {searched} searches for another mode from where it is not convex"
     return Check("other modes", float(searched), np.inf, True, text)
 
 

@@ -10,14 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.counters import generator
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import spectrum
 from ..tuning.network_sums import NetworkSums
-from .evaluations import Expansions, expansions, rises
+from .evaluations import Expansions, expansions, slopes
 from .proposal import Mixture
 
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0)
+# Points scattered around the mode, at these distances, which lines may all miss.
+_SCATTERED, _RADII = 96, (4.0, 8.0, 15.0, 30.0)
+# Rises above which F is no number any more.
+_SEEN = 1e11
 # Dimensions up to which lines follow the principal axes too, and not the parameters alone.
 _FEW_DIMENSIONS = 20
 # A half-line is slow where F rises by less than this share of what a Gaussian's does.
@@ -41,21 +46,30 @@ _NEGLIGIBLE = 14.0
 
 
 class Lines(NamedTuple):
-    """F's rise above its value at the origin, along half-lines from there.
+    """F around the mode: its rise above its value there, along half-lines and at scattered points.
 
     Parameters
     ----------
     directions
         Unit vectors, shape (line, dim).
-    rise
-        Shape (line, distance), at the distances `_NEAR + _FAR`.
+    points, risen, gradient
+        All points that F was looked at, on the lines and scattered, its rise there, and its gradient; shapes
+        (point, dim), (point,), (point, dim). Those of the lines come first, line by line, at `_NEAR + _FAR`.
     at_origin
         F at the origin.
     """
 
     directions: np.ndarray
-    rise: np.ndarray
+    points: np.ndarray
+    risen: np.ndarray
+    gradient: np.ndarray
     at_origin: float
+
+    @property
+    def rise(self) -> np.ndarray:
+        """The rise on the lines, shape (line, distance)."""
+        count, distances = len(self.directions), len(_NEAR + _FAR)
+        return self.risen[: count * distances].reshape(count, distances)
 
     @property
     def slow(self) -> np.ndarray:
@@ -65,39 +79,33 @@ class Lines(NamedTuple):
 
     @property
     def convex(self) -> bool:
-        """Whether F is convex along each line as far as it was looked at, as that of a log-concave posterior is."""
-        return not self._bent().any()
+        """Whether F looks convex from the origin wherever it was looked at, as that of a log-concave posterior does."""
+        return not self._bent.any()
 
+    @property
     def starts(self) -> np.ndarray:
-        """Where another mode may be near, the likeliest first, shape (start, dim): beyond where lines bend down."""
-        distances = np.array(_NEAR + _FAR)
-        bent = self._bent()
-        found = [
-            (self.rise[line, place], distances[place] * self.directions[line]) for line, place in np.argwhere(bent)
-        ]
-        found.sort(key=lambda start: start[0])
-        return np.array([where for _, where in found[:_MOST_SEARCHES]]).reshape(-1, self.directions.shape[1])
+        """Where another mode may be near, the likeliest first, shape (start, dim): where F is less than convex."""
+        bent = np.flatnonzero(self._bent)
+        return self.points[bent[np.argsort(self.risen[bent], kind="stable")][:_MOST_SEARCHES]]
 
+    @property
     def _bent(self) -> np.ndarray:
-        """Where F lies below the line through its two neighbours' slopes, shape (line, distance)."""
-        distances = np.array((0.0, *_NEAR, *_FAR))
-        rise = np.concatenate([np.zeros((len(self.rise), 1)), self.rise], axis=1)
-        with np.errstate(invalid="ignore", over="ignore"):
-            slope = np.diff(rise, axis=1) / np.diff(distances)
-            # a slope that falls by a tenth, beyond rounding
-            falls = slope[:, 1:] < 0.9 * slope[:, :-1] - 1e-6
-        bent = np.zeros(self.rise.shape, bool)
-        bent[:, 1:] = falls & np.isfinite(self.rise[:, 1:])
-        return bent
+        """Where a convex F with this gradient would have to be lower at the origin than it is, shape (point,)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            back = np.einsum("pi,pi->p", self.points, self.gradient)
+            # a tenth of it beyond rounding; where F is no number nothing is said
+            return (back < 0.9 * self.risen - 1e-6) & (self.risen < _SEEN)
 
 
-def look(sums: NetworkSums, place: Coordinates) -> Lines:
-    """F along half-lines from the mode: each parameter's, and the principal axes'; one sum.
+def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
+    """F along half-lines from the mode, each parameter's and the principal axes', and at scattered points; one sum.
 
     Parameters
     ----------
     sums, place
         Sums over the network, and the coordinates whose origin is the mode.
+    seed
+        Of the scattered points.
     """
     factor = place.factor
     # where a parameter goes, the others go with it as a Gaussian's do
@@ -109,9 +117,12 @@ def look(sums: NetworkSums, place: Coordinates) -> Lines:
         lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
     directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
     distances = np.array(_NEAR + _FAR)
-    points = (distances[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
-    rise, at_origin = rises(sums, place, points)
-    return Lines(directions, rise.reshape(len(directions), -1), at_origin)
+    on_lines = (distances[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
+    scattered = generator(seed, "scatter").standard_normal((_SCATTERED, len(factor)))
+    scattered *= np.resize(_RADII, _SCATTERED)[:, None] / np.linalg.norm(scattered, axis=1)[:, None]
+    points = np.concatenate([on_lines, scattered, np.zeros((1, len(factor)))])
+    value, gradient = slopes(sums, place, points)
+    return Lines(directions, points[:-1], value[:-1] - value[-1], gradient[:-1], float(value[-1]))
 
 
 class Skeleton(NamedTuple):
@@ -212,7 +223,7 @@ class Mode(NamedTuple):
 
 def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> list[Mode]:
     """Modes found by Newton's method from where lines bend down, all searches at a time; those that matter."""
-    at = lines.starts()
+    at = lines.starts
     if not len(at):
         return []
     here = expansions(sums, place, at)

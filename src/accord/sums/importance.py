@@ -115,7 +115,7 @@ def importance(
     tell("the mode")
     place = laplace(sums, post)
     tell("lines from the mode")
-    lines = look(sums, place)
+    lines = look(sums, place, seed)
     skeleton = follow(sums, place, lines)
     batches = _Batches(
         sums, place, method, lines, Proposals(other_modes(sums, place, lines), skeleton.mixture), seed, tell
