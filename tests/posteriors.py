@@ -92,12 +92,33 @@ def far_hill():
     return toy(log_far_hill, np.ones(2))
 
 
+def log_slab(x):
+    """A fifth of the mass in a slab thirty times as wide as the core, whose density on every line is a plateau."""
+    core = jnp.log(0.8) - 0.5 * jnp.sum(x**2)
+    return jnp.logaddexp(core, jnp.log(0.2) - 0.5 * jnp.sum(x**2) / 900.0 - 2.0 * jnp.log(30.0))
+
+
+def slab():
+    return toy(log_slab, np.full(2, 0.1))
+
+
+def ring_and_two():
+    """A thin ring, and in another direction two hills of unequal mass."""
+
+    def log_density(x):
+        hills = jnp.array([jnp.log(0.3) - 2.0 * (x[0] + 3.0) ** 2, jnp.log(0.7) - 2.0 * (x[0] - 3.0) ** 2])
+        return jax.scipy.special.logsumexp(hills) - 50.0 * (jnp.sqrt(x[1] ** 2 + x[2] ** 2 + 1e-12) - 5.0) ** 2
+
+    return toy(log_density, np.array([0.3, 5.0, 0.1]))
+
+
 BOXES = {
     heavy_axis: (log_heavy_axis, [(-6, 6), (-4, 60)]),
     two_clusters: (log_two_clusters, [(-8, 20)]),
     four_rows: (log_four_rows, [(-12, 16), (-4, 5)]),
     skewed_rate: (log_skewed_rate, [(-25, 4)]),
     two_hills: (log_two_hills, [(-8, 28), (-8, 15)]),
+    slab: (log_slab, [(-150, 150), (-150, 150)]),
     far_hill: (log_far_hill, [(-10, 12), (-10, 12)]),
 }
 

@@ -372,6 +372,12 @@ def _posterior(summary: pd.DataFrame) -> Table:
 
 def _cost(drawn: Run) -> str:
     traffic = drawn.traffic
+    if drawn.certificate is not None:
+        certified = "certified" if drawn.certificate.holds else "not certified"
+        return (
+            f"{drawn.settings['method'].split('(')[0]}, {certified}: {traffic.sums:,} sums, {traffic.exchanges:,} "
+            f"exchanges in {drawn.seconds:.1f} s; an agent sent at most {human_bytes(int(traffic.bytes_sent.max()))}"
+        )
     chains = drawn.average.shape[0]
     most = chains * int(traffic.bytes_sent.max())
     return (

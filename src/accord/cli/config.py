@@ -216,7 +216,7 @@ def _over_network(
     sampler = _named_method(document, folder)
     if run.get("engine") == "silo" and "silo" in document:
         run = {**run, "engine": _build_silo(document["silo"])}
-    name = "the method that a plan chooses" if sampler is None else type(sampler).__name__
+    name = "what accord chooses" if sampler is None else type(sampler).__name__
     title = f"{posterior!r} on {network!r} by {name}"
     return title, partial(sample, posterior, network, sampler, **run)
 

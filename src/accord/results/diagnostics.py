@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+# Weights of which none is above so many times their mean are harmless whatever their tail looks like.
+_BOUNDED = 5.0
 # Draws below which a tail has too few to fit anything to.
 _FEWEST_FOR_TAILS = 100
 
@@ -58,14 +60,14 @@ def pareto_k(draws: np.ndarray) -> np.ndarray:
 
 
 def pareto(log_weights: np.ndarray) -> float:
-    """The Pareto k of some log weights, shape (point,); at most 0 where they are bounded, -inf where all are alike."""
+    """The Pareto k of some log weights, shape (point,); -inf where none is far above their mean."""
     from arviz_stats.base.array import array_stats
 
     weights = np.exp(log_weights - log_weights.max())
     if np.count_nonzero(weights) < 25:
         return np.inf
-    tail = np.sort(weights)[-round(3 * weights.size**0.5) :]
-    if tail[-1] - tail[0] <= 1e-9:
+    # many weights near a largest one look like a heavy tail to the fit, and are the lightest that there is
+    if weights.mean() * _BOUNDED >= 1.0:
         return -np.inf
     # a tail that hangs on one point may overflow, and is as heavy as can be
     with np.errstate(all="ignore"):

@@ -29,6 +29,9 @@ class Points:
     log_density: np.ndarray
     log_proposal: np.ndarray
 
+    def __repr__(self) -> str:
+        return f"<Points: {self.log_density.size} points worth {self.effective:.0f} draws>"
+
     @property
     def log_weight(self) -> np.ndarray:
         """Log weights, shape (point,); the mean of their exponentials is the evidence."""

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from .certificate import Certificate, Check
 from .diagnostics import pareto
 from .points import Points
 
 # Largest Pareto k of weights that one may rely on (Vehtari et al. 2024).
 _LARGEST_K = 0.7
+# Points that the optimum of new rows is looked for from, and how far the log density there may be above all points'.
+_STARTS, _ABOVE = 8, 3.0
 
 
 class Agents(Protocol):
@@ -22,6 +25,14 @@ class Agents(Protocol):
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
+        ...
+
+    def optima_of(self, rows: dict[int, Any], starts: np.ndarray) -> np.ndarray:
+        """Where these are largest near some positions, (start, dim)."""
+        ...
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """-F of the run's posterior at some positions; (point,), one sum."""
         ...
 
 
@@ -56,6 +67,35 @@ def leave_out(points: Points, agents: Agents, agent: int) -> LeftOut:
     k = reliable(without, f"leaving out agent {agent}", f"sample the posterior of the others without agent {agent}")
     pull = (points.mean - without.mean) / points.sd
     return LeftOut(agent, without, pull, points.log_evidence[0] - without.log_evidence[0], k)
+
+
+def updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Points, Certificate]:
+    """The points for more data, as `Run.update` has them, and what was checked.
+
+    Raises
+    ------
+    ArithmeticError
+        The points are too few where the new posterior is, or it has a place that they do not reach.
+    """
+    found = points.reweighted(agents.log_likelihood_of(rows, points.positions))
+    remedy = "sample the posterior of all data anew"
+    k = reliable(found, "the new data", remedy)
+    # weights know of the points only: new rows may have made another mode
+    heaviest = points.positions[np.argsort(-found.weight, kind="stable")[:_STARTS]]
+    optima = agents.optima_of(rows, np.concatenate([heaviest, points.mean[None]]))
+    there = agents.log_density(optima) + agents.log_likelihood_of(rows, optima)
+    above = float(there.max() - found.log_density.max())
+    if above > _ABOVE:
+        raise ArithmeticError(
+            "the new data has a mode that no point of this run is near: the posterior's density there is "
+            f"exp({above:.3g}) times that at any point; {remedy}"
+        )
+    checks = (
+        Check("weights", k, _LARGEST_K, True, f"Pareto k of the weights after the update is {k:.2f}"),
+        Check("effective draws", found.effective, 0.0, True, f"{found.effective:.0f} effective draws are left"),
+        Check("new modes", above, _ABOVE, True, "none at the optimum of the new rows; nothing else was looked for"),
+    )
+    return found, Certificate(checks)
 
 
 def reliable(points: Points, what: str, remedy: str) -> float:

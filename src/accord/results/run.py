@@ -19,7 +19,7 @@ from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
 from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
 from .points import Points
-from .reweighting import Agents, LeftOut, leave_out, reliable
+from .reweighting import Agents, LeftOut, leave_out, updated
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -114,10 +114,13 @@ class Run:
         rows
             New rows of some agents, by their numbers: shards as `Posterior` takes them, in addition to those before.
 
+        What was checked of it is in its `certificate`; its traffic stays that of the run before. An updated run cannot
+        be updated: give all that is new at once.
+
         Raises
         ------
         AttributeError
-            The method has no weights, or the run was read from a file.
+            The method has no weights, or the run was read from a file or updated.
         ValueError
             There is no such agent, or its rows are not what the model takes.
         ArithmeticError
@@ -125,20 +128,17 @@ class Run:
         """
         points, agents = self._weighted("update"), self._agents("update")
         new = {whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1): own for agent, own in rows.items()}
-        found = points.reweighted(agents.log_likelihood_of(new, points.positions))
-        k = reliable(found, "the new data", "sample the posterior of all data anew")
+        found, certificate = updated(points, agents, new)
         chains, draws = self.average.shape[:2]
         drawn, acceptance = found.chains(chains, draws, int(self.settings["seed"]))
         own = drawn.astype(self.average.dtype)
-        text = f"Pareto k of the weights after the update is {k:.2f}, {found.effective:.0f} effective draws"
-        assert self.certificate is not None
         return replace(
             self,
             average=own,
             kept=np.broadcast_to(own[:, :, None], self.kept.shape),
             statistics={**self.statistics, "acceptance_rate": acceptance},
             points=found,
-            certificate=Certificate((*self.certificate.checks, Check("update", k, 0.7, True, text))),
+            certificate=certificate,
             # of the data before: what it does not know of it cannot leave out
             agents_data=None,
         )
@@ -151,7 +151,9 @@ class Run:
     def _weighted(self, name: str) -> Points:
         """The weighted points, where they may be relied on."""
         if self.points is None:
-            raise AttributeError(f"{name} needs the weights of Importance(), and this run's method has none")
+            method = self.settings.get("method", "this run's method").split("(")[0]
+            why = f" ({self.settings['chosen']})" if "chosen" in self.settings else ""
+            raise AttributeError(f"{name} needs the weights of Importance(), and {method} has none{why}")
         if self.certificate is not None and not self.certificate.holds:
             raise ArithmeticError(f"{name} rests on weights that are not certified: {self.certificate.why}")
         return self.points

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..base.terminal import Progression
@@ -95,7 +94,7 @@ def draw_chees(
 ) -> Drawn:
     """Draws by chains in lockstep."""
     tell("start")
-    start = start_without_points(sums, post) if start is None else start
+    start = start_without_points(sums, post, seed) if start is None else start
     target = draws * chains
     found = walk(sums, method, start, post.names, chains=chains, target=target, seed=seed, tell=tell)
     # a chain of the run is several in lockstep, one after another, each thinned to its part
@@ -135,7 +134,7 @@ def sample_by_totals(
         The posterior has no mode to begin at.
     """
     network.require_connected()
-    began, width = time.perf_counter(), jnp.result_type(float)
+    began = time.perf_counter()
     names = " or ".join(type(method).__name__ for method in methods)
     settings = {"engine": engine, "seed": seed, "chains": chains, "draws": draws, "masks": masks}
     with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
@@ -165,7 +164,7 @@ def sample_by_totals(
     elif not drawn.certificate.holds:
         warnings.warn(f"the draws of {type(method).__name__} are not certified: {drawn.certificate.why}", stacklevel=3)
     # the same for every agent, and not copied for each
-    own = drawn.draws.astype(width)
+    own = drawn.draws
     kept = np.broadcast_to(own[:, :, None], (*own.shape[:2], keep.size, own.shape[2]))
     return Run(
         average=own,

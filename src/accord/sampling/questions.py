@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jaxtyping import Array, Float
 
 from ..engines.engine import Builder
@@ -42,21 +45,54 @@ class Questions:
             return np.zeros(len(positions))
         found = np.zeros(len(positions))
         with jax.enable_x64(True):
-            for agent, own in rows.items():
-                try:
-                    alone = self.post.with_shards([own])
-                except ValueError as error:
-                    raise ValueError(str(error).replace("agent 0", f"agent {agent}")) from error
+            for alone in self._alone(rows):
                 found += alone.each(_log_likelihood, positions, own=(np.ones(1),))[0]
         return found
+
+    def optima_of(self, rows: dict[int, Any], starts: np.ndarray) -> np.ndarray:
+        """Where these are largest near some positions, (start, dim)."""
+        with jax.enable_x64(True):
+            parts = self._alone(rows)
+
+            def falling(x: np.ndarray) -> tuple[float, np.ndarray]:
+                found = [part.each(_falling, x)[0] for part in parts]
+                numbers = np.sum(found, axis=0) if found else np.zeros(1 + x.size)
+                return float(numbers[0]), numbers[1:]
+
+            return np.stack([scipy.optimize.minimize(falling, x, jac=True, method="L-BFGS-B").x for x in starts])
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """-F of the run's posterior at some positions; (point,), one sum."""
+        with jax.enable_x64(True), self.builder.placed(self.post) as placed:
+            return -np.asarray(placed.totals(self.network)(_value, positions))
+
+    def _alone(self, rows: dict[int, Any]) -> list[Posterior]:
+        """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""
+        made = []
+        for agent, own in rows.items():
+            try:
+                made.append(self.post.with_shards([own]))
+            except ValueError as error:
+                raise ValueError(str(error).replace("agent 0", f"agent {agent}")) from error
+        return made
+
+
+def _value(potential: Potential, shard: Shard, positions: Float[Array, "point dim"]) -> Float[Array, " point"]:
+    return jax.lax.map(lambda x: potential.value(shard, x), positions)
+
+
+def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+    """Minus the log likelihood of an agent's rows, and its gradient."""
+    value, gradient = jax.value_and_grad(lambda x: -_one(potential, shard, x))(x)
+    return jnp.concatenate([value[None], gradient])
+
+
+def _one(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
+    return -potential.value(shard, x) - potential.log_prior(potential.unravel(x)) / potential.num_agents
 
 
 def _log_likelihood(
     potential: Potential, shard: Shard, positions: Float[Array, "point dim"], asked: Float[Array, ""]
 ) -> Float[Array, " point"]:
     """An agent's log likelihood at positions, or zeros."""
-
-    def one(x: Float[Array, " dim"]) -> Array:
-        return -potential.value(shard, x) - potential.log_prior(potential.unravel(x)) / potential.num_agents
-
-    return asked * jax.lax.map(one, positions, batch_size=min(len(positions), 64))
+    return asked * jax.lax.map(partial(_one, potential, shard), positions, batch_size=min(len(positions), 64))

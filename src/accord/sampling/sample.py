@@ -77,9 +77,11 @@ def sample(
     network
         Who talks to whom; as many agents as shards.
     sampler
-        The method with its numbers, from `accord.samplers`. Numbers that it leaves out, and the method itself where it
-        is None, are those of a plan (`accord.plan`) whose draws cost the fewest exchanges while every agent's means and
-        standard deviations are within 0.05 posterior standard deviations; `run.settings["chosen"]` says why.
+        The method with its numbers, from `accord.samplers`. None takes `Importance()`, and where that is not certified
+        `ChEES()`; where `burn_in`, `thin`, `init` or `whiten` is given, one of the methods that walk. Numbers that such
+        a method leaves out are those of a plan (`accord.plan`) whose draws cost the fewest exchanges while every
+        agent's means and standard deviations are within 0.05 posterior standard deviations. `run.settings["chosen"]`
+        says why.
     draws, burn_in, thin
         Draw t is the state after `burn_in + (t + 1) * thin` rounds, t = 0, ..., draws - 1. None takes 500 rounds of
         burn-in and every round after, or, with a plan, the rounds in which it expects the start to be forgotten thrice
@@ -108,8 +110,9 @@ def sample(
     checkpoint
         A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
         the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
-        `draws` it goes on from there. The folder knows a run by everything given here but the data: that it is still
-        the same is the caller's to see to. Several processes may each have their own disk.
+        `draws` it goes on from there (methods without rounds do not). The folder knows a run by everything given here
+        but the data: that it is still the same is the caller's to see to. Several processes may each have their own
+        disk.
     checkpoint_every
         Rounds between two checkpoints, at least 1; what a crash can cost. Methods without rounds keep their sums.
     masks

@@ -18,13 +18,15 @@ from .checkpoint import CheckpointStore
 
 # Seconds of sums that a crash can cost.
 _SECONDS = 2.0
+# What a sum that is made again may differ by, relative to its largest number: the order of additions.
+_SAME = 1e-9
 
 
 class RecordedTotals:
     """Totals of which all are kept on disk, in the order in which they were asked for.
 
-    A method that is a function of its totals and nothing else is resumed by being told them again: up to the first
-    that is not there, the agents are not asked.
+    A method that is a function of its totals and nothing else is resumed by being told them again: but for the first,
+    which is made anew to see that it is still the same, the agents are asked for those only that are not there.
 
     Parameters
     ----------
@@ -63,6 +65,8 @@ class RecordedTotals:
                     "belongs to a run of another posterior or method"
                 )
             self.recalled += 1
+            if self.recalled == 1:
+                self._require_same(leaves[0], function, *arguments, coordinates=coordinates)
             # every sum of these methods is one array
             return leaves[0]
         found = self.totals(function, *arguments, coordinates=coordinates)
@@ -71,6 +75,20 @@ class RecordedTotals:
         if time.perf_counter() - self._wrote > _SECONDS:
             self.write()
         return found
+
+    def _require_same(
+        self, before: np.ndarray, function: Callable[..., PyTree], *arguments: Any, **options: Any
+    ) -> None:
+        """Make the first sum again: it tells whether the data and the model are still what they were."""
+        (now,) = jax.tree.leaves(self.totals(function, *arguments, **options))
+        off = np.inf
+        if now.shape == before.shape:
+            off = float(np.abs(now - before).max() / (np.abs(before).max() + np.finfo(float).tiny))
+        if not off <= _SAME:
+            raise ValueError(
+                f"the sums in {self.store.folder} are of other data or another model: the first, made again, is off by "
+                f"{off:.2g} of itself; take another checkpoint folder"
+            )
 
     def write(self) -> None:
         """Write what is not on disk yet."""

@@ -26,6 +26,10 @@ _RHAT, _ENOUGH = 1.01, 0.9
 _DIVERGED = 1e-3
 # Smallest fraction of energy that a transition's momentum must bring in.
 _ENERGY = 0.3
+# Share of the weight of earlier points that may be where no chain came.
+_UNVISITED = 0.002
+# Times the chains' sd that the points' may be: their weights are what was not certified.
+_WIDER = 2.0
 # Chance that true draws are refused by the test of Stein's identity.
 _FALSE_ALARM = 1e-4
 # Errors of the identity that do not matter.
@@ -104,6 +108,7 @@ def walk(
             _calm(diverged),
             _stein(drawn, names),
             _energetic(drawn),
+            _everywhere(drawn, start),
         )
         certificate = Certificate(checks)
         hopeless = len(taken) * target > max(effective, 1.0) * method.max_transitions
@@ -160,6 +165,24 @@ def _energetic(drawn: Chains) -> Check:
         "in which scales do not multiply parameters (non-centred, or centred where data is plenty) mends it"
     )
     return Check("energies", found, _ENERGY, holds, text + remedy)
+
+
+def _everywhere(drawn: Chains, start: Start) -> Check:
+    """Whether chains came to where weighted points hold mass."""
+    name, share = "places without chains", 0.0
+    if start.points is not None and start.weight is not None:
+        low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
+        margin = (high - low) / 4.0
+        outside = ((start.points < low - margin) | (start.points > high + margin)).any(axis=1)
+        share = float(start.weight[outside].sum() / start.weight.sum())
+        # a far place of little weight shows in the width that the points have
+        w = start.weight / start.weight.sum()
+        wide = np.sqrt(w @ np.square(start.points - w @ start.points)) / drawn.positions.std(axis=(0, 1))
+        share = 1.0 if wide.max() > _WIDER else share
+    holds = share <= _UNVISITED
+    text = f"{share:.2%} of the weight of points found before, or of their width, is where no chain came"
+    remedy = "" if holds else f" (above {_UNVISITED:.1%}): chains miss a part of the posterior"
+    return Check(name, share, _UNVISITED, holds, text + remedy)
 
 
 def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:

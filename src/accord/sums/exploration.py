@@ -20,7 +20,7 @@ from .proposal import Mixture
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0)
 # Points scattered around the mode, at these distances, which lines may all miss.
-_SCATTERED, _RADII = 96, (4.0, 8.0, 15.0, 30.0)
+_SCATTERED, _RADII = 192, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 # Rises above which F is no number any more.
 _SEEN = 1e11
 # Dimensions up to which lines follow the principal axes too, and not the parameters alone.
@@ -30,12 +30,12 @@ _SLOW = 0.6
 # Half-lines at most that are followed, and the cosine above which two of them are the same.
 _MOST_FOLLOWED, _SAME = 8, 0.9
 # The first step along a half-line, in standard deviations, how many, and the rise of F at which it ends.
-_STEP, _MOST_STEPS, _END = 1.2, 20, 12.0
+_STEP, _MOST_STEPS, _END = 1.2, 24, 14.0
 # The rise of F that a step is to bring, and how much longer or shorter than the one before it may be for that.
 _RISE, _GROWTH, _SHRINKAGE = 1.2, 2.0, 0.5
 # Longest correction across a half-line in one step, in standard deviations.
 _LONGEST_CORRECTION = 2.0
-# Widest a component is across its half-line, in standard deviations.
+# Widest a component is across its half-line, in standard deviations, unless it is further out than that.
 _WIDEST = 5.0
 # Degrees of freedom of the components found here.
 _FREEDOM = 5.0
@@ -74,8 +74,11 @@ class Lines(NamedTuple):
     @property
     def slow(self) -> np.ndarray:
         """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,)."""
-        near = self.rise[:, : len(_NEAR)] / (np.square(_NEAR) / 2.0)
-        return np.nan_to_num(near, nan=np.inf, posinf=np.inf).min(axis=1)
+        distances = np.array(_NEAR + _FAR)
+        share = np.nan_to_num(self.rise / (np.square(distances) / 2.0), nan=np.inf, posinf=np.inf)
+        # a plateau far out may be low and yet hold mass, as it is wide; where it is lower than that it holds none
+        matters = self.rise < _end(distances, self.directions.shape[1])
+        return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
 
     @property
     def convex(self) -> bool:
@@ -133,7 +136,7 @@ class Skeleton(NamedTuple):
     mixture
         The components; None where no half-line is slow.
     reached
-        The least rise of F at which a half-line was left, inf where there is none: beyond is nothing of the skeleton.
+        The least rise of F at which a half-line was left before its end, inf where none was.
     """
 
     mixture: Mixture | None
@@ -142,7 +145,7 @@ class Skeleton(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether every half-line was followed to where there is no mass left."""
-        return self.reached >= _END
+        return self.reached == np.inf
 
 
 def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
@@ -152,19 +155,21 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
     component whose covariance is the inverse Hessian across and the step along. Steps are as long as F is flat. All
     half-lines are followed at a time.
     """
-    chosen = _slow_directions(lines)
+    chosen, step = _slow_directions(lines)
     if not len(chosen):
         return Skeleton(None, np.inf)
     means, factors, masses = list[np.ndarray](), list[np.ndarray](), list[float]()
-    at, rise, step = np.zeros_like(chosen), np.zeros(len(chosen)), np.full(len(chosen), _STEP)
+    at, rise = np.zeros_like(chosen), np.zeros(len(chosen))
     reached = np.inf
     for _ in range(_MOST_STEPS):
         seen = expansions(sums, place, at + step[:, None] * chosen)
         following, risen = at + step[:, None] * chosen, seen.rise.copy()
         for k, direction in enumerate(chosen):
-            if seen.rise[k] - rise[k] > _END:
+            if seen.rise[k] - rise[k] > 2.0 * _END:
                 continue
-            correction, across, log_det = _across(direction, seen.gradient[k], seen.hessian[k])
+            correction, across, log_det = _across(
+                direction, seen.gradient[k], seen.hessian[k], float(np.linalg.norm(at[k]))
+            )
             # F after the correction, by the expansion
             risen[k] += seen.gradient[k] @ correction / 2.0
             following[k] += correction
@@ -173,7 +178,7 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
             masses.append(-risen[k] + log_det / 2.0 + np.log(step[k]))
         at, gained = following, np.maximum(risen - rise, 1e-3)
         step, rise = step * np.clip(_RISE / gained, _SHRINKAGE, _GROWTH), risen
-        going = rise < _END
+        going = rise < _end(np.linalg.norm(at, axis=1), at.shape[1])
         at, chosen, step, rise = at[going], chosen[going], step[going], rise[going]
         if not len(at):
             break
@@ -187,26 +192,39 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
     return Skeleton(Mixture(share / share.sum(), np.array(means), np.array(factors), freedom), reached)
 
 
-def _slow_directions(lines: Lines) -> np.ndarray:
-    """The slow half-lines, the slowest first, none of them twice; shape (line, dim)."""
-    slow, chosen = lines.slow, list[np.ndarray]()
+def _end(distance: np.ndarray, dim: int) -> np.ndarray:
+    """The rise of F at distances from the mode beyond which there is no mass: more where there is more room."""
+    return _END + dim * np.log(np.maximum(1.0, distance / _NEAR[-1]))
+
+
+def _slow_directions(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
+    """The slow half-lines, the slowest first, none of them twice, (line, dim), and their first steps, (line,).
+
+    Where F rises as a Gaussian's does before it is slow, the first step leads to where it is.
+    """
+    slow, chosen, steps = lines.slow, list[np.ndarray](), list[float]()
+    distances = np.array(_NEAR + _FAR)
+    where = distances[(lines.rise < _SLOW * np.square(distances) / 2.0).argmax(axis=1)]
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
         direction = lines.directions[line]
         if all(direction @ other < _SAME for other in chosen):
             chosen.append(direction)
-    return np.array(chosen).reshape(-1, lines.directions.shape[1])
+            steps.append(float(where[line]) if where[line] > _NEAR[-1] else _STEP)
+    return np.array(chosen).reshape(-1, lines.directions.shape[1]), np.array(steps)
 
 
-def _across(direction: np.ndarray, gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def _across(
+    direction: np.ndarray, gradient: np.ndarray, hessian: np.ndarray, distance: float
+) -> tuple[np.ndarray, np.ndarray, float]:
     """The Newton step across a direction, the inverse Hessian there, (dim, dim), and its log determinant."""
     dim = direction.size
     if dim == 1:
         return np.zeros(1), np.zeros((1, 1)), 0.0
     basis = np.linalg.qr(np.concatenate([direction[:, None], np.eye(dim)], axis=1))[0][:, 1:dim]
     values, vectors = np.linalg.eigh(basis.T @ hessian @ basis)
-    values = np.maximum(np.abs(values), _WIDEST**-2)
+    values = np.maximum(np.abs(values), max(_WIDEST, distance) ** -2)
     axes = basis @ vectors
     step = -axes @ ((axes.T @ gradient) / values)
     step *= min(1.0, _LONGEST_CORRECTION / max(np.linalg.norm(step), np.finfo(float).tiny))
@@ -221,11 +239,18 @@ class Mode(NamedTuple):
     log_mass: float
 
 
-def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> list[Mode]:
-    """Modes found by Newton's method from where lines bend down, all searches at a time; those that matter."""
+class Search(NamedTuple):
+    """What was found of other modes: those that matter, and where searches ended that hold mass; (position, dim)."""
+
+    modes: list[Mode]
+    ends: np.ndarray
+
+
+def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
+    """Modes found by Newton's method from where F is not convex, all searches at a time."""
     at = lines.starts
     if not len(at):
-        return []
+        return Search([], at)
     here = expansions(sums, place, at)
     shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
     for _ in range(_MOST_NEWTON):
@@ -249,14 +274,15 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> list[Mod
     found: list[Mode] = []
     for k in np.argsort(here.rise):
         values = np.linalg.eigvalsh(here.hessian[k])
-        if not done[k] or values[0] <= 0 or np.linalg.norm(at[k]) < 1.0:
+        if not done[k] or values[0] <= 1e-9 * values[-1] or np.linalg.norm(at[k]) < 1.0:
             continue
         log_mass = float(-here.rise[k] - np.log(values).sum() / 2.0)
         factor = Coordinates.whitening(at[k], here.hessian[k]).factor
         same = any(np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < 1.0 for other in found)
         if log_mass > -_NEGLIGIBLE and not same:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
-    return found
+    apart = (np.linalg.norm(at, axis=1) >= 1.0) & (here.rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
+    return Search(found, at[apart])
 
 
 def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:

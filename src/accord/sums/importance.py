@@ -39,6 +39,8 @@ _FITTING, _SAME_SIZE, _DOUBLINGS = 12, 2, 2
 _LOST, _LOST_BELOW, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 3, 2.0, 64, 12, 20.0
 # Effective draws from which on chains may begin at the points.
 _SHARED_BY = 500.0
+# Points of the largest weights at which they begin too.
+_HEAVIEST = 6
 # Points for an effective draw at which it is given up, and how many more than expected are drawn.
 _MOST_A_DRAW, _MARGIN = 20.0, 1.05
 
@@ -54,6 +56,8 @@ class Found(NamedTuple):
         The points.
     main
         The main component that the last proposal had.
+    ends
+        Where searches for other modes ended, shape (position, dim).
     at_origin
         F at the mode.
     certificate
@@ -63,15 +67,22 @@ class Found(NamedTuple):
     place: Coordinates
     weighing: Weighing
     main: Main
+    ends: np.ndarray
     at_origin: float
     certificate: Certificate
 
     @property
     def start(self) -> Start:
-        """Where chains may begin: at the points where enough share the weight, else at draws of the main component."""
+        """Where chains may begin: at the points where enough share the weight, else at draws of the main component.
+
+        In any case also at other modes, and at the points of the largest weights, which say where proposals are thin.
+        """
+        heaviest = self.weighing.points[np.argsort(-self.weighing.log_weight, kind="stable")[:_HEAVIEST]]
+        others = np.concatenate([self.ends, heaviest])
         if self.weighing.effective > _SHARED_BY:
-            return Start(self.place, self.weighing.points, self.weighing.log_weight)
-        return Start(self.place.after(Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))))
+            return Start(self.place, others, self.weighing.points, self.weighing.weight)
+        inner = Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))
+        return Start(self.place.after(inner), inner.inverse(others))
 
     @property
     def points(self) -> Points:
@@ -116,10 +127,8 @@ def importance(
     place = laplace(sums, post)
     tell("lines from the mode")
     lines = look(sums, place, seed)
-    skeleton = follow(sums, place, lines)
-    batches = _Batches(
-        sums, place, method, lines, Proposals(other_modes(sums, place, lines), skeleton.mixture), seed, tell
-    )
+    search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
+    batches = _Batches(sums, place, method, lines, Proposals(search.modes, skeleton.mixture), seed, tell)
     stopped = False
     try:
         batches.fit()
@@ -134,7 +143,7 @@ def importance(
     else:
         tell("certificate")
         certificate = certify(sums, place, found, lines, skeleton, target, seed, post.names)
-    return Found(place, found, batches.main, lines.at_origin, certificate)
+    return Found(place, found, batches.main, search.ends, lines.at_origin, certificate)
 
 
 class _Batches:

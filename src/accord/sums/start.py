@@ -5,47 +5,53 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from ..base.counters import generator
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import own_scale
 from ..tuning.network_sums import NetworkSums, expand
+from .exploration import look, other_modes
 from .laplace import laplace
 
 
 class Start(NamedTuple):
-    """Coordinates in which the posterior is about standard normal, and weighted points there, or None.
+    """Where the posterior is, as far as is known, in coordinates.
 
     Parameters
     ----------
     place
-        The coordinates.
-    points, log_weight
-        Shapes (point, dim) and (point,); None: a standard normal stands for the posterior.
+        Coordinates in which a standard normal stands for the posterior.
+    others
+        Positions elsewhere that hold mass or may hold some: other modes, points of large weights; (position, dim).
+    points, weight
+        Weighted points that stand for the posterior better than the normal does, (point, dim) and (point,), or None.
     """
 
     place: Coordinates
+    others: np.ndarray
     points: np.ndarray | None = None
-    log_weight: np.ndarray | None = None
+    weight: np.ndarray | None = None
 
     def positions(self, count: int, seed: int) -> np.ndarray:
-        """Some positions that stand for the posterior, shape (count, dim)."""
+        """Some positions to begin at, shape (count, dim); half of them are `others`, where there are so many.
+
+        Chains that stay where they began, and others elsewhere, are told by R-hat: so they begin wherever there may be
+        mass.
+        """
         numbers = generator(seed, "starts")
-        if self.points is None or self.log_weight is None:
-            return numbers.standard_normal((count, self.place.origin.size))
-        # few points may hold all the weight: flattened until as many as there are starts share it
-        power = 1.0
-        while _effective(power * self.log_weight) < count and power > 1e-3:
-            power *= 0.8
-        weight = np.exp(power * (self.log_weight - self.log_weight.max()))
-        edges = (np.arange(count) + numbers.random()) / count
-        chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), edges).clip(0, weight.size - 1)
-        return numbers.permutation(self.points[chosen])
+        others = self.others[: count // 2]
+        rest = count - len(others)
+        if self.points is None or self.weight is None:
+            usual = numbers.standard_normal((rest, self.place.origin.size))
+        else:
+            edges = (np.arange(rest) + numbers.random()) / rest
+            chosen = np.searchsorted(np.cumsum(self.weight) / self.weight.sum(), edges)
+            usual = self.points[chosen.clip(0, self.weight.size - 1)]
+        return numbers.permutation(np.concatenate([usual, others]))
 
 
-def start_without_points(sums: NetworkSums, post: Posterior) -> Start:
+def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start:
     """At the mode, with the scale of the curvature there; where there is no mode, at init with its curvature's.
 
     Raises
@@ -54,13 +60,11 @@ def start_without_points(sums: NetworkSums, post: Posterior) -> Start:
         The potential is not finite at init.
     """
     try:
-        return Start(laplace(sums, post))
+        place = laplace(sums, post)
     except ArithmeticError:
         here = expand(sums, post.init)
         if not here.finite:
             raise
-        return Start(Coordinates(post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian))))))
-
-
-def _effective(log_w: np.ndarray) -> float:
-    return float(np.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w)))
+        place = Coordinates(post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
+        return Start(place, np.zeros((0, post.dim)))
+    return Start(place, other_modes(sums, place, look(sums, place, seed)).ends)
