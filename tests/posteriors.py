@@ -233,8 +233,8 @@ TOO_HARD = [
 ]
 
 
-# those that take more than some seconds, and those without a mode
-LONG = [many_skewed, many_parameters]
+# those that slow tests try, and those without a mode
+LONG = [many_skewed, many_parameters, cauchy_plane, half_heavy, ridge]
 NO_MODE = [unbounded, horseshoe]
 
 

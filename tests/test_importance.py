@@ -70,7 +70,10 @@ def test_a_gaussian_is_its_exact_law_on_every_network(network):
     assert 5 <= run.traffic.sums <= 20 and (run.traffic.bytes_sent > 0).all() and (run.traffic.value_rows > 0).all()
 
 
-@pytest.mark.parametrize("make", [heavy_axis, two_clusters, four_rows, skewed_rate, two_hills, far_hill, slab])
+QUICK, SLOW = [heavy_axis, two_hills, slab], [two_clusters, four_rows, skewed_rate, far_hill]
+
+
+@pytest.mark.parametrize("make", [*QUICK, *(pytest.param(make, marks=pytest.mark.slow) for make in SLOW)])
 def test_tails_and_modes_that_an_ellipse_misses(make):
     post = make()
     run = accord.sample(post, RING, Importance(), draws=1000, seed=0)
@@ -107,11 +110,15 @@ def test_what_does_not_fit_is_refused_or_handed_on(make):
         run.log_evidence  # noqa: B018
 
 
-def test_chains_that_miss_a_mode_are_not_certified():
-    # importance sampling refuses the ring, and chains that begin at one hill would never hear of the other
+@pytest.mark.slow
+def test_chains_begin_where_importance_sampling_searched():
+    # it refuses the ring, and chains that begin at one hill would never hear of the other
     with pytest.warns(UserWarning, match="draws of ChEES are not certified: .*nested R-hat"):
         run = accord.sample(ring_and_two(), RING, draws=250)
     assert not run.certificate.holds
+
+
+def test_chains_that_miss_a_mode_are_not_certified():
     two = accord.Posterior(
         lambda x, rows: rows * jnp.logaddexp(-2.0 * (x[0] + 3.0) ** 2, -2.0 * (x[0] - 3.0) ** 2),
         lambda x: 0.0 * x[0],
