@@ -270,7 +270,7 @@ class Posterior:
     def _pooled(self) -> Shard:
         """All shards on the device in the present float width; never kept, as widths change and traces end."""
         self._require(range(self.num_agents))
-        return jax.device_put(self._rows())
+        return _on_device(self._rows())
 
     @cached_property
     def _quadratic_form(self) -> Quadratic:
@@ -322,7 +322,7 @@ class Posterior:
             shards = shards._replace(rows=padded(self._read, rows))
         if self.quadratic:
             shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
-        return jax.device_put(shards)
+        return _on_device(shards)
 
     def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:
         """`function(potential, shard, *arguments, *own_i)` of every agent, evaluated where its data lies.
@@ -490,6 +490,22 @@ class Posterior:
         shards = [{"hessian": h, "linear": b} for h, b in zip(hessians, linear, strict=True)]
         functions = Partial(quadratic_likelihood), Partial(flat_prior)
         return Posterior(*functions, shards, mode, names=self.names, quadratic=True)
+
+
+def _on_device(shards: Shard) -> Shard:
+    """The shards on the device, in the present float width.
+
+    Narrowed here and not by JAX: an array of NumPy that was once put there in single precision and is then asked for in
+    double has been seen to come back as it was.
+    """
+    kinds = {"f": jnp.result_type(float), "i": jnp.result_type(int)}
+
+    def narrowed(leaf: Any) -> Any:
+        array = np.asarray(leaf)
+        wide = array.dtype.itemsize == 8 and array.dtype.kind in kinds
+        return array.astype(kinds[array.dtype.kind]) if wide else array
+
+    return jax.device_put(jax.tree.map(narrowed, shards))
 
 
 def _check_variables(names: list[str]) -> None:
