@@ -428,3 +428,18 @@ def test_the_command_line_reads_files_at_their_sites(tmp_path):
     assert local.exit_code == 0, local.output
     expected = accord.Run.load(tmp_path / "o" / "run.nc")
     np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("masks", [False, True])
+def test_methods_without_rounds_draw_what_they_draw_here(masks):
+    post, options = logistic_of_four(), {"draws": 200, "masks": masks}
+    here, there = (accord.sample(post, RING, engine=engine, **options) for engine in ("local", "silo"))
+    np.testing.assert_allclose(there.draws, here.draws, rtol=1e-9, atol=1e-10)
+    assert there.traffic.sums == here.traffic.sums and there.certificate.holds
+
+
+def logistic_of_four():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((4, 30, 3)), (rng.random((4, 30)) < 0.5).astype(float)
+    return accord.models.logistic_regression(list(zip(X, y, strict=True)), 4.0)
