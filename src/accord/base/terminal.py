@@ -54,10 +54,7 @@ def _width(column: Column) -> int:
 @contextmanager
 def waiting(description: str, show: bool | None) -> Iterator[None]:
     """A spinner on standard error while something of unknown length goes on; None shows it on a terminal."""
-    if sys.stderr.isatty() if show is None else show:
-        with Console(stderr=True).status(description):
-            yield
-    else:
+    with Progression(description, show):
         yield
 
 

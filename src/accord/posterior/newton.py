@@ -115,7 +115,7 @@ def newton(
     at_start, length, taken = np.abs(np.diagonal(here.hessian)), np.inf, 0
     while taken < _MOST_STEPS:
         taken += 1
-        step, length = _step(here)
+        step, length = newton_step(here.gradient, here.hessian)
         moved = _downhill(expand, x, here, step)
         if moved is None:
             break
@@ -129,10 +129,10 @@ def newton(
     raise ArithmeticError(f"no mode found in {taken} Newton steps: {_seen(here, length, at_start, names)}")
 
 
-def _step(here: Expansion) -> tuple[np.ndarray, float]:
+def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, float]:
     """A Newton step, which descends where curvature is negative too, and its length in standard deviations."""
-    found = spectrum(here.hessian)
-    slope = found.vectors.T @ (found.scale * here.gradient)
+    found = spectrum(hessian)
+    slope = found.vectors.T @ (found.scale * gradient)
     return -found.scale * (found.vectors @ (slope / found.size)), float(np.sqrt((slope**2 / found.size).sum()))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ..base.counters import generator
+from ..base.weights import effective, of_mean_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +41,12 @@ class Points:
     @cached_property
     def weight(self) -> np.ndarray:
         """Weights of mean one, shape (point,)."""
-        w = np.exp(self.log_weight - self.log_weight.max())
-        return w / w.mean()
+        return of_mean_one(self.log_weight)
 
     @property
     def effective(self) -> float:
         """Effective draws (Kish)."""
-        return float(self.weight.sum() ** 2 / np.square(self.weight).sum())
+        return effective(self.log_weight)
 
     @property
     def log_evidence(self) -> tuple[float, float]:

@@ -41,8 +41,6 @@ class Questions:
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
-        if not rows:
-            return np.zeros(len(positions))
         found = np.zeros(len(positions))
         with jax.enable_x64(True):
             for alone in self._alone(rows):

@@ -39,7 +39,7 @@ class RecordedTotals:
     def __init__(self, totals: Totals, folder: Path, tag: str) -> None:
         self.totals, self.store = totals, CheckpointStore(folder, tag, keep=None)
         self.count, self.recalled = 0, 0
-        self._known: dict[int, tuple[str, list[np.ndarray]]] = {}
+        self._known: dict[int, tuple[str, np.ndarray]] = {}
         self._unwritten: dict[str, np.ndarray] = {}
         self._wrote = time.perf_counter()
         for first in self.store.rounds():
@@ -58,7 +58,7 @@ class RecordedTotals:
         self.count += 1
         asked = _digest(function, arguments, coordinates)
         if self.count in self._known:
-            digest, leaves = self._known.pop(self.count)
+            digest, leaf = self._known.pop(self.count)
             if digest != asked:
                 raise ValueError(
                     f"sum {self.count} in {self.store.folder} was of something else than is asked for now: the folder "
@@ -66,12 +66,12 @@ class RecordedTotals:
                 )
             self.recalled += 1
             if self.recalled == 1:
-                self._require_same(leaves[0], function, *arguments, coordinates=coordinates)
-            # every sum of these methods is one array
-            return leaves[0]
+                self._require_same(leaf, function, *arguments, coordinates=coordinates)
+            return leaf
         found = self.totals(function, *arguments, coordinates=coordinates)
+        # every sum of these methods is one array
         (leaf,) = jax.tree.leaves(found)
-        self._unwritten |= {f"{self.count} {asked} 0": np.asarray(leaf)}
+        self._unwritten[f"{self.count} {asked}"] = np.asarray(leaf)
         if time.perf_counter() - self._wrote > _SECONDS:
             self.write()
         return found
@@ -98,8 +98,8 @@ class RecordedTotals:
 
     def _take(self, arrays: dict[str, np.ndarray]) -> None:
         for name, array in arrays.items():
-            count, digest, _ = name.split(" ")
-            self._known[int(count)] = (digest, [array])
+            count, digest = name.split(" ")
+            self._known[int(count)] = (digest, array)
 
 
 def _digest(function: Callable[..., PyTree], arguments: tuple[Any, ...], coordinates: Coordinates | None) -> str:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from ..base.weights import effective
 from .exploration import Mode
 from .proposal import Mixture, student
 from .weighing import Weighing
@@ -28,8 +29,6 @@ _FREEDOM = (5.0, 10.0, 30.0, 100.0)
 _LEAST = 4.0
 # Limits of curvature and variance of a fit, relative to those of the coordinates.
 _LEAST_CURVATURE, _LEAST_VARIANCE = 0.02, 0.01
-
-
 # Shares of the wide component around the main one and of a skeleton, before anything is known, and how much of these
 # first shares every proposal keeps.
 _WIDE_SHARE, _SKELETON_SHARE, _FIRST_SHARES = 0.1, 0.3, 0.5
@@ -103,7 +102,7 @@ class Proposals(NamedTuple):
         """The same with shares fitted to weighted points by expectation maximisation (Cappe et al. 2008)."""
         usual = np.isfinite(found.log_weight)
         log_w = _truncated(found.log_weight[usual])
-        if np.exp(2.0 * logsumexp(log_w) - logsumexp(2.0 * log_w)) < _SHARED:
+        if effective(log_w) < _SHARED:
             return self
         weight = np.exp(log_w - logsumexp(log_w))
         whole = self.around(main)
@@ -169,25 +168,18 @@ def _truncated(log_w: np.ndarray) -> np.ndarray:
 
 def _tempering(log_w: np.ndarray, least: float) -> float:
     """The largest power, at most 1, that leaves weights so many effective points."""
-
-    def effective(power: float) -> float:
-        return float(np.exp(2.0 * logsumexp(power * log_w) - logsumexp(2.0 * power * log_w)))
-
-    if effective(1.0) >= least:
+    if effective(log_w) >= least:
         return 1.0
     low, high = 0.0, 1.0
     for _ in range(30):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if effective(middle) >= least else (low, middle)
+        low, high = (middle, high) if effective(middle * log_w) >= least else (low, middle)
     return low
 
 
 def _moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance of weighted points, with their gradients as control variates; see the module's text."""
-    w = np.exp(log_w - log_w.max())
-    w = w / w.sum()
-    inverse = _inverse_slope(z, gradient, w)
-    mean = w @ (z - gradient @ inverse)
+    w, inverse, mean = _center(z, gradient, log_w)
     apart = z - mean
     cov = inverse + (apart.T * w) @ (apart - gradient @ inverse)
     values, vectors = np.linalg.eigh((cov + cov.T) / 2.0)
@@ -204,13 +196,18 @@ def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarra
 
     Where the points are its own draws, that is the Gaussian nearest to the posterior (Opper & Archambeau 2009).
     """
-    w = np.exp(log_w - log_w.max())
-    w = w / w.sum()
-    inverse = _inverse_slope(z, gradient, w)
-    mean = w @ (z - gradient @ inverse)
+    _, inverse, mean = _center(z, gradient, log_w)
     precision = (np.linalg.inv(before.scale) + np.linalg.inv(inverse)) / 2.0
     scale = np.linalg.inv(precision)
     return Main((before.mean + mean) / 2.0, (scale + scale.T) / 2.0, before.freedom)
+
+
+def _center(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of sum one, the inverse of the gradients' slope, and the mean by it as a control variate."""
+    w = np.exp(log_w - log_w.max())
+    w = w / w.sum()
+    inverse = _inverse_slope(z, gradient, w)
+    return w, inverse, w @ (z - gradient @ inverse)
 
 
 def _inverse_slope(z: np.ndarray, gradient: np.ndarray, w: np.ndarray) -> np.ndarray:

@@ -133,7 +133,7 @@ def _followed(skeleton: Skeleton) -> Check:
     if skeleton.reached == np.inf:
         text = "no half-line was left before its end"
     remedy = "" if skeleton.whole else ", which leaves mass beyond: the posterior's tail there is too heavy"
-    return Check("slow tails", skeleton.reached, 12.0, skeleton.whole, text + remedy)
+    return Check("slow tails", skeleton.reached, np.inf, skeleton.whole, text + remedy)
 
 
 def _looked(lines: Lines) -> Check:

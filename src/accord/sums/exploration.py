@@ -12,13 +12,14 @@ import numpy as np
 
 from ..base.counters import generator
 from ..posterior.coordinates import Coordinates
-from ..posterior.newton import spectrum
+from ..posterior.newton import newton_step
 from ..tuning.network_sums import NetworkSums
 from .evaluations import Expansions, expansions, slopes
 from .proposal import Mixture
 
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0)
+_DISTANCES = np.array(_NEAR + _FAR)
 # Points scattered around the mode, at these distances, which lines may all miss.
 _SCATTERED, _RADII = 192, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 # Rises above which F is no number any more.
@@ -54,7 +55,7 @@ class Lines(NamedTuple):
         Unit vectors, shape (line, dim).
     points, risen, gradient
         All points that F was looked at, on the lines and scattered, its rise there, and its gradient; shapes
-        (point, dim), (point,), (point, dim). Those of the lines come first, line by line, at `_NEAR + _FAR`.
+        (point, dim), (point,), (point, dim). Those of the lines come first, line by line, at `_DISTANCES`.
     at_origin
         F at the origin.
     """
@@ -68,16 +69,15 @@ class Lines(NamedTuple):
     @property
     def rise(self) -> np.ndarray:
         """The rise on the lines, shape (line, distance)."""
-        count, distances = len(self.directions), len(_NEAR + _FAR)
-        return self.risen[: count * distances].reshape(count, distances)
+        shape = len(self.directions), _DISTANCES.size
+        return self.risen[: np.prod(shape)].reshape(shape)
 
     @property
     def slow(self) -> np.ndarray:
         """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,)."""
-        distances = np.array(_NEAR + _FAR)
-        share = np.nan_to_num(self.rise / (np.square(distances) / 2.0), nan=np.inf, posinf=np.inf)
+        share = np.nan_to_num(self.rise / (np.square(_DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a plateau far out may be low and yet hold mass, as it is wide; where it is lower than that it holds none
-        matters = self.rise < _end(distances, self.directions.shape[1])
+        matters = self.rise < _end(_DISTANCES, self.directions.shape[1])
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
 
     @property
@@ -119,8 +119,7 @@ def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
         axes = np.linalg.solve(factor, own[:, None] * vectors).T
         lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
     directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
-    distances = np.array(_NEAR + _FAR)
-    on_lines = (distances[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
+    on_lines = (_DISTANCES[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
     scattered = generator(seed, "scatter").standard_normal((_SCATTERED, len(factor)))
     scattered *= np.resize(_RADII, _SCATTERED)[:, None] / np.linalg.norm(scattered, axis=1)[:, None]
     points = np.concatenate([on_lines, scattered, np.zeros((1, len(factor)))])
@@ -162,8 +161,9 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
     at, rise = np.zeros_like(chosen), np.zeros(len(chosen))
     reached = np.inf
     for _ in range(_MOST_STEPS):
-        seen = expansions(sums, place, at + step[:, None] * chosen)
-        following, risen = at + step[:, None] * chosen, seen.rise.copy()
+        following = at + step[:, None] * chosen
+        seen = expansions(sums, place, following)
+        risen = seen.rise.copy()
         for k, direction in enumerate(chosen):
             if seen.rise[k] - rise[k] > 2.0 * _END:
                 continue
@@ -203,8 +203,7 @@ def _slow_directions(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
     Where F rises as a Gaussian's does before it is slow, the first step leads to where it is.
     """
     slow, chosen, steps = lines.slow, list[np.ndarray](), list[float]()
-    distances = np.array(_NEAR + _FAR)
-    where = distances[(lines.rise < _SLOW * np.square(distances) / 2.0).argmax(axis=1)]
+    where = _DISTANCES[(lines.rise < _SLOW * np.square(_DISTANCES) / 2.0).argmax(axis=1)]
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
@@ -254,16 +253,17 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
     here = expansions(sums, place, at)
     shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
     for _ in range(_MOST_NEWTON):
-        steps = np.stack([_newton_step(here.gradient[k], here.hessian[k]) for k in range(len(at))])
+        steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
         length = np.array([np.sqrt(max(s @ h @ s, 0.0)) for s, h in zip(steps, here.hessian, strict=True)])
         done |= (length < _LAST_STEP) & np.array([np.linalg.eigvalsh(h)[0] > 0 for h in here.hessian])
         # searches that came to the main mode are over
         done |= np.linalg.norm(at, axis=1) < 1.0
         if done.all():
             break
-        there = expansions(sums, place, at + np.where(done, 0.0, shrink)[:, None] * steps)
+        moved = at + np.where(done, 0.0, shrink)[:, None] * steps
+        there = expansions(sums, place, moved)
         better = np.isfinite(there.hessian).all(axis=(1, 2)) & (there.rise <= here.rise + 1e-9 * (1 + abs(here.rise)))
-        at = np.where(better[:, None], at + np.where(done, 0.0, shrink)[:, None] * steps, at)
+        at = np.where(better[:, None], moved, at)
         here = Expansions(
             *(
                 np.where(better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -283,9 +283,3 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
     apart = (np.linalg.norm(at, axis=1) >= 1.0) & (here.rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
     return Search(found, at[apart])
-
-
-def _newton_step(gradient: np.ndarray, hessian: np.ndarray) -> np.ndarray:
-    """A Newton step that descends where curvature is negative too."""
-    found = spectrum(hessian)
-    return -found.scale * (found.vectors @ ((found.vectors.T @ (found.scale * gradient)) / found.size))

@@ -99,7 +99,7 @@ def importance(
     *,
     target: int,
     seed: int,
-    tell: Callable[[str], None] = lambda what: None,
+    tell: Callable[[str], None],
 ) -> Found:
     """Find the posterior's mode and shape, weigh batches of points until they are worth `target` draws, and certify.
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from ..base.weights import effective, of_mean_one
 from .proposal import Mixture
 
 
@@ -74,13 +75,12 @@ class Weighing:
     @cached_property
     def weight(self) -> np.ndarray:
         """Weights of mean one, shape (point,)."""
-        w = np.exp(self.log_weight - self.log_weight.max())
-        return w / w.mean()
+        return of_mean_one(self.log_weight)
 
     @property
     def effective(self) -> float:
         """Effective draws: the number of independent draws with the same error (Kish)."""
-        return float(self.weight.sum() ** 2 / np.square(self.weight).sum())
+        return effective(self.log_weight)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """The posterior's mean (dim,) and covariance (dim, dim)."""
