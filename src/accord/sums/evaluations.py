@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
-from ..tuning.network_sums import NetworkSums
+from ..tuning.network_sums import NetworkSums, expansion_at, unpacked
 
 # Numbers, one a row and point, that agents hold at a time.
 _NUMBERS = 4_000_000
@@ -46,11 +46,7 @@ def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, 
     """F's rise, gradient and Hessian at each of some positions; one sum of (dim + 1)(dim + 2) / 2 numbers each."""
     count, dim = points.shape
     found = np.asarray(sums(_expansions, points, gradients=count * (1 + dim), coordinates=place), np.float64)
-    hessian = np.zeros((count, dim, dim))
-    upper = np.triu_indices(dim)
-    hessian[:, upper[0], upper[1]] = found[:, 1 + dim :]
-    lower = np.swapaxes(np.triu(hessian, 1), 1, 2)
-    return Expansions(found[:, 0], found[:, 1 : 1 + dim], hessian + lower)
+    return Expansions(found[:, 0], found[:, 1 : 1 + dim], unpacked(found[:, 1 + dim :], dim))
 
 
 # --- what agents add up ---
@@ -78,11 +74,15 @@ def _slopes(potential: Potential, shard: Shard, points: Float[Array, "point dim"
     """An agent's potential and gradient at each point."""
 
     def one(x: Float[Array, " dim"]) -> Float[Array, " number"]:
-        numbers = jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x)])
-        nowhere = jnp.zeros_like(numbers).at[0].set(_NO_MASS)
-        return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -_NO_MASS, _NO_MASS), nowhere)
+        return _finite(jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x)]))
 
     return _over(one, points, _at_once(potential, shard) // 4)
+
+
+def _finite(numbers: Float[Array, " number"]) -> Float[Array, " number"]:
+    """A value and its derivatives; where one of them is no number, no mass and no slope."""
+    nowhere = jnp.zeros_like(numbers).at[0].set(_NO_MASS)
+    return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -_NO_MASS, _NO_MASS), nowhere)
 
 
 def _over(function: Callable[[Array], Array], points: Array, at_once: int) -> Array:
@@ -97,10 +97,7 @@ def _expansions(potential: Potential, shard: Shard, points: Float[Array, "positi
     origin = potential.value(shard, jnp.zeros_like(points[0]))
 
     def one(x: Float[Array, " dim"]) -> Float[Array, " number"]:
-        upper = potential.hessian(shard, x)[jnp.triu_indices(x.size)]
-        numbers = jnp.concatenate([(potential.value(shard, x) - origin)[None], potential.gradient(shard, x), upper])
-        nowhere = jnp.zeros_like(numbers).at[0].set(_NO_MASS)
-        return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -_NO_MASS, _NO_MASS), nowhere)
+        return _finite(expansion_at(potential, shard, x).at[0].add(-origin))
 
     # one after another: all Hessians at once would take memory
     return jax.lax.map(one, points)

@@ -107,20 +107,26 @@ def expand(sums: NetworkSums, *positions: np.ndarray, coordinates: Coordinates |
     offsets, gradients = np.stack(positions) - origin, len(positions) * (1 + dim)
     found = sums(_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
     numbers = np.asarray(found, np.float64)
-    hessian = np.zeros((dim, dim))
-    hessian[np.triu_indices(dim)] = numbers[1 + dim :]
-    return Expansion(float(numbers[0]), numbers[1 : 1 + dim], hessian + np.triu(hessian, 1).T)
+    return Expansion(float(numbers[0]), numbers[1 : 1 + dim], unpacked(numbers[1 + dim :], dim))
+
+
+def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
+    """Symmetric matrices (..., dim, dim) from their upper halves, (..., number) as `np.triu_indices` orders them."""
+    rows, columns = np.triu_indices(dim)
+    whole = np.zeros((*upper.shape[:-1], dim, dim))
+    whole[..., rows, columns] = whole[..., columns, rows] = upper
+    return whole
+
+
+def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+    """An agent's value, gradient and upper half of the Hessian at a position."""
+    upper = potential.hessian(shard, x)[jnp.triu_indices(x.size)]
+    return jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x), upper])
 
 
 def _expansion(
     potential: Potential, shard: Shard, origin: Float[Array, " dim"], offsets: Float[Array, "look dim"]
 ) -> Float[Array, " number"]:
     """An agent's value, gradient and upper half of the Hessian: their means over positions."""
-
-    def look(offset: Float[Array, " dim"]) -> Float[Array, " number"]:
-        x = origin + offset
-        upper = potential.hessian(shard, x)[jnp.triu_indices(x.size)]
-        return jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x), upper])
-
     # one after another: all Hessians at once would take memory
-    return jax.lax.map(look, offsets).mean(axis=0)
+    return jax.lax.map(lambda offset: expansion_at(potential, shard, origin + offset), offsets).mean(axis=0)
