@@ -5,28 +5,40 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import floor, log2
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, Float, PyTree
 
 from .coordinates import Coordinates, place_shard
 from .masks import Masks, Words, added, decoded, encoded
 from .potential import Potential, Shard
+
+# Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then.
+AT_ONCE, _NUMBERS = 128, 1_000_000
 
 
 @runtime_checkable
 class Totals(Protocol):
     """The sum over all agents of `function(potential, shard, *arguments)`, as arrays of NumPy.
 
-    Many arguments go in one message: give them a leading axis, and let the function map over it. It is a function of a
-    module that JAX can trace, and runs in the float width of a run. `coordinates` are those that potential and shard
-    are to be in, where they are not the user's.
+    It is a function of a module that JAX can trace, and runs in the float width of a run. `coordinates` are those that
+    potential and shard are to be in, where they are not the user's.
+
+    Many positions go in one message: with `points`, shape (point, dim), it is the sum of
+    `function(potential, shard, point, *arguments)` for each of them, on a leading axis. Agents evaluate some of them at
+    a time, `at_once` at most, by a program that is the same however many points there are.
     """
 
     def __call__(
-        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
+        self,
+        function: Callable[..., PyTree],
+        *arguments: Any,
+        coordinates: Coordinates | None = None,
+        points: np.ndarray | None = None,
+        at_once: int = AT_ONCE,
     ) -> PyTree:
         """The sum."""
         ...
@@ -44,15 +56,44 @@ class TotalsHere:
     def __init__(self, potential: Potential, shards: Shard) -> None:
         self.potential, self.shards = potential, shards
 
-    def __call__(
-        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
-    ) -> PyTree:
+    def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over these agents."""
-        return jax.tree.map(np.asarray, _total(function, self.potential, self.shards, coordinates, arguments))
+        return self._over_points(partial(_total, function, self.potential, self.shards), arguments, 0, **options)
 
-    def each(self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None) -> PyTree:
+    def each(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """What is summed: these agents' own, on a leading axis."""
-        return jax.tree.map(np.asarray, _each(function, self.potential, self.shards, coordinates, arguments))
+        return self._over_points(partial(_each, function, self.potential, self.shards), arguments, 1, **options)
+
+    def _over_points(
+        self,
+        program: Callable[..., PyTree],
+        arguments: tuple[Any, ...],
+        axis: int,
+        coordinates: Coordinates | None = None,
+        points: np.ndarray | None = None,
+        at_once: int = AT_ONCE,
+    ) -> PyTree:
+        """What a program says, of some points at a time, which become one axis again."""
+        if points is None:
+            return jax.tree.map(np.asarray, program(coordinates, None, arguments))
+        size = self._at_once(at_once)
+        blocks = -(-len(points) // size)
+        # as many in the last block as in any other: one program does for all
+        rest = np.repeat(points[-1:], blocks * size - len(points), axis=0)
+        parts = np.concatenate([points, rest]).reshape(blocks, size, -1)
+        found = [program(coordinates, part, arguments) for part in parts]
+
+        def joined(*leaves: Any) -> np.ndarray:
+            whole = np.concatenate([np.asarray(leaf) for leaf in leaves], axis=axis)
+            return whole[(slice(None),) * axis + (slice(len(points)),)]
+
+        return jax.tree.map(joined, *found)
+
+    def _at_once(self, most: int) -> int:
+        """Points at which these agents' rows are evaluated at a time, so that memory holds what they are worth."""
+        leaves = jax.tree.leaves(self.shards.rows)
+        rows = max((leaf.shape[0] * leaf.shape[1] for leaf in leaves if leaf.ndim > 1), default=1)
+        return int(min(most, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
 
 
 class MaskedTotals:
@@ -86,23 +127,15 @@ class MaskedTotals:
         self.here, self.masks, self._gathered = here, masks, gathered
         self._count, self._lock = 0, threading.Lock()
 
-    def __call__(
-        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
-    ) -> PyTree:
+    def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over all agents."""
-        return self.numbered(None, function, *arguments, coordinates=coordinates)
+        return self.numbered(None, function, *arguments, **options)
 
-    def numbered(
-        self,
-        count: int | None,
-        function: Callable[..., PyTree],
-        *arguments: Any,
-        coordinates: Coordinates | None = None,
-    ) -> PyTree:
+    def numbered(self, count: int | None, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum with a number, which no sum before may have had; None: the next one."""
         leaves: list[np.ndarray]
         treedef: Any
-        leaves, treedef = jax.tree.flatten(self.here.each(function, *arguments, coordinates=coordinates))
+        leaves, treedef = jax.tree.flatten(self.here.each(function, *arguments, **options))
         num_agents = self.masks[0].num_agents
         plain = [encoded([leaf[row] for leaf in leaves], num_agents) for row in range(len(self.masks))]
         # sums of several threads, one after another
@@ -130,9 +163,10 @@ def _total(
     potential: Potential,
     shards: Shard,
     coordinates: Coordinates | None,
+    points: Float[Array, "point dim"] | None,
     arguments: tuple[Any, ...],
 ) -> PyTree:
-    values = _values(function, potential, shards, coordinates, arguments)
+    values = _values(function, potential, shards, coordinates, points, arguments)
     return jax.tree.map(lambda leaf: leaf.sum(axis=0), values)
 
 
@@ -141,13 +175,17 @@ def _values(
     potential: Potential,
     shards: Shard,
     coordinates: Coordinates | None,
+    points: Float[Array, "point dim"] | None,
     arguments: tuple[Any, ...],
 ) -> PyTree:
     """Each agent's own, on a leading axis."""
     moved = potential if coordinates is None else potential.within(coordinates)
 
     def one(shard: Shard) -> PyTree:
-        return function(moved, shard if coordinates is None else place_shard(shard, coordinates), *arguments)
+        own = shard if coordinates is None else place_shard(shard, coordinates)
+        if points is None:
+            return function(moved, own, *arguments)
+        return jax.vmap(lambda x: function(moved, own, x, *arguments))(points)
 
     return jax.vmap(one)(shards)
 

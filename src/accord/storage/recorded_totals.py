@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ..posterior.coordinates import Coordinates
 from ..posterior.totals import Totals
 from .checkpoint import CheckpointStore
 
@@ -45,9 +44,7 @@ class RecordedTotals:
         for first in self.store.rounds():
             self._take(self.store.read(first))
 
-    def __call__(
-        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
-    ) -> PyTree:
+    def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum, from disk where it is there.
 
         Raises
@@ -56,7 +53,7 @@ class RecordedTotals:
             The sum on disk was of something else: the data, or the program, is another one.
         """
         self.count += 1
-        asked = _digest(function, arguments, coordinates)
+        asked = _digest(function, arguments, options)
         if self.count in self._known:
             digest, leaf = self._known.pop(self.count)
             if digest != asked:
@@ -66,9 +63,9 @@ class RecordedTotals:
                 )
             self.recalled += 1
             if self.recalled == 1:
-                self._require_same(leaf, function, *arguments, coordinates=coordinates)
+                self._require_same(leaf, function, *arguments, **options)
             return leaf
-        found = self.totals(function, *arguments, coordinates=coordinates)
+        found = self.totals(function, *arguments, **options)
         # every sum of these methods is one array
         (leaf,) = jax.tree.leaves(found)
         self._unwritten[f"{self.count} {asked}"] = np.asarray(leaf)
@@ -102,9 +99,9 @@ class RecordedTotals:
             self._known[int(count)] = (digest, array)
 
 
-def _digest(function: Callable[..., PyTree], arguments: tuple[Any, ...], coordinates: Coordinates | None) -> str:
+def _digest(function: Callable[..., PyTree], arguments: tuple[Any, ...], options: dict[str, Any]) -> str:
     found = hashlib.sha256(f"{function.__module__}.{function.__qualname__}".encode())
-    for leaf in jax.tree.leaves((arguments, coordinates)):
+    for leaf in jax.tree.leaves((arguments, options)):
         # to nine digits: the sums of another machine differ in the last ones
         found.update(np.asarray([f"{x:.9e}" for x in np.asarray(leaf, np.float64).ravel()[:64]]).tobytes())
     return found.hexdigest()[:16]

@@ -11,7 +11,7 @@ whose right sides have no noise where F is quadratic with Hessian A; A is regres
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +19,12 @@ from scipy.special import logsumexp
 
 from ..base.weights import effective
 from .exploration import Mode
-from .proposal import Mixture, student
+from .proposal import Mixture, log_t, squares, student
 from .weighing import Weighing
 
 # How far a fit goes towards the component before it, and degrees of freedom that are tried.
 _KEPT = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-_FREEDOM = (5.0, 10.0, 30.0, 100.0)
+_FREEDOM = (5.0, 10.0, 30.0)
 # Effective points for each dimension below which weights are tempered for the fit (Koblents & Miguez 2015).
 _LEAST = 4.0
 # Limits of curvature and variance of a fit, relative to those of the coordinates.
@@ -86,17 +86,21 @@ class Proposals(NamedTuple):
     def _wide(self, main: Main) -> Mixture:
         return student(main.mean, _WIDE_SCALE * np.linalg.cholesky(main.scale), _WIDE_FREEDOM)
 
-    def candidates_at(self, points: np.ndarray, before: Main) -> Callable[[Main], np.ndarray]:
-        """The log density at some points, (point,), of the proposal around any main component."""
+    def candidates_at(self, points: np.ndarray, before: Main) -> Callable[..., Iterator[np.ndarray]]:
+        """The log density at some points, (point,), of the proposal around any main component, for several freedoms."""
         whole = self.around(before)
         near, fixed = np.log(whole.share[:2]), whole.part(slice(2, None))
         rest = fixed.log_density(points) if fixed.share.size else np.full(len(points), -np.inf)
 
-        def density(main: Main) -> np.ndarray:
-            own = [main.mixture().log_density(points), self._wide(main).log_density(points)]
-            return np.asarray(logsumexp([near[0] + own[0], near[1] + own[1], rest], axis=0))
+        def densities(mean: np.ndarray, scale: np.ndarray, freedoms: Sequence[float]) -> Iterator[np.ndarray]:
+            factor = np.linalg.cholesky(scale)[None]
+            square = squares(points, mean[None], factor)
+            wide = log_t(square / _WIDE_SCALE**2, _WIDE_SCALE * factor, np.array([_WIDE_FREEDOM]))[0]
+            beside = np.logaddexp(near[1] + wide, rest)
+            for freedom in freedoms:
+                yield np.logaddexp(near[0] + log_t(square, factor, np.array([freedom]))[0], beside)
 
-        return density
+        return densities
 
     def shared(self, found: Weighing, main: Main) -> Proposals:
         """The same with shares fitted to weighted points by expectation maximisation (Cappe et al. 2008)."""
@@ -145,19 +149,19 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
     mean, cov = _moments(found.points[places], gradient, log_w)
     halves = places % 2
     fits = [_moments(found.points[places[h]], gradient[h], log_w[h]) for h in (halves == 0, halves == 1)]
-    density = proposals.candidates_at(found.points, before)
+    candidates = proposals.candidates_at(found.points, before)
+    judges = [np.arange(found.rise.size) % 2 != half for half in range(2)]
     scores = {}
+    # lighter tails than those risk rare points of large weight, and cost much only where there are more dimensions
+    tails = _FREEDOM if mean.size <= _FREEDOM[-1] else (*_FREEDOM, float(mean.size))
     for kept in _KEPT:
-        for freedom in (before.freedom,) if kept == 1.0 else _FREEDOM:
-            judged = [
-                _inefficiency(
-                    found, np.arange(found.rise.size) % 2 != half, density(_between(before, fit, kept, freedom))
-                )
-                for half, fit in enumerate(fits)
-            ]
+        freedoms = (before.freedom,) if kept == 1.0 else tails
+        densities = [candidates(*_between(before, fit, kept), freedoms) for fit in fits]
+        for freedom, *both in zip(freedoms, *densities, strict=True):
+            judged = [_inefficiency(found, judge, density) for judge, density in zip(judges, both, strict=True)]
             scores[kept, freedom] = float(np.mean(judged))
     kept, freedom = min(scores, key=lambda which: scores[which])
-    return _between(before, (mean, cov), kept, freedom), 1.0 / scores[kept, freedom]
+    return Main(*_between(before, (mean, cov), kept), freedom), 1.0 / scores[kept, freedom]
 
 
 def _truncated(log_w: np.ndarray) -> np.ndarray:
@@ -216,15 +220,17 @@ def _inverse_slope(z: np.ndarray, gradient: np.ndarray, w: np.ndarray) -> np.nda
     # no few points lead the regression, and none is left out
     root = np.sqrt(np.minimum(w, 3.0 / count) + 0.2 / count)[:, None]
     design = np.concatenate([z, np.ones((count, 1))], axis=1)
-    slope = np.linalg.lstsq(design * root, gradient * root, rcond=None)[0][:dim]
+    design, gradient = design * root, gradient * root
+    # normal equations: in these coordinates points are about standard normal
+    slope = np.linalg.solve(design.T @ design, design.T @ gradient)[:dim]
     values, vectors = np.linalg.eigh((slope + slope.T) / 2.0)
     return np.asarray((vectors / np.maximum(values, _LEAST_CURVATURE)) @ vectors.T)
 
 
-def _between(before: Main, fit: tuple[np.ndarray, np.ndarray], kept: float, freedom: float) -> Main:
-    """A component between the one before and a fit."""
+def _between(before: Main, fit: tuple[np.ndarray, np.ndarray], kept: float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale between those of the component before and a fit's."""
     mean, cov = fit
-    return Main(kept * before.mean + (1.0 - kept) * mean, kept * before.scale + (1.0 - kept) * cov, freedom)
+    return kept * before.mean + (1.0 - kept) * mean, kept * before.scale + (1.0 - kept) * cov
 
 
 def _inefficiency(found: Weighing, chosen: np.ndarray, log_density: np.ndarray) -> float:

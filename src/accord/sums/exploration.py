@@ -14,7 +14,7 @@ from ..base.counters import generator
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import newton_step
 from ..tuning.network_sums import NetworkSums
-from .evaluations import Expansions, expansions, slopes
+from .evaluations import NOWHERE, Expansions, expansions, slopes
 from .proposal import Mixture
 
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
@@ -22,8 +22,6 @@ _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0)
 _DISTANCES = np.array(_NEAR + _FAR)
 # Points scattered around the mode, at these distances, which lines may all miss.
 _SCATTERED, _RADII = 192, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
-# Rises above which F is no number any more.
-_SEEN = 1e11
 # Dimensions up to which lines follow the principal axes too, and not the parameters alone.
 _FEW_DIMENSIONS = 20
 # A half-line is slow where F rises by less than this share of what a Gaussian's does.
@@ -33,7 +31,7 @@ _MOST_FOLLOWED, _SAME = 8, 0.9
 # The first step along a half-line, in standard deviations, how many, and the rise of F at which it ends.
 _STEP, _MOST_STEPS, _END = 1.2, 24, 14.0
 # The rise of F that a step is to bring, and how much longer or shorter than the one before it may be for that.
-_RISE, _GROWTH, _SHRINKAGE = 1.2, 2.0, 0.5
+_RISE, _GROWTH, _SHRINKAGE = 2.0, 2.0, 0.5
 # Longest correction across a half-line in one step, in standard deviations.
 _LONGEST_CORRECTION = 2.0
 # Widest a component is across its half-line, in standard deviations, unless it is further out than that.
@@ -97,7 +95,7 @@ class Lines(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             back = np.einsum("pi,pi->p", self.points, self.gradient)
             # a tenth of it beyond rounding; where F is no number nothing is said
-            return (back < 0.9 * self.risen - 1e-6) & (self.risen < _SEEN)
+            return (back < 0.9 * self.risen - 1e-6) & (self.risen < NOWHERE)
 
 
 def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
@@ -163,9 +161,9 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
     for _ in range(_MOST_STEPS):
         following = at + step[:, None] * chosen
         seen = expansions(sums, place, following)
-        risen = seen.rise.copy()
+        risen = seen.value - lines.at_origin
         for k, direction in enumerate(chosen):
-            if seen.rise[k] - rise[k] > 2.0 * _END:
+            if risen[k] - rise[k] > 2.0 * _END:
                 continue
             correction, across, log_det = _across(
                 direction, seen.gradient[k], seen.hessian[k], float(np.linalg.norm(at[k]))
@@ -262,7 +260,9 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
             break
         moved = at + np.where(done, 0.0, shrink)[:, None] * steps
         there = expansions(sums, place, moved)
-        better = np.isfinite(there.hessian).all(axis=(1, 2)) & (there.rise <= here.rise + 1e-9 * (1 + abs(here.rise)))
+        better = np.isfinite(there.hessian).all(axis=(1, 2)) & (
+            there.value <= here.value + 1e-9 * (1 + abs(here.value))
+        )
         at = np.where(better[:, None], moved, at)
         here = Expansions(
             *(
@@ -272,14 +272,15 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
         )
         shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 4.0)
     found: list[Mode] = []
-    for k in np.argsort(here.rise):
+    rise = here.value - lines.at_origin
+    for k in np.argsort(rise):
         values = np.linalg.eigvalsh(here.hessian[k])
         if not done[k] or values[0] <= 1e-9 * values[-1] or np.linalg.norm(at[k]) < 1.0:
             continue
-        log_mass = float(-here.rise[k] - np.log(values).sum() / 2.0)
+        log_mass = float(-rise[k] - np.log(values).sum() / 2.0)
         factor = Coordinates.whitening(at[k], here.hessian[k]).factor
         same = any(np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < 1.0 for other in found)
         if log_mass > -_NEGLIGIBLE and not same:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
-    apart = (np.linalg.norm(at, axis=1) >= 1.0) & (here.rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
+    apart = (np.linalg.norm(at, axis=1) >= 1.0) & (rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
     return Search(found, at[apart])

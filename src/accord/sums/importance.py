@@ -17,7 +17,7 @@ from ..samplers.importance import Importance
 from ..tuning.network_sums import NetworkSums
 from .adaptation import Main, Proposals, adapted, fitted_to_draws
 from .certificate import certify
-from .evaluations import rises, slopes
+from .evaluations import slopes, values
 from .exploration import Lines, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
@@ -34,9 +34,9 @@ _FITTED, _WORTH = 0.6, 1.2
 _JUDGED = 6.0
 # Batches for fitting: how many at most, how many of one size, and how often it doubles after that.
 _FITTING, _SAME_SIZE, _DOUBLINGS = 12, 2, 2
-# Batches after which few effective points, for each dimension, call for a pilot run: its chains, its transitions, of
-# which the last half is fitted to, and the degrees of freedom after it.
-_LOST, _LOST_BELOW, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 3, 2.0, 64, 12, 20.0
+# Batches after which few effective points, for each dimension, or a poor efficiency call for a pilot run: its chains,
+# its transitions, of which the last half is fitted to, and the degrees of freedom after it.
+_LOST, _LOST_BELOW, _POOR, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 3, 2.0, 0.15, 128, 8, 20.0
 # Effective draws from which on chains may begin at the points.
 _SHARED_BY = 500.0
 # Points of the largest weights at which they begin too.
@@ -183,9 +183,10 @@ class _Batches:
             self.main = self.main if walked and expected == 0.0 else main
             self.efficiency = max(expected, before)
             # with few effective points nobody can tell
-            if batch + 1 == _LOST and found.effective < _LOST_BELOW * self.dim:
+            lost = found.effective < _LOST_BELOW * self.dim or self.efficiency < _POOR
+            if not walked and batch + 1 >= _LOST and lost:
                 self._walk()
-                walked = True
+                walked, before = True, 0.0
             elif found.effective >= _JUDGED * self.dim:
                 if expected > _FITTED or expected < _WORTH * before:
                     return
@@ -218,7 +219,7 @@ class _Batches:
             count = self.size * ceil(_MARGIN * missing / self.efficiency / self.size)
             points = proposal.draw(count, self.seed, len(found.batches))
             before = found.effective
-            found = self._with(Batch(proposal, points, rises(self.sums, self.place, points)[0]))
+            found = self._with(Batch(proposal, points, values(self.sums, self.place, points) - self.at_origin))
             self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
             self.efficiency = (found.effective - before) / count
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple, Self
 
 import numpy as np
-import scipy.linalg
 from jaxtyping import Float
 from scipy.special import gammaln, logsumexp
 
 from ..base.counters import generator
+
+# Numbers of distances that are held at a time.
+_NUMBERS = 4_000_000
 
 
 class Mixture(NamedTuple):
@@ -56,8 +58,7 @@ class Mixture(NamedTuple):
 
     def log_densities(self, points: Float[np.ndarray, "point dim"]) -> Float[np.ndarray, "component point"]:
         """The log density of each component at some points."""
-        parts = zip(self.mean, self.factor, self.freedom, strict=True)
-        return np.stack([_log_t(points, mean, factor, freedom) for mean, factor, freedom in parts])
+        return log_t(squares(points, self.mean, self.factor), self.factor, self.freedom)
 
     def draw(self, count: int, seed: int, batch: int) -> Float[np.ndarray, "point dim"]:
         """Points of a batch: a function of these arguments and nothing else, on any machine.
@@ -83,10 +84,30 @@ def student(mean: np.ndarray, factor: np.ndarray, freedom: float) -> Mixture:
     return Mixture(np.ones(1), mean[None], factor[None], np.array([freedom]))
 
 
-def _log_t(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, freedom: float) -> np.ndarray:
-    """The log density of a multivariate t."""
-    dim = mean.size
-    square = np.square(scipy.linalg.solve_triangular(factor, (points - mean).T, lower=True)).sum(axis=0)
+def squares(
+    points: Float[np.ndarray, "point dim"],
+    mean: Float[np.ndarray, "component dim"],
+    factor: Float[np.ndarray, "component dim dim"],
+) -> Float[np.ndarray, "component point"]:
+    """The squared distance of points from the mean of each component, in units of its factor."""
+    inverse, dim = np.linalg.inv(factor), points.shape[1]
+    # many small products in one large one, of some components at a time
+    size, found = max(1, _NUMBERS // points.size), []
+    for first in range(0, len(mean), size):
+        part = inverse[first : first + size]
+        center = np.einsum("cij,cj->ci", part, mean[first : first + size])
+        z = (part.reshape(-1, dim) @ points.T).reshape(len(part), dim, -1) - center[:, :, None]
+        found.append(np.einsum("cdp,cdp->cp", z, z))
+    return np.concatenate(found)
+
+
+def log_t(
+    square: Float[np.ndarray, "component point"],
+    factor: Float[np.ndarray, "component dim dim"],
+    freedom: Float[np.ndarray, " component"],
+) -> Float[np.ndarray, "component point"]:
+    """The log densities of multivariate t distributions at such distances."""
+    dim = factor.shape[-1]
     constant = gammaln((freedom + dim) / 2.0) - gammaln(freedom / 2.0) - dim / 2.0 * np.log(freedom * np.pi)
-    constant -= np.log(np.abs(np.diagonal(factor))).sum()
-    return constant - (freedom + dim) / 2.0 * np.log1p(square / freedom)
+    constant -= np.log(np.abs(np.diagonal(factor, axis1=1, axis2=2))).sum(axis=1)
+    return constant[:, None] - ((freedom + dim) / 2.0)[:, None] * np.log1p(square / freedom[:, None])

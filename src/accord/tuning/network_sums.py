@@ -75,9 +75,11 @@ class NetworkSums:
         *arguments: Any,
         gradients: int = 0,
         values: int = 0,
-        coordinates: Coordinates | None = None,
+        **options: Any,
     ) -> PyTree:
         """The sum of `function(potential, shard, *arguments)`, for which each agent evaluates gradients and values.
+
+        `options` are those of `Totals`.
 
         Raises
         ------
@@ -91,7 +93,7 @@ class NetworkSums:
                 f"one sum over this network takes {each} exchanges, and {self.exchanges // each} sums are "
                 f"more than the {self.max_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
             )
-        found = self._totals(function, *arguments, coordinates=coordinates)
+        found = self._totals(function, *arguments, **options)
         leaves = jax.tree.leaves(found)
         sent = masked_bytes(sum(leaf.size for leaf in leaves)) if self.masks else sum(leaf.nbytes for leaf in leaves)
         self.bytes_sent = self.bytes_sent + (sent * self._tree.sums_sent).astype(np.int64)

@@ -69,8 +69,8 @@ class Shares:
             return self._masked()
         own = self._held.totals(network)
 
-        def total(function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None) -> PyTree:
-            part = own(function, *arguments, coordinates=coordinates)
+        def total(function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
+            part = own(function, *arguments, **options)
             sums = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(part)]
             sent = np.concatenate([leaf.reshape(-1).view(np.uint8) for leaf in sums])
             # as bytes: JAX would round what is in double precision

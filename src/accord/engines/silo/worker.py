@@ -238,12 +238,12 @@ class Worker:
         (found,) = self.communicator.total(count, words, add=lambda parts: added(*parts))
         return found
 
-    def total(self, count: int, function: Callable[..., Any], place: Coordinates | None, arguments: Any) -> Any:
+    def total(self, count: int, function: Callable[..., Any], arguments: Any, options: dict[str, Any]) -> Any:
         """The sum over all agents of a function of their data; `count` numbers the sums since the agents met."""
         if isinstance(self.totals, MaskedTotals):
-            return self.totals.numbered(count, function, *arguments, coordinates=place)
+            return self.totals.numbered(count, function, *arguments, **options)
         assert self.totals is not None
-        found = self.totals(function, *arguments, coordinates=place)
+        found = self.totals(function, *arguments, **options)
         leaves: list[np.ndarray]
         treedef: Any
         leaves, treedef = jax.tree.flatten(found)

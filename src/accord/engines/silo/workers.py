@@ -17,7 +17,6 @@ from jaxtyping import PyTree
 
 from ...network import Network
 from ...posterior import Posterior
-from ...posterior.coordinates import Coordinates
 from ...posterior.masks import fingerprint
 from ...posterior.totals import Totals
 from ...storage.fingerprint import first_difference, versions
@@ -314,11 +313,9 @@ class SiloTotals:
         self._joined: tuple[Any, ...] = ()
         self._count = 0
 
-    def __call__(
-        self, function: Callable[..., PyTree], *arguments: Any, coordinates: Coordinates | None = None
-    ) -> PyTree:
+    def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over all agents."""
-        host = jax.tree.map(np.asarray, (coordinates, arguments))
+        host = jax.tree.map(np.asarray, (arguments, options))
         while True:
             try:
                 self._join()
