@@ -102,6 +102,25 @@ def slab():
     return toy(log_slab, np.full(2, 0.1))
 
 
+def wide_slab(dim=3):
+    """A twentieth of the mass in a slab a hundred times as wide as the core."""
+
+    def log_density(x):
+        core = jnp.log(0.95) - 0.5 * jnp.sum(x**2)
+        return jnp.logaddexp(core, jnp.log(0.05) - 0.5 * jnp.sum(x**2) / 1e4 - dim * jnp.log(100.0))
+
+    return toy(log_density, np.full(dim, 0.1))
+
+
+def log_far_hills(x):
+    return jnp.logaddexp(-0.5 * x[0] ** 2, -0.5 * (x[0] - 70.0) ** 2)
+
+
+def far_hills():
+    """Two modes of one parameter, seventy standard deviations apart."""
+    return toy(log_far_hills, np.full(1, 0.1))
+
+
 def ring_and_two():
     """A thin ring, and in another direction two hills of unequal mass."""
 
@@ -120,6 +139,7 @@ BOXES = {
     two_hills: (log_two_hills, [(-8, 28), (-8, 15)]),
     slab: (log_slab, [(-150, 150), (-150, 150)]),
     far_hill: (log_far_hill, [(-10, 12), (-10, 12)]),
+    far_hills: (log_far_hills, [(-10, 80)]),
 }
 
 
@@ -230,11 +250,13 @@ TOO_HARD = [
     horseshoe,
     banana,
     ridge,
+    wide_slab,
+    ring_and_two,
 ]
 
 
 # those that slow tests try, and those without a mode
-LONG = [many_skewed, many_parameters, cauchy_plane, half_heavy, ridge]
+LONG = [many_skewed, many_parameters, cauchy_plane, half_heavy, ridge, wide_slab, ring_and_two]
 NO_MODE = [unbounded, horseshoe]
 
 
@@ -244,3 +266,82 @@ def separable():
     X = np.c_[np.ones(60), rng.standard_normal((60, 2))]
     y = (X @ [0.3, 2.0, -1.0] > 0).astype(float)
     return accord.models.logistic_regression([(X[i::AGENTS], y[i::AGENTS]) for i in range(AGENTS)], 9.0)
+
+
+# --- that importance sampling must not refuse ---
+
+
+def salaries():
+    """A regression in dollars on inches and years, the log of whose standard deviation is unknown."""
+    rng = np.random.default_rng(11)
+    X = np.c_[np.ones(48), rng.normal(68.0, 3.5, 48), rng.integers(8, 21, 48)]
+    y = X @ [9_000.0, 150.0, 2_400.0] + 9_000.0 * rng.standard_normal(48)
+
+    def likelihood(p, rows):
+        return -0.5 * ((rows[1] - rows[0] @ p["slopes"]) * jnp.exp(-p["log_sd"])) ** 2 - p["log_sd"]
+
+    def prior(p):
+        return -0.5 * jnp.sum((p["slopes"] / jnp.array([1e5, 1e3, 1e4])) ** 2) - 0.5 * ((p["log_sd"] - 9.0) / 2.0) ** 2
+
+    return rowwise(likelihood, prior, (X, y), {"slopes": np.zeros(3), "log_sd": np.full((), 9.0)})
+
+
+def robust():
+    """A regression with errors of Student's t with four degrees of freedom, an outlier among them."""
+    rng = np.random.default_rng(12)
+    X = np.c_[np.ones(40), rng.standard_normal((40, 2))]
+    y = X @ [1.0, -2.0, 0.5] + rng.standard_t(4, 40)
+    y[7] += 25.0
+
+    def likelihood(p, rows):
+        z = (rows[1] - rows[0] @ p["slopes"]) * jnp.exp(-p["log_scale"])
+        return -2.5 * jnp.log1p(z**2 / 4.0) - p["log_scale"]
+
+    prior = lambda p: -0.5 * (jnp.sum(p["slopes"] ** 2) / 25.0 + p["log_scale"] ** 2)  # noqa: E731
+    return rowwise(likelihood, prior, (X, y), {"slopes": np.zeros(3), "log_scale": np.zeros(())})
+
+
+def uneven_noise():
+    """A regression whose errors' standard deviation depends on a covariate."""
+    rng = np.random.default_rng(13)
+    X = np.c_[np.ones(80), rng.standard_normal(80)]
+    y = X @ [1.0, 2.0] + np.exp(X @ [-0.5, 0.8]) * rng.standard_normal(80)
+
+    def likelihood(p, rows):
+        log_sd = rows[0] @ p["log_sd"]
+        return -0.5 * ((rows[1] - rows[0] @ p["mean"]) * jnp.exp(-log_sd)) ** 2 - log_sd
+
+    prior = lambda p: -0.5 * (jnp.sum(p["mean"] ** 2) / 25.0 + jnp.sum(p["log_sd"] ** 2) / 4.0)  # noqa: E731
+    return rowwise(likelihood, prior, (X, y), {"mean": np.zeros(2), "log_sd": np.zeros(2)})
+
+
+def few_counts():
+    """A Poisson regression on 24 small counts."""
+    rng = np.random.default_rng(14)
+    X = np.c_[np.ones(24), rng.standard_normal((24, 3))]
+    y = rng.poisson(np.exp(X @ [-0.5, 0.7, 0.0, -0.4])).astype(float)
+    return accord.models.poisson_regression([(X[i::AGENTS], y[i::AGENTS]) for i in range(AGENTS)], 4.0)
+
+
+def growth():
+    """A logistic curve fitted to 20 measurements: its height, rate and middle, and the log of the error."""
+    rng = np.random.default_rng(15)
+    t = np.linspace(0.0, 10.0, 20)
+    y = 5.0 / (1.0 + np.exp(-0.9 * (t - 4.0))) + 0.4 * rng.standard_normal(20)
+
+    def likelihood(p, rows):
+        curve = jnp.exp(p["log_height"]) * jax.nn.sigmoid(jnp.exp(p["log_rate"]) * (rows[0] - p["middle"]))
+        return -0.5 * ((rows[1] - curve) * jnp.exp(-p["log_sd"])) ** 2 - p["log_sd"]
+
+    def prior(p):
+        return -0.5 * (p["log_height"] ** 2 + p["log_rate"] ** 2 + p["log_sd"] ** 2 + (p["middle"] - 5.0) ** 2 / 4.0)
+
+    init = {"log_height": np.ones(()), "log_rate": np.zeros(()), "middle": np.full((), 5.0), "log_sd": np.zeros(())}
+    return rowwise(likelihood, prior, (t, y), init)
+
+
+def schools_apart():
+    return schools(centred=False)
+
+
+REGRESSIONS = [separable, salaries, robust, uneven_noise, few_counts, growth, schools_apart]

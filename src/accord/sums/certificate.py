@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy.stats import norm
@@ -13,7 +14,7 @@ from ..results.certificate import Certificate, Check
 from ..results.diagnostics import pareto
 from ..tuning.network_sums import NetworkSums
 from .evaluations import slopes
-from .exploration import Lines, Skeleton
+from .exploration import DISTANCES, Lines, Skeleton
 from .proposal import Mixture
 from .weighing import Weighing
 
@@ -29,8 +30,28 @@ _MOVED, _STEPS, _LENGTH = 256, 3, 0.8
 _MATTERS = 0.1
 # Effective draws of a batch below which it is not compared.
 _FEWEST_EFFECTIVE = 100.0
-# Times the largest weight of a point that a moved point may have.
-_NOVEL = 10.0
+# Times the largest weight of a point that a moved point may have, and the name of the check.
+_NOVEL, PLACES = 10.0, "places not proposed"
+
+
+class Moved(NamedTuple):
+    """Points drawn by their weights, moved by an exact Metropolis step.
+
+    Parameters
+    ----------
+    start, end
+        Before and after, where the points are about standard normal; shape (point, dim).
+    rate
+        The share that was accepted.
+    points, log_weight
+        The ends in the coordinates of the weighing, (point, dim), and their log weights there, (point,).
+    """
+
+    start: np.ndarray
+    end: np.ndarray
+    rate: float
+    points: np.ndarray
+    log_weight: np.ndarray
 
 
 def certify(
@@ -42,8 +63,8 @@ def certify(
     target: float,
     seed: int,
     names: Sequence[str],
-) -> Certificate:
-    """All checks of some weighted points; the moves take `_STEPS` + 1 sums.
+) -> tuple[Certificate, Moved | None]:
+    """All checks of some weighted points, and the points that were moved for them, which takes `_STEPS` + 1 sums.
 
     Parameters
     ----------
@@ -60,16 +81,21 @@ def certify(
     """
     checks = [
         _enough(found, target),
-        _weights(found),
-        _squares(found, place, names),
+        *tails(found, place, names),
         _batches(found, place, names),
         _followed(skeleton),
         _looked(lines),
     ]
     # what the weights do not pass is not worth sums
-    if all(check.holds for check in checks):
-        checks += _moves(sums, place, found, lines.at_origin, seed)
-    return Certificate(tuple(checks))
+    if not all(check.holds for check in checks):
+        return Certificate(tuple(checks)), None
+    moved = _move(sums, place, found, lines.at_origin, seed)
+    return Certificate((*checks, *_stayed(moved), _novel(moved, found))), moved
+
+
+def tails(found: Weighing, place: Coordinates, names: Sequence[str]) -> tuple[Check, Check]:
+    """Whether the weights have error bars, and whether second moments by them have."""
+    return _weights(found), _squares(found, place, names)
 
 
 def _enough(found: Weighing, target: float) -> Check:
@@ -139,14 +165,14 @@ def _followed(skeleton: Skeleton) -> Check:
 def _looked(lines: Lines) -> Check:
     """What was looked at for other modes; it says so, and refuses nothing: nobody can look everywhere."""
     count, searched = len(lines.directions), len(lines.starts)
-    text = f"F was looked at along {count} half-lines and at scattered points, as far as 30 sds"
+    text = f"F was looked at along {count} half-lines, as far as {DISTANCES[-1]:.0f} sds, and at scattered points"
     text += ", convex" if lines.convex else f"; {searched} searches for another mode from where it is not convex"
     return Check("other modes", float(searched), np.inf, True, text)
 
 
-def _moves(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> list[Check]:
+def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> Moved:
     """Points drawn by their weights, moved by an exact Metropolis step: they must stay what they are."""
-    numbers = generator(seed, "moves")
+    numbers = generator(seed, "moves", len(found.batches))
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
     # systematic: each point as often as its weight says, up to less than one
@@ -169,10 +195,12 @@ def _moves(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: fl
     accepted = np.log(numbers.random(_MOVED)) < -np.where(np.isfinite(energy), energy, np.inf)
     end = np.where(accepted[:, None], z, start)
     rise = np.where(accepted, there[0], here[0]) - at_origin
-    return [*_stayed(start, end, float(accepted.mean())), _novel(found, inner, end, rise)]
+    points = inner.origin + end @ inner.factor.T
+    proposals = Mixture.of(*((float(len(batch.rise)), batch.proposal) for batch in found.batches))
+    return Moved(start, end, float(accepted.mean()), points, -rise - proposals.log_density(points))
 
 
-def _stayed(start: np.ndarray, end: np.ndarray, rate: float) -> list[Check]:
+def _stayed(moved: Moved) -> list[Check]:
     """Whether means, sds and tails are where they were, each in Monte Carlo errors of its change."""
     features = {
         "means after moves": lambda z: z,
@@ -181,33 +209,24 @@ def _stayed(start: np.ndarray, end: np.ndarray, rate: float) -> list[Check]:
     }
     made = []
     for name, feature in features.items():
-        change = feature(end) - feature(start)
+        change = feature(moved.end) - feature(moved.start)
         error = np.maximum(change.std(axis=0, ddof=1) / len(change) ** 0.5, 1e-12)
         shift, z = change.mean(axis=0), np.abs(change.mean(axis=0)) / error
         allowed = float(norm.isf(_FALSE_ALARM / (2 * z.size)))
         bad = (z > allowed) & (np.abs(shift) > _MATTERS)
         worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
         text = (
-            f"{len(change)} points moved by Metropolised steps (accepted {rate:.0%}) are {shift[worst]:+.2g} sds away, "
-            f"{z[worst]:.1f} Monte Carlo errors, at most"
+            f"{len(change)} points moved by Metropolised steps (accepted {moved.rate:.0%}) are {shift[worst]:+.2g} sds "
+            f"away, {z[worst]:.1f} Monte Carlo errors, at most"
         )
         remedy = f" (above {allowed:.1f}): the weights are not the posterior's" if bad.any() else ""
         made.append(Check(name, float(z[worst]), allowed, not bad.any(), text + remedy))
     return made
 
 
-def _novel(found: Weighing, inner: Coordinates, end: np.ndarray, rise: np.ndarray) -> Check:
+def _novel(moved: Moved, found: Weighing) -> Check:
     """Whether moved points came to where the proposals are thin."""
-    points = inner.origin + end @ inner.factor.T
-    proposals = Mixture.of(*((float(len(batch.rise)), batch.proposal) for batch in found.batches))
-    log_w = -rise - proposals.log_density(points)
-    most = float(np.exp(np.clip(log_w.max() - found.log_weight.max(), -700, 700)))
+    most = float(np.exp(np.clip(moved.log_weight.max() - found.log_weight.max(), -700, 700)))
     holds = most <= _NOVEL
     text = f"moved points have at most {most:.2g} times the largest weight"
-    return Check(
-        "places not proposed",
-        most,
-        _NOVEL,
-        holds,
-        text + ("" if holds else ": they came to where the proposals are thin"),
-    )
+    return Check(PLACES, most, _NOVEL, holds, text + ("" if holds else ": they came to where the proposals are thin"))

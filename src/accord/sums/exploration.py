@@ -18,8 +18,8 @@ from .evaluations import NOWHERE, Expansions, expansions, slopes
 from .proposal import Mixture
 
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
-_NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0)
-_DISTANCES = np.array(_NEAR + _FAR)
+_NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
+DISTANCES = np.array(_NEAR + _FAR)
 # Points scattered around the mode, at these distances, which lines may all miss.
 _SCATTERED, _RADII = 192, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 # Dimensions up to which lines follow the principal axes too, and not the parameters alone.
@@ -53,7 +53,7 @@ class Lines(NamedTuple):
         Unit vectors, shape (line, dim).
     points, risen, gradient
         All points that F was looked at, on the lines and scattered, its rise there, and its gradient; shapes
-        (point, dim), (point,), (point, dim). Those of the lines come first, line by line, at `_DISTANCES`.
+        (point, dim), (point,), (point, dim). Those of the lines come first, line by line, at `DISTANCES`.
     at_origin
         F at the origin.
     """
@@ -67,15 +67,15 @@ class Lines(NamedTuple):
     @property
     def rise(self) -> np.ndarray:
         """The rise on the lines, shape (line, distance)."""
-        shape = len(self.directions), _DISTANCES.size
+        shape = len(self.directions), DISTANCES.size
         return self.risen[: np.prod(shape)].reshape(shape)
 
     @property
     def slow(self) -> np.ndarray:
         """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,)."""
-        share = np.nan_to_num(self.rise / (np.square(_DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
+        share = np.nan_to_num(self.rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a plateau far out may be low and yet hold mass, as it is wide; where it is lower than that it holds none
-        matters = self.rise < _end(_DISTANCES, self.directions.shape[1])
+        matters = self.rise < _end(DISTANCES, self.directions.shape[1])
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
 
     @property
@@ -117,7 +117,7 @@ def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
         axes = np.linalg.solve(factor, own[:, None] * vectors).T
         lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
     directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
-    on_lines = (_DISTANCES[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
+    on_lines = (DISTANCES[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
     scattered = generator(seed, "scatter").standard_normal((_SCATTERED, len(factor)))
     scattered *= np.resize(_RADII, _SCATTERED)[:, None] / np.linalg.norm(scattered, axis=1)[:, None]
     points = np.concatenate([on_lines, scattered, np.zeros((1, len(factor)))])
@@ -201,7 +201,7 @@ def _slow_directions(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
     Where F rises as a Gaussian's does before it is slow, the first step leads to where it is.
     """
     slow, chosen, steps = lines.slow, list[np.ndarray](), list[float]()
-    where = _DISTANCES[(lines.rise < _SLOW * np.square(_DISTANCES) / 2.0).argmax(axis=1)]
+    where = DISTANCES[(lines.rise < _SLOW * np.square(DISTANCES) / 2.0).argmax(axis=1)]
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -16,11 +16,12 @@ from ..results.points import Points
 from ..samplers.importance import Importance
 from ..tuning.network_sums import NetworkSums
 from .adaptation import Main, Proposals, adapted, fitted_to_draws
-from .certificate import certify
+from .certificate import PLACES, certify, tails
 from .evaluations import slopes, values
-from .exploration import Lines, follow, look, other_modes
+from .exploration import Lines, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
+from .mending import around_heaviest
 from .start import Start
 from .weighing import Batch, Weighing
 
@@ -41,6 +42,8 @@ _LOST, _LOST_BELOW, _POOR, _CHAINS, _TRANSITIONS, _WALKED_FREEDOM = 3, 2.0, 0.15
 _SHARED_BY = 500.0
 # Points of the largest weights at which they begin too.
 _HEAVIEST = 6
+# Batches at most that mend tails of the weights, and the efficiency from which on they may.
+_MENDED, _GOOD = 3, 0.1
 # Points for an effective draw at which it is given up, and how many more than expected are drawn.
 _MOST_A_DRAW, _MARGIN = 20.0, 1.05
 
@@ -129,21 +132,17 @@ def importance(
     lines = look(sums, place, seed)
     search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
     batches = _Batches(sums, place, method, lines, Proposals(search.modes, skeleton.mixture), seed, tell)
-    stopped = False
     try:
         batches.fit()
         batches.weigh(target)
-    except KeyboardInterrupt:
-        stopped = True
-    found = batches.found
-    if found is None:
-        raise KeyboardInterrupt
-    if stopped:
-        certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
-    else:
+        batches.mend(post.names)
         tell("certificate")
-        certificate = certify(sums, place, found, lines, skeleton, target, seed, post.names)
-    return Found(place, found, batches.main, search.ends, lines.at_origin, certificate)
+        certificate = batches.certificate(skeleton, target, post.names)
+    except KeyboardInterrupt:
+        if batches.found is None:
+            raise
+        certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
+    return Found(place, batches.found, batches.main, search.ends, lines.at_origin, certificate)
 
 
 class _Batches:
@@ -159,7 +158,8 @@ class _Batches:
         seed: int,
         tell: Callable[[str], None],
     ) -> None:
-        self.sums, self.place, self.at_origin, self.seed, self.tell = sums, place, lines.at_origin, seed, tell
+        self.sums, self.place, self.lines, self.at_origin = sums, place, lines, lines.at_origin
+        self.seed, self.tell = seed, tell
         dim = place.origin.size
         self.dim, self.max_batches = dim, method.max_batches
         self.size = method.batch or max(_FEWEST, _PILOT * dim)
@@ -222,6 +222,37 @@ class _Batches:
             found = self._with(Batch(proposal, points, values(self.sums, self.place, points) - self.at_origin))
             self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
             self.efficiency = (found.effective - before) / count
+
+    def mend(self, names: Sequence[str]) -> None:
+        """Batches around the heaviest points, where otherwise good weights have a tail that is too heavy."""
+        for _ in range(_MENDED):
+            assert self.found is not None
+            found = self.found
+            poor = found.effective < _GOOD * found.weight.size or len(found.batches) >= self.max_batches
+            if poor or all(check.holds for check in tails(found, self.place, names)):
+                return
+            self._draw_around(found.points, found.log_weight)
+
+    def certificate(self, skeleton: Skeleton, target: int, names: Sequence[str]) -> Certificate:
+        """The certificate; where points that it moved came to where proposals are thin, one more after mending that."""
+        for mended in range(_MENDED):
+            assert self.found is not None
+            certificate, moved = certify(
+                self.sums, self.place, self.found, self.lines, skeleton, target, self.seed, names
+            )
+            failed = [check.name for check in certificate.checks if not check.holds]
+            if moved is None or failed != [PLACES] or mended + 1 == _MENDED:
+                break
+            self._draw_around(moved.points, moved.log_weight)
+        return certificate
+
+    def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
+        """A batch around the heaviest of some points."""
+        assert self.found is not None
+        proposal = around_heaviest(points, log_weight, self.found, self.main)
+        drawn = proposal.draw(2 * self.size, self.seed, len(self.found.batches))
+        self._with(Batch(proposal, drawn, values(self.sums, self.place, drawn) - self.at_origin))
+        self.tell(f"points where proposals are thin, {self.sums.count} sums")
 
     def _with(self, batch: Batch) -> Weighing:
         self.found = Weighing(batch) if self.found is None else self.found.with_batch(batch)
