@@ -26,6 +26,7 @@ from posteriors import (
 
 import accord
 from accord.engines.totals import TotalsEngine
+from accord.network.averaging import Averaging
 from accord.posterior.pooled_nuts import nuts
 from accord.posterior.totals import TotalsHere
 from accord.results.diagnostics import diagnostics
@@ -165,6 +166,35 @@ def test_same_draws_on_every_engine_and_with_masks():
         assert other.traffic.sums == local.traffic.sums
     masked = accord.sample(separable(), RING, Importance(), draws=200, masks=True)
     assert (masked.traffic.bytes_sent > 1.9 * local.traffic.bytes_sent).all()
+
+
+@pytest.mark.parametrize("network", [RING, accord.Network.star(4)], ids=["ring", "star"])
+def test_sums_by_gossip_are_those_of_a_tree_to_the_stated_precision(network):
+    averaging = Averaging(network, 1e-8)
+    own = np.random.default_rng(0).standard_normal((4, 50)) * 10.0 ** np.arange(50)
+    exact = own.sum(axis=0)
+    off = np.abs(averaging.sums(own) - exact).max(axis=0)
+    np.testing.assert_array_less(off, 1e-8 * 4 * np.abs(own).max(axis=0))
+    # it is no more precise than was asked for by far, which would be exchanges for nothing
+    assert off[0] > 1e-13 and averaging.exchanges < 60
+    tree = accord.sample(separable(), network, Importance(), draws=100)
+    run = accord.sample(separable(), network, Importance(), draws=100, consensus=1e-10)
+    np.testing.assert_allclose(run.draws, tree.draws, atol=1e-6)
+    assert run.traffic.exchanges == run.traffic.sums * Averaging(network, 1e-10).exchanges > tree.traffic.exchanges
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"consensus": 0.0}, "above 0 and at most 0.001, found 0.0"),
+        ({"consensus": 0.1}, "above 0 and at most 0.001, found 0.1"),
+        ({"consensus": 1e-9, "masks": True}, "masks or consensus"),
+        ({"consensus": 1e-9, "sampler": accord.samplers.DULA(0.1)}, "consensus makes totals by gossip"),
+    ],
+)
+def test_what_gossip_cannot_do_is_refused(options, named):
+    with pytest.raises(ValueError, match=named):
+        accord.sample(gaussian(), RING, **{"sampler": Importance(), **options})
 
 
 class LostError(Exception):

@@ -46,6 +46,7 @@ RUN_OPTIONS = (
     "checkpoint",
     "checkpoint_every",
     "masks",
+    "consensus",
 )
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 

@@ -16,13 +16,14 @@ from jaxtyping import Array, Float, PyTree
 from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from ..network import Network
+from ..network.averaging import Averaging
 from .coordinates import Coordinates, moved
 from .masks import require_masks
 from .newton import Expansion, newton, spectrum
 from .potential import Potential, Shard, unravel
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
-from .totals import Totals, TotalsHere, masked_here
+from .totals import ConsensusTotals, Totals, TotalsHere, masked_here
 
 # Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
 _NEWTON_DIM = 500
@@ -362,7 +363,7 @@ class Posterior:
                 f"the network has {network.num_agents} agents but the posterior has {self.num_agents} shards"
             )
 
-    def totals(self, network: Network, masks: bool = False) -> Totals:
+    def totals(self, network: Network, masks: bool = False, consensus: float | None = None) -> Totals:
         """Sums over all agents of functions of their data; only the sums leave the agents, over a network's tree.
 
         The function takes the `potential`, which is the same for all agents, the agent's `shard` (its data, padded, as
@@ -379,6 +380,9 @@ class Posterior:
             itself is seen by all. Sums then miss the exact ones by at most num_agents * 2^-65 and by rounding to double
             precision, and raise `ArithmeticError` where an agent's numbers are NaN, infinite, or not below
             2^62 / num_agents in size. `docs/masks.md` says what this hides, and what not.
+        consensus
+            A precision, at most 1e-3: no tree is used, and agents average with their neighbours until every one has the
+            sum to so much of num_agents times the largest number in size. What comes back is the first agent's.
 
         Raises
         ------
@@ -393,9 +397,13 @@ class Posterior:
         self.require_agents_of(network)
         if masks:
             require_masks(self.num_agents)
+        if consensus is not None:
+            self._require_gossip(masks)
         if self.owners is not None:
             return self.owners.totals(network, masks=masks)
         here = TotalsHere(self.potential, self.stacked(agents=self.held))
+        if consensus is not None:
+            return ConsensusTotals(here, Averaging(network, consensus))
         if not masks:
             return here
         if self.held != tuple(range(self.num_agents)):
@@ -404,6 +412,16 @@ class Posterior:
                 f"agents {list(self.held)} only"
             )
         return masked_here(here, self.num_agents)
+
+    def _require_gossip(self, masks: bool) -> None:
+        """Raise `ValueError` where sums cannot be made by gossip."""
+        if masks:
+            raise ValueError("masks cancel in a sum up a tree and not in averages over neighbours: masks or consensus")
+        if self.owners is not None or self.held != tuple(range(self.num_agents)):
+            raise ValueError(
+                "consensus is played by all agents in one process: this posterior's data lies elsewhere, where sums go "
+                "over a tree"
+            )
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """Gradients of all potentials at one position, shape (agent, dim), in double precision."""

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ..network.averaging import Averaging
 from .coordinates import Coordinates, place_shard
 from .masks import Masks, Words, added, decoded, encoded
 from .potential import Potential, Shard
@@ -94,6 +95,32 @@ class TotalsHere:
         leaves = jax.tree.leaves(self.shards.rows)
         rows = max((leaf.shape[0] * leaf.shape[1] for leaf in leaves if leaf.ndim > 1), default=1)
         return int(min(most, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
+
+
+class ConsensusTotals:
+    """Totals by gossip: each agent averages with its neighbours until all agree to a precision.
+
+    What comes back is the sum as the first agent has it.
+
+    Parameters
+    ----------
+    here
+        All agents.
+    averaging
+        How they agree.
+    """
+
+    def __init__(self, here: TotalsHere, averaging: Averaging) -> None:
+        self.here, self.averaging = here, averaging
+
+    def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
+        """The sum, as the first agent has it."""
+
+        def agreed(leaf: np.ndarray) -> np.ndarray:
+            own = np.asarray(leaf, np.float64)
+            return self.averaging.sums(own.reshape(len(own), -1))[0].reshape(own.shape[1:]).astype(leaf.dtype)
+
+        return jax.tree.map(agreed, self.here.each(function, *arguments, **options))
 
 
 class MaskedTotals:

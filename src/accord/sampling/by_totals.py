@@ -16,6 +16,7 @@ from ..base.terminal import Progression
 from ..engines.arrays import process_folder
 from ..engines.engine import Builder
 from ..network import Network
+from ..network.averaging import Averaging
 from ..posterior import Posterior
 from ..results.certificate import Certificate
 from ..results.points import Points
@@ -125,6 +126,7 @@ def sample_by_totals(
     progress: bool | None,
     checkpoint: str | Path | None,
     masks: bool,
+    consensus: float | None,
 ) -> Run:
     """A run of the first of some methods whose certificate holds, or of the last; arguments as `sample` has them.
 
@@ -137,15 +139,19 @@ def sample_by_totals(
     began = time.perf_counter()
     names = " or ".join(type(method).__name__ for method in methods)
     settings = {"engine": engine, "seed": seed, "chains": chains, "draws": draws, "masks": masks}
+    averaging = None
+    if consensus is not None:
+        averaging = Averaging(network, consensus)
+        settings |= {"consensus": consensus}
     with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
-        totals: Any = placed.totals(network, masks=masks)
+        totals: Any = placed.totals(network, masks=masks, consensus=consensus)
         if checkpoint is not None:
             # points are as many as the draws, so that another number of draws is another run
             parts = fingerprint(post, network, None, methods=repr(methods), extent=draws, **settings)
             folder = process_folder(Path(checkpoint))
             claim(folder, parts)
             totals = RecordedTotals(totals, folder / "sums", combined(parts))
-        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks)
+        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, averaging)
         with interruptions() as stopped:
 
             def tell(what: str) -> None:
@@ -176,6 +182,7 @@ def sample_by_totals(
         traffic=Traffic() + spent,
         seconds=time.perf_counter() - began,
         settings={"method": repr(method), "network": repr(network), "seed": seed, "masks": masks}
+        | ({"consensus": consensus} if consensus is not None else {})
         | ({"chosen": why} if why else {}),
         points=drawn.points,
         certificate=drawn.certificate,

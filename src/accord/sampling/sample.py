@@ -67,6 +67,7 @@ def sample(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1000,
     masks: bool = False,
+    consensus: float | None = None,
 ) -> Run:
     """Draw from a posterior whose data stays with the agents of a network.
 
@@ -118,6 +119,10 @@ def sample(
     masks
         Mask all sums pairwise, so that nobody hears an agent's own numbers, neither hub nor relay; for methods that
         ask for nothing but sums, and at least 3 agents. See docs/masks.md for what that hides, and what not.
+    consensus
+        Make all sums by gossip instead of over a tree: agents average with their neighbours, Chebyshev-accelerated,
+        until each has the sum to this precision, as 1e-10, of num_agents times the largest number in it. For methods
+        that ask for nothing but sums, on the local engine; draws are those of the first agent.
 
     Returns
     -------
@@ -157,9 +162,11 @@ def sample(
             progress=progress,
             checkpoint=checkpoint,
             masks=masks,
+            consensus=consensus,
         )
-    if masks:
-        raise ValueError("masks=True masks totals: it needs a method that asks for nothing else, such as Importance()")
+    if masks or consensus is not None:
+        given = "masks=True masks totals" if masks else "consensus makes totals by gossip"
+        raise ValueError(f"{given}: it needs a method that asks for nothing else, such as Importance()")
     methods = usual_methods(post, network) if sampler is None else [sampler]
     check_compatible(post, network, methods[0])
     builder.check(post, methods[0])

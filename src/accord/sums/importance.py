@@ -142,6 +142,7 @@ def importance(
         if batches.found is None:
             raise
         certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
+    assert batches.found is not None
     return Found(place, batches.found, batches.main, search.ends, lines.at_origin, certificate)
 
 

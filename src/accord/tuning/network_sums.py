@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..network import Network
+from ..network.averaging import Averaging
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.masks import masked_bytes
@@ -33,6 +34,8 @@ class NetworkSums:
         What makes them; None: the posterior's own.
     masks
         Whether they are masked, which takes more bytes.
+    averaging
+        How they are made by gossip; None: over a tree.
 
     Attributes
     ----------
@@ -50,13 +53,22 @@ class NetworkSums:
     """
 
     def __init__(
-        self, post: Posterior, network: Network, max_exchanges: int, totals: Totals | None = None, masks: bool = False
+        self,
+        post: Posterior,
+        network: Network,
+        max_exchanges: int,
+        totals: Totals | None = None,
+        masks: bool = False,
+        averaging: Averaging | None = None,
     ) -> None:
         self.sizes, self.max_exchanges, self.masks = post.sizes, max_exchanges, masks
         self.count, self.exchanges, self.gradients, self.values = 0, 0, 0, 0
         self.bytes_sent = np.zeros(network.num_agents, np.int64)
         self._totals = post.totals(network, masks=masks) if totals is None else totals
-        self._tree = network.aggregation
+        tree = network.aggregation
+        # of one sum: exchanges, and messages of each agent
+        self._each = 2 * tree.height if averaging is None else averaging.exchanges
+        self._messages = tree.sums_sent if averaging is None else averaging.messages
 
     @property
     def spent(self) -> Traffic:
@@ -86,7 +98,7 @@ class NetworkSums:
         ArithmeticError
             It would exceed the exchanges that are allowed.
         """
-        each = 2 * self._tree.height
+        each = self._each
         self.exchanges += each
         if self.exchanges > self.max_exchanges:
             raise ArithmeticError(
@@ -96,7 +108,7 @@ class NetworkSums:
         found = self._totals(function, *arguments, **options)
         leaves = jax.tree.leaves(found)
         sent = masked_bytes(sum(leaf.size for leaf in leaves)) if self.masks else sum(leaf.nbytes for leaf in leaves)
-        self.bytes_sent = self.bytes_sent + (sent * self._tree.sums_sent).astype(np.int64)
+        self.bytes_sent = self.bytes_sent + (sent * self._messages).astype(np.int64)
         self.count += 1
         self.gradients += gradients
         self.values += values
