@@ -1,5 +1,7 @@
 """Importance sampling by totals: draws match exact laws, every failure is told, and runs are what others are."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +34,7 @@ from accord.posterior.totals import TotalsHere
 from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
 from accord.storage import recorded_totals
+from accord.sums.proposal import Drawn, student
 
 RING = accord.Network.ring(4)
 
@@ -283,3 +286,12 @@ def test_nothing_given_takes_importance_and_hands_on_to_chains_where_it_is_refus
     run = accord.sample(many_parameters(40, 25), RING, draws=100)
     assert run.settings["method"].startswith("ChEES")
     assert "Importance is not certified: " in run.settings["chosen"] and "ChEES is certified" in run.settings["chosen"]
+
+
+def test_points_are_drawn_alike_where_they_are_sent_to():
+    """What goes to an agent's machine is what points are drawn from, much less than they."""
+    drawn = Drawn(student(np.zeros(3), np.eye(3), 5.0), 5000, 7, 2)
+    sent = pickle.dumps(drawn)
+    assert len(sent) < 1500 < drawn.points.nbytes / 50
+    np.testing.assert_array_equal(np.asarray(pickle.loads(sent)), drawn.points)
+    assert len(pickle.dumps(drawn)) == len(sent)

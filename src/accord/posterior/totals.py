@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+from numpy.typing import ArrayLike
 
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, place_shard
@@ -30,7 +31,8 @@ class Totals(Protocol):
 
     Many positions go in one message: with `points`, shape (point, dim), it is the sum of
     `function(potential, shard, point, *arguments)` for each of them, on a leading axis. Agents evaluate some of them at
-    a time, `at_once` at most, by a program that is the same however many points there are.
+    a time, `at_once` at most, by a program that is the same however many points there are. What can be made anew
+    anywhere (`__array__`) is sent to other machines as it is, and becomes an array there.
     """
 
     def __call__(
@@ -38,7 +40,7 @@ class Totals(Protocol):
         function: Callable[..., PyTree],
         *arguments: Any,
         coordinates: Coordinates | None = None,
-        points: np.ndarray | None = None,
+        points: ArrayLike | None = None,
         at_once: int = AT_ONCE,
     ) -> PyTree:
         """The sum."""
@@ -71,13 +73,13 @@ class TotalsHere:
         arguments: tuple[Any, ...],
         axis: int,
         coordinates: Coordinates | None = None,
-        points: np.ndarray | None = None,
+        points: ArrayLike | None = None,
         at_once: int = AT_ONCE,
     ) -> PyTree:
         """What a program says, of some points at a time, which become one axis again."""
         if points is None:
             return jax.tree.map(np.asarray, program(coordinates, None, arguments))
-        size = self._at_once(at_once)
+        points, size = np.asarray(points), self._at_once(at_once)
         blocks = -(-len(points) // size)
         # as many in the last block as in any other: one program does for all
         rest = np.repeat(points[-1:], blocks * size - len(points), axis=0)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..tuning.network_sums import NetworkSums, expansion_at, unpacked
+from .proposal import Drawn
 
 # The potential of a position that an agent finds no number for: beyond what any posterior gives mass to. Where a value
 # is as high as a part of it, an agent found none.
@@ -18,13 +19,13 @@ _NO_MASS = 1e12
 NOWHERE = 1e11
 
 
-def values(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"]) -> np.ndarray:
+def values(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"] | Drawn) -> np.ndarray:
     """F, (point,), at some points of coordinates; one sum."""
     return np.asarray(sums(_value, points=points, values=len(points), coordinates=place), np.float64)
 
 
 def slopes(
-    sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"]
+    sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"] | Drawn
 ) -> tuple[np.ndarray, np.ndarray]:
     """F and its gradient, (point,) and (point, dim), at some points of coordinates; one sum."""
     numbers = np.asarray(sums(_slope, points=points, gradients=len(points), coordinates=place), np.float64)

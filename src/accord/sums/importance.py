@@ -22,6 +22,7 @@ from .exploration import Lines, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
 from .mending import around_heaviest
+from .proposal import Drawn, Mixture
 from .start import Start
 from .weighing import Batch, Weighing
 
@@ -174,9 +175,9 @@ class _Batches:
         for batch in range(min(_FITTING, self.max_batches)):
             proposal = self.proposals.around(self.main)
             # what some batches did not settle wants larger ones
-            points = proposal.draw(self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
-            value, gradient = slopes(self.sums, self.place, points)
-            found = self._with(Batch(proposal, points, value - self.at_origin, gradient))
+            drawn = Drawn(proposal, self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
+            value, gradient = slopes(self.sums, self.place, drawn)
+            found = self._with(Batch(proposal, drawn.points, value - self.at_origin, gradient))
             self.tell(f"fitting proposals, {found.effective:.0f} effective draws in {self.sums.count} sums")
             self.proposals = self.proposals.shared(found, self.main)
             main, expected = adapted(found, self.main, self.proposals)
@@ -216,11 +217,8 @@ class _Batches:
             missing = max(target - found.effective, target - found.weight.size)
             if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
                 return
-            # whole multiples, so that few programs are compiled
-            count = self.size * ceil(_MARGIN * missing / self.efficiency / self.size)
-            points = proposal.draw(count, self.seed, len(found.batches))
-            before = found.effective
-            found = self._with(Batch(proposal, points, values(self.sums, self.place, points) - self.at_origin))
+            count, before = ceil(_MARGIN * missing / self.efficiency), found.effective
+            found = self._draw(proposal, count)
             self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
             self.efficiency = (found.effective - before) / count
 
@@ -250,10 +248,15 @@ class _Batches:
     def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
         """A batch around the heaviest of some points."""
         assert self.found is not None
-        proposal = around_heaviest(points, log_weight, self.found, self.main)
-        drawn = proposal.draw(2 * self.size, self.seed, len(self.found.batches))
-        self._with(Batch(proposal, drawn, values(self.sums, self.place, drawn) - self.at_origin))
+        self._draw(around_heaviest(points, log_weight, self.found, self.main), 2 * self.size)
         self.tell(f"points where proposals are thin, {self.sums.count} sums")
+
+    def _draw(self, proposal: Mixture, count: int) -> Weighing:
+        """A batch of values."""
+        assert self.found is not None
+        drawn = Drawn(proposal, count, self.seed, len(self.found.batches))
+        rise = values(self.sums, self.place, drawn) - self.at_origin
+        return self._with(Batch(proposal, drawn.points, rise))
 
     def _with(self, batch: Batch) -> Weighing:
         self.found = Weighing(batch) if self.found is None else self.found.with_batch(batch)

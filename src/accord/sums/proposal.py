@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from functools import cached_property
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -77,6 +78,34 @@ class Mixture(NamedTuple):
             own = which == k
             points[own] = self.mean[k] + z[own] @ self.factor[k].T
         return points
+
+
+class Drawn:
+    """Points of a batch, as what they are drawn from: what is sent to other machines is that, and they draw alike.
+
+    Parameters
+    ----------
+    mixture, count, seed, batch
+        As `Mixture.draw` has them.
+    """
+
+    def __init__(self, mixture: Mixture, count: int, seed: int, batch: int) -> None:
+        self._recipe = mixture, count, seed, batch
+
+    def __reduce__(self) -> tuple[type[Drawn], tuple[Any, ...]]:
+        return type(self), self._recipe
+
+    def __len__(self) -> int:
+        return self._recipe[1]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.points, dtype)
+
+    @cached_property
+    def points(self) -> Float[np.ndarray, "point dim"]:
+        """The points."""
+        mixture, *which = self._recipe
+        return mixture.draw(*which)
 
 
 def student(mean: np.ndarray, factor: np.ndarray, freedom: float) -> Mixture:

@@ -315,7 +315,10 @@ class SiloTotals:
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over all agents."""
-        host = jax.tree.map(np.asarray, (arguments, options))
+        # points may be less to send as what they are made from
+        points = {"points": options.pop("points")} if "points" in options else {}
+        arguments, options = jax.tree.map(np.asarray, (arguments, options))
+        host = arguments, options | points
         while True:
             try:
                 self._join()
