@@ -61,7 +61,7 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         _bias(drawn, names),
         _certified(drawn.certificate),
         _mixing(*series, names),
-        # tails of weighted points are the certificate's affair: an independence sampler repeats its draws there
+        # tails of weighted points are the certificate's affair: points of large weights are repeated there
         "" if drawn.weighted else _tails(*series, names),
         _disagreement(drawn, names),
         _heat(drawn.findings) or _unmeasured(drawn.findings),

@@ -54,37 +54,25 @@ class Points:
         value = float(logsumexp(self.log_weight) - np.log(self.log_weight.size))
         return value, float(self.weight.std(ddof=1) / np.sqrt(self.weight.size))
 
-    def chains(self, chains: int, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Chains of an independence Metropolis sampler over the points, (chain, draw, dim), and acceptance rates.
+    def chains(self, chains: int, draws: int, seed: int) -> np.ndarray:
+        """Draws by systematic resampling of the points in a random order, shape (chain, draw, dim).
 
-        Each chain begins at a point drawn by the weights, and proposes one point after another of its share of them, in
-        an order drawn once: the points are draws of the mixture that is their proposal. Rates are shares of proposals
-        accepted from one draw to the next, (chain, draw).
+        Each point comes as often as its weight says, up to less than one, and its copies one after another. So
+        autocorrelation shows what the draws are worth, as it does for any chain: some n_k copies of points are worth
+        (sum n_k)^2 / sum n_k^2 draws, which is Kish's count. Chains have points of their own, but for one at an end.
 
         Raises
         ------
         ValueError
             The points are fewer than the draws.
         """
-        log_w, numbers = self.log_weight, generator(seed, "chains")
-        steps = log_w.size // (chains * draws)
-        if steps == 0:
-            raise ValueError(f"{log_w.size} points are too few for {chains} chains of {draws} draws")
-        cumulative = np.cumsum(self.weight)
-        at = np.searchsorted(cumulative, numbers.random(chains) * cumulative[-1]).clip(0, log_w.size - 1)
-        proposed = numbers.permutation(log_w.size)[: chains * draws * steps].reshape(draws, steps, chains)
-        level = np.log(numbers.random(proposed.shape))
-        taken, acceptance = np.empty((draws, chains), int), np.zeros((draws, chains))
-        for draw in range(draws):
-            for step in range(steps):
-                candidate = proposed[draw, step]
-                # not a number where neither has any mass
-                with np.errstate(invalid="ignore"):
-                    accepted = level[draw, step] < log_w[candidate] - log_w[at]
-                at = np.where(accepted, candidate, at)
-                acceptance[draw] += accepted / steps
-            taken[draw] = at
-        return self.positions[taken.T], acceptance.T
+        count, numbers = chains * draws, generator(seed, "chains")
+        if self.weight.size < count:
+            raise ValueError(f"{self.weight.size} points are too few for {chains} chains of {draws} draws")
+        order = numbers.permutation(self.weight.size)
+        cumulative = np.cumsum(self.weight[order])
+        at = np.searchsorted(cumulative / cumulative[-1], (np.arange(count) + numbers.random()) / count)
+        return self.positions[order[at.clip(0, order.size - 1)]].reshape(chains, draws, -1)
 
     def reweighted(self, log_ratio: np.ndarray) -> Points:
         """The same points for a posterior whose log density is another one by so much, shape (point,)."""

@@ -130,13 +130,11 @@ class Run:
         new = {whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1): own for agent, own in rows.items()}
         found, certificate = updated(points, agents, new)
         chains, draws = self.average.shape[:2]
-        drawn, acceptance = found.chains(chains, draws, int(self.settings["seed"]))
-        own = drawn.astype(self.average.dtype)
+        own = found.chains(chains, draws, int(self.settings["seed"])).astype(self.average.dtype)
         return replace(
             self,
             average=own,
             kept=np.broadcast_to(own[:, :, None], self.kept.shape),
-            statistics={**self.statistics, "acceptance_rate": acceptance},
             points=found,
             certificate=certificate,
             # of the data before: what it does not know of it cannot leave out

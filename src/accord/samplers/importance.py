@@ -27,7 +27,7 @@ class Importance(ByTotals):
     3. Small batches of points from a mixture of t distributions, with gradients, the first around the mode; each next
        proposal is fitted to the weighted points, as far as that is expected to be more efficient.
     4. Large batches from the last proposal, values only, until enough effective draws are there.
-    5. The draws: chains of an independence Metropolis sampler over the points of all batches.
+    5. The draws: the points of all batches in a random order, each as often as its weight says (systematic resampling).
 
     Parameters
     ----------

@@ -78,8 +78,8 @@ def draw_importance(
     found = importance(sums, post, method, target=draws * chains, seed=seed, tell=tell)
     # where too few points were drawn, the chains are as long as these allow
     points = found.points
-    taken, acceptance = points.chains(chains, min(draws, points.weight.size // chains), seed)
-    return Drawn(taken, {"acceptance_rate": acceptance}, found.certificate, points, found.start)
+    taken = points.chains(chains, min(draws, points.weight.size // chains), seed)
+    return Drawn(taken, {}, found.certificate, points, found.start)
 
 
 def draw_chees(
