@@ -27,9 +27,9 @@ def rises(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "poin
 
 
 def slopes(
-    sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"]
+    sums: NetworkSums, place: Coordinates | None, points: Float[np.ndarray, "point dim"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradient, (point,) and (point, dim), at some points of coordinates; one sum."""
+    """F and its gradient, (point,) and (point, dim), at some points of coordinates, or of the user's; one sum."""
     numbers = np.asarray(sums(_slopes, points, gradients=len(points), coordinates=place), np.float64)
     return numbers[:, 0], numbers[:, 1:]
 
