@@ -1,21 +1,22 @@
 """Alarms that see what Gaussian laws cannot: draws beside the posterior's F and its gradient, and its other modes."""
 
 import warnings
+from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from posteriors import four_rows, rowwise, schools
-from tables import NETWORKS, logistic
+from posteriors import ROWS, flat, four_rows, rowwise, schools
+from tables import NETWORKS
 from test_honesty import made, normal, random_intercepts, told
 
 import accord
+from accord.posterior.coordinates import Coordinates
 from accord.results import complaints
 from accord.results.findings import FEATURES, Expected, Findings
+from accord.samplers import GTBAOAB
 from accord.sampling.balance import balanced, looks, measure
 from accord.sampling.examination import examination
-from accord.samplers import GTBAOAB
 from accord.tuning.warmup import warm_up
 
 FOUR = accord.Network.ring(4)
@@ -87,9 +88,7 @@ def test_what_a_law_predicts_is_what_its_draws_have():
     x = mean + sd * rng.standard_normal((4, 20_000, 2))
     balance = balanced(x, np.square(x).sum(axis=2) / 2.0, x)
     law = complaints._by_law(Expected(None, None, mean, sd))
-    # u is in the draws' own quartiles: as wide as the posterior's sd where the sd is one
-    assert len(law) == len(FEATURES)
-    found = (x - np.median(x, axis=(0, 1)),)[0]
+    found = x - np.median(x, axis=(0, 1))
     for h, predicted in zip(FEATURES, law, strict=True):
         np.testing.assert_allclose((h.function(found) * x - h.slope(found)).mean(axis=(0, 1)), predicted, atol=0.03)
     assert (balance.off[0] > 0).tolist() == [True, False]
@@ -149,10 +148,21 @@ def test_how_many_draws_are_looked_at_is_what_the_run_cost():
     assert looks(post, 4, 10.0, 0.0) == 0
     assert looks(post, 4, 500.0, 0.0) == 2000
     assert looks(post, 4, 1e9, 0.0) == min(40_000, 4 * 2**18 // (8 * (post.dim + 1)))
-    assert looks(accord.models.gaussian(np.zeros((2, 5000)), np.ones((2, 5000))), 1, 1e9, 0.0) == 0
+    # few looks at many parameters do not pay, unless the run sent much itself
+    large = SimpleNamespace(dim=5000, sizes=np.array([10, 10]))
+    assert looks(large, 1, 1e9, 0.0) == 0 and looks(large, 1, 1e9, 1e9) > 200
 
 
 # --- on runs ---
+
+
+def logistic(agents=6):
+    rng = np.random.default_rng(3)
+    shards = []
+    for _ in range(agents):
+        X = rng.standard_normal((30, 3)) @ np.array([[1.0, 0.6, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 2.0]])
+        shards.append((X, (rng.random(30) < 1.0 / (1.0 + np.exp(-X @ [1.0, -0.5, 0.3]))).astype(float)))
+    return accord.models.logistic_regression(shards, 10.0)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +187,7 @@ def test_looking_is_part_of_the_traffic(sampled):
     plain = run.traffic.exchanges - warmup.spent.exchanges - 2 * 2 * network.aggregation.height
     assert plain > 0 and plain % run.traffic.rounds == 0
     # a run whose warm-up made no sums is asked for none
-    post = accord.models.gaussian(np.zeros((4, 2)), np.ones((4, 2)))
+    post = accord.models.gaussian(np.zeros(4), np.ones(4))
     assert accord.sample(post, FOUR, GTBAOAB(0.3, mix_rounds=2), draws=200).traffic.sums == 0
 
 
@@ -195,8 +205,7 @@ def test_whitened_or_not_the_balance_is_the_same():
     cov = np.array([[1.0, 0.95], [0.95, 1.0]])
     post = accord.models.gaussian(np.zeros((3, 2)), 3.0 * np.tile(cov, (3, 1, 1)))
     x = 1.15 * np.random.default_rng(0).multivariate_normal(np.zeros(2), cov, (4, 1000))
-    network = NETWORKS["three"] if "three" in NETWORKS else accord.Network.ring(3)
-    place = accord.posterior.coordinates.Coordinates(np.zeros(2), np.linalg.cholesky(cov))
+    network, place = accord.Network.ring(3), Coordinates(np.zeros(2), np.linalg.cholesky(cov))
     whitened, plain = (measure(p, network, 1.0, x, 4000).balance for p in (post.transformed(place), post))
     np.testing.assert_allclose(whitened.off[0], 1.15**2 - 1.0, atol=0.12)
     # of a Gaussian the whitened slope is the parameter itself, and has less noise
@@ -222,7 +231,7 @@ def mixture(ordered):
     return rowwise(likelihood, prior, y, np.array([-0.5, 0.5]))
 
 
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_components_without_an_order_have_a_mode_that_no_draw_is_of(ordered):
     texts = told(accord.sample(mixture(ordered), FOUR, GTBAOAB(), draws=1000, seed=0))
     if ordered:
@@ -251,3 +260,44 @@ def regression():
         return -jnp.sum(p["slopes"] ** 2) / 200.0 - p["log_sigma"] ** 2 / 8.0
 
     return rowwise(likelihood, prior, (X, y), {"slopes": np.zeros(3), "log_sigma": np.zeros(())})
+
+
+def flat_rows():
+    """The same four rows under a flat prior: the mean has Student's t with three degrees of freedom."""
+    likelihood = lambda x, rows: -0.5 * ((rows - x[0]) * jnp.exp(-x[1])) ** 2 - x[1]  # noqa: E731
+    return rowwise(likelihood, flat, ROWS, np.zeros(2))
+
+
+SILENT = {
+    "random intercepts": (random_intercepts, {"thin": 30}, 3),
+    "random intercepts, not thinned": (random_intercepts, {}, 3),
+    "four rows": (four_rows, {"draws": 5000}, 4),
+    "four rows, flat": (flat_rows, {"draws": 5000}, 4),
+    "eight schools": (lambda: schools(centred=False), {"draws": 10_000}, 3),
+    "a small regression": (regression, {"draws": 5000}, 3),
+}
+
+
+def wrong(run, exact):
+    """Whether a run's standard deviations are far off, or what lies between the quantiles that its summary tells."""
+    found, right = (x.reshape(-1, x.shape[2]).astype(float) for x in (run.average, exact))
+    width = [np.ptp(np.quantile(x, [0.05, 0.95], axis=0), axis=0) for x in (found, right)]
+    # the sd of four rows' mean, whose third moment is infinite, scatters by a tenth at some thousand effective draws
+    return (
+        np.abs(width[0] / width[1] - 1.0).max() > 0.06 or np.abs(found.std(axis=0) / right.std(axis=0) - 1).max() > 0.3
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SILENT)
+def test_what_was_silently_wrong_is_right_or_warned_of(case):
+    make, options, seeds = SILENT[case]
+    post = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = accord.sample(post, FOUR, accord.samplers.ChEES(), draws=3000, seed=9).average
+    for seed in range(seeds):
+        run = accord.sample(post, FOUR, GTBAOAB(), seed=seed, **options)
+        # advice to draw more is no warning of what more draws do not mend
+        faults = [text for text in told(run) if "ESS is" not in text and "R-hat is" not in text]
+        assert faults or not wrong(run, exact), seed
