@@ -139,6 +139,7 @@ def test_advice_to_draw_more_does_not_stand_before_a_fault():
     assert "below 400" in alone and "So few draws do not show a standard deviation that is" in alone
     (unseen,) = told(made(few))
     assert "was not looked at" in unseen
+    # what the law says, and what is slow, come before what is found of the draws
     slow, fault = told(made(few, findings=Findings(balance=balance._replace(rise=100.0))))
     assert "will not mend what else is warned of" in slow and "no mass" in fault
 
@@ -298,6 +299,6 @@ def test_what_was_silently_wrong_is_right_or_warned_of(case):
         exact = accord.sample(post, FOUR, accord.samplers.ChEES(), draws=3000, seed=9).average
     for seed in range(seeds):
         run = accord.sample(post, FOUR, GTBAOAB(), seed=seed, **options)
-        # advice to draw more is no warning of what more draws do not mend
-        faults = [text for text in told(run) if "ESS is" not in text and "R-hat is" not in text]
+        # advice to draw more is no warning of what more draws do not mend, unless it says what so few do not show
+        faults = [text for text in told(run) if "-hat is" not in text or "do not show" in text]
         assert faults or not wrong(run, exact), seed

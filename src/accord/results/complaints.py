@@ -66,9 +66,8 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         return []
     names, series = _Names(drawn.names, sites), _series(drawn)
     found = drawn.findings
-    looked = (
-        _bias(drawn, names),
-        _certified(drawn.certificate),
+    first = [_bias(drawn, names), _certified(drawn.certificate)]
+    last = [
         # tails of weighted points are the certificate's affair: an independence sampler repeats its draws there
         "" if drawn.weighted else _tails(*series, names),
         _disagreement(drawn, names),
@@ -76,11 +75,9 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         _heat(found) or _unmeasured(found),
         _unbalanced(found, names),
         _unvisited(found, names),
-    )
-    faults = [text for text in looked if text]
-    exact = drawn.certificate is not None
-    slow = _mixing(*series, names, "" if exact else _of_longer_runs(found, bool(faults)))
-    return [text for text in (slow, *faults) if text]
+    ]
+    beside = "" if drawn.certificate is not None else _of_longer_runs(found, any(first + last))
+    return [text for text in (*first, _mixing(*series, names, beside), *last) if text]
 
 
 class _Names(NamedTuple):
