@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import t as student
 
 from .certificate import Certificate
 from .diagnostics import diagnostics, pareto_k
-from .findings import TOLERANCE, Findings
+from .findings import FEATURES, TOLERANCE, Balance, Expected, Findings
 
 # Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
 _FEWEST, _RHAT = 400, 1.01
@@ -21,8 +22,15 @@ _ERRORS = 4.0
 # Draws whose tails have no variance have a Pareto k above 0.5. Estimates of it scatter: for Student's t with three
 # degrees of freedom, whose k is 1/3, one in fifty is above this at some hundred draws.
 _TAILS = 0.6
-# What a normal distribution's quartiles are apart, in standard deviations.
-_QUARTILES = 1.349
+# What a normal distribution's quartiles are apart, in standard deviations, and how many of what they call one a
+# standard deviation is at most: 2 for the exponential of a normal variable, 1.5 for Student's t with 3 degrees.
+_QUARTILES, _WIDEST = 1.349, 3.0
+# Chance that draws of the posterior are said not to be in balance with its gradient, in all parameters together, and
+# how far off they must be to matter: a standard deviation wrong by one percent, and as much of a skewness.
+_FALSE_ALARM, _MATTERS = 1e-4, 0.01
+# What the means of the functions in FEATURES are off by where a variance is off by all of itself: E h'(u), u normal.
+# The last is odd about a Gaussian, and sees no variance.
+_PER_VARIANCE = np.array([1.0, 0.6057, np.nan])
 # Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
 _COUNTED = 500
 
@@ -57,16 +65,19 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         # an optimiser's positions are no draws
         return []
     names, series = _Names(drawn.names, sites), _series(drawn)
-    found = (
-        _bias(drawn, names),
-        _certified(drawn.certificate),
-        _mixing(*series, names),
+    found = drawn.findings
+    first = [_bias(drawn, names), _certified(drawn.certificate)]
+    last = [
         # tails of weighted points are the certificate's affair: points of large weights are repeated there
         "" if drawn.weighted else _tails(*series, names),
         _disagreement(drawn, names),
-        _heat(drawn.findings) or _unmeasured(drawn.findings),
-    )
-    return [text for text in found if text]
+        _strayed(found),
+        _heat(found) or _unmeasured(found),
+        _unbalanced(found, names),
+        _unvisited(found, names),
+    ]
+    beside = "" if drawn.certificate is not None else _of_longer_runs(found, any(first + last))
+    return [text for text in (*first, _mixing(*series, names, beside), *last) if text]
 
 
 class _Names(NamedTuple):
@@ -115,8 +126,8 @@ def _certified(certificate: Certificate | None) -> str:
     return f"the draws are not certified: {certificate.why}"
 
 
-def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> str:
-    """Effective draws and R-hat of the average and of every kept agent."""
+def _mixing(series: np.ndarray, owners: Owners, names: _Names, beside: str) -> str:
+    """Effective draws and R-hat of the average and of every kept agent; `beside` is what longer runs do not mend."""
     if series.shape[1] < 4:
         return f"{series.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
     still = np.flatnonzero(np.ptp(series, axis=1).min(axis=0) == 0)
@@ -138,25 +149,114 @@ def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> str:
         parts.append(f"R-hat is {rhat[most]:.3f} for {names.where(d, agent)}, above {_RHAT}")
     if not parts:
         return ""
-    return f"{', and '.join(parts)}: more draws, more rounds between them (thin) or a longer burn_in are needed"
+    advice = "more draws, more rounds between them (thin) or a longer burn_in are needed"
+    return f"{', and '.join(parts)}: {advice}{beside}"
+
+
+def _of_longer_runs(found: Findings, faulty: bool) -> str:
+    """What more draws will not mend, and what so few would not have shown."""
+    if faulty:
+        return ", and will not mend what else is warned of here, which comes first"
+    if found.balance is None:
+        return ". Whether these draws are the posterior's, which longer runs do not mend, was not looked at"
+    unseen = _unseen(found.balance)
+    return "" if unseen <= TOLERANCE else f". So few draws do not show a standard deviation that is {unseen:.0%} off"
+
+
+def _unseen(balance: Balance) -> float:
+    """The error of a standard deviation, relative to itself, that a balance would not have seen in every parameter."""
+    # where no error is known nothing is seen
+    return float(np.nan_to_num(_errors_allowed(balance) * balance.error[0], nan=np.inf).max() / 2.0)
+
+
+def _errors_allowed(balance: Balance) -> float:
+    """How many Monte Carlo errors a balance may be off by, of all its numbers."""
+    return float(student.isf(_FALSE_ALARM / (2 * balance.off.size), max(1, balance.batches - 1)))
+
+
+def _unbalanced(found: Findings, names: _Names) -> str:
+    """The parameter whose draws are furthest from balance with the gradient of F, beyond what the law says."""
+    balance = found.balance
+    if balance is None or not found.agreeing or _heat(found):
+        return ""
+    law = np.zeros_like(balance.off) if found.expected is None else _by_law(found.expected)
+    low, high = np.minimum(law, 0.0), np.maximum(law, 0.0)
+    beyond = np.where(balance.off > high, balance.off - high, np.minimum(balance.off - low, 0.0))
+    matters = 2.0 * _MATTERS * np.nan_to_num(_PER_VARIANCE, nan=0.5)[:, None] * found.target_temperature
+    with np.errstate(divide="ignore", invalid="ignore"):
+        far = np.where((np.abs(beyond) > matters) & (balance.error > 0), np.abs(beyond) / balance.error, 0.0)
+    allowed = _errors_allowed(balance)
+    if not far.max() > allowed:
+        return ""
+    feature, d = np.unravel_index(int(far.argmax()), far.shape)
+    if feature < 2:
+        share = balance.off[feature, d] / _PER_VARIANCE[feature] / found.target_temperature
+        number = f"the sd is about {np.sqrt(max(1.0 + share, 0.0)) - 1.0:+.1%} off"
+    else:
+        number = f"the shape, skewness above all, is off by {balance.off[feature, d]:+.2g}"
+    return (
+        f"the draws of {names.parameters[d]} do not fit the slope of the posterior there (Stein's identity): {number}, "
+        f"{far[feature, d]:.1f} Monte Carlo errors where {allowed:.1f} are allowed. The step is too long for the "
+        "posterior beyond its Gaussian approximation: smaller steps, or Importance(), ChEES() or Replicated(), "
+        "which correct for it"
+    )
+
+
+def _by_law(expected: Expected) -> np.ndarray:
+    """The balance that a law predicts on a Gaussian, (feature, dim), by Gauss and Hermite."""
+    nodes, weight = np.polynomial.hermite_e.hermegauss(20)
+    v, weight = nodes[:, None] * expected.average_sd, weight / weight.sum()
+    # draws are centred, and what their mean is off by is in the slope
+    return np.stack([weight @ (h.function(v) * (v + expected.average_mean) - h.slope(v)) for h in FEATURES])
+
+
+def _strayed(found: Findings) -> str:
+    """Draws where there is no mass, by F alone."""
+    balance = found.balance
+    if balance is None or not balance.rise > balance.allowed:
+        return ""
+    return (
+        f"a draw is where the posterior has no mass: F there is {balance.rise:.0f} above its mean over the draws, and "
+        f"{balance.allowed:.0f} is all that so many draws of a posterior with tails no heavier than exponential reach. "
+        "Where its tails are not heavier, chains have strayed to where the step is too long for the method, which "
+        "does not reject: smaller steps, or Importance(), ChEES() or Replicated(); standard deviations say nothing, "
+        "quantiles little"
+    )
+
+
+def _unvisited(found: Findings, names: _Names) -> str:
+    """Modes that no draw is of."""
+    balance = found.balance
+    if balance is None or not balance.mass.size:
+        return ""
+    most = int(balance.mass.argmax())
+    where = ", ".join(f"{n} = {x:.3g}" for n, x in zip(names.parameters[:6], balance.modes[most], strict=False))
+    return (
+        f"the posterior has another mode that no draw is of, at {where}, with about {balance.mass[most]:.2g} times the "
+        "mass of the one that the draws are of (Laplace's approximation). Where these are names of the same thing, as "
+        "of components of a mixture, order them in the model; otherwise Importance() weighs modes"
+    )
 
 
 def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
     """Tails so heavy that a standard deviation says nothing, as rare excursions make them too."""
-    k = pareto_k(series)
-    if not np.nanmax(k, initial=-np.inf) > _TAILS:
+    low, middle, high = np.quantile(series.astype(np.float64), [0.25, 0.5, 0.75], axis=(0, 1))
+    spread = np.maximum((high - low) / _QUARTILES, np.finfo(float).tiny)
+    # a chain that stays away for long has no tail that thins out, and no large k
+    wide = series.std(axis=(0, 1), dtype=np.float64) / spread
+    wide[np.ptp(series, axis=(0, 1)) == 0] = 0.0
+    k = np.nan_to_num(pareto_k(series), nan=-np.inf)
+    if not (k.max() > _TAILS or wide.max() > _WIDEST):
         return ""
-    worst = int(np.nanargmax(k))
+    worst = int(k.argmax() if k.max() > _TAILS else wide.argmax())
     (agent, d), x = owners[worst], series[..., worst].astype(np.float64)
-    low, middle, high = np.quantile(x, [0.25, 0.5, 0.75])
-    spread = (high - low) / _QUARTILES
-    reach = np.abs(x - middle).max() / spread if spread > 0 else np.inf
+    reach = np.abs(x - middle[worst]).max() / spread[worst]
     return (
         f"the draws of {names.where(d, agent)} have tails too heavy for a standard deviation: Pareto k is "
         f"{k[worst]:.2f}, above 0.5 there is none; they reach {reach:.0f} of what their "
-        f"quartiles call one, {spread:.3g}, from the median, and their sd is {x.std():.3g}. Where the posterior is not "
-        "like that, chains have strayed to where the step is too long for the method, which does not reject: smaller "
-        "steps, or Replicated(), which rejects, tell; quantiles are what can be reported"
+        f"quartiles call one, {spread[worst]:.3g}, from the median, and their sd is {x.std():.3g}. Where the posterior "
+        "is not like that, chains have strayed to where the step is too long for the method, which does not reject: "
+        "smaller steps, or Replicated(), which rejects, tell; quantiles are what can be reported"
     )
 
 

@@ -1,4 +1,4 @@
-"""Findings about a run: the bias that its method's law predicts, and the temperature of its draws."""
+"""Findings about a run: the bias that its method's law predicts, and its draws beside F and its gradient."""
 
 from __future__ import annotations
 
@@ -28,6 +28,55 @@ class Expected(NamedTuple):
     average_sd: np.ndarray
 
 
+class Balance(NamedTuple):
+    """Draws beside the gradient of F, by parameter of the user, and beside F itself.
+
+    Under exp(-F / T) the mean of `h(u) g - T h'(u)` is 0 for any function h of bounded growth (Stein's identity;
+    integrate by parts). Here u is a parameter, centred and in about its standard deviations, and g the slope of F in
+    the direction in which that parameter moves with all others as a Gaussian's do, which for a Gaussian is u itself.
+
+    Parameters
+    ----------
+    off, error
+        Means that should be 0, and their Monte Carlo errors, shape (feature, dim), for the functions `FEATURES`.
+    batches
+        Batches of draws that the errors are from.
+    rise, allowed
+        How far F is above its mean at the draw where it is highest, and how far it may be for so many draws.
+    modes, mass
+        Other modes, of which no draw is, in the user's parameters, (mode, dim), and their masses relative to that of
+        the draws by Laplace's approximation, (mode,). Empty, too, where nobody looked.
+    """
+
+    off: np.ndarray
+    error: np.ndarray
+    batches: int
+    rise: float
+    allowed: float
+    modes: np.ndarray
+    mass: np.ndarray
+
+
+class Feature(NamedTuple):
+    """A function h of a standardised parameter, and its derivative."""
+
+    function: Callable[[np.ndarray], np.ndarray]
+    slope: Callable[[np.ndarray], np.ndarray]
+
+
+def _log_cosh(u: np.ndarray) -> np.ndarray:
+    return np.logaddexp(u, -u) - np.log(2.0)
+
+
+def _square_of_sech(u: np.ndarray) -> np.ndarray:
+    return 1.0 - np.square(np.tanh(u))
+
+
+# The first sees standard deviations, the second those of the bulk, whatever the tails, the third means and skewness. A
+# constant sees nothing: steps along a gradient make its mean 0 however long they are.
+FEATURES = (Feature(lambda u: u, np.ones_like), Feature(np.tanh, _square_of_sech), Feature(_log_cosh, np.tanh))
+
+
 class Findings(NamedTuple):
     """Findings about a run beyond its draws.
 
@@ -45,6 +94,8 @@ class Findings(NamedTuple):
         Whether the method brings its agents to agree, so that their distance from one another is an error.
     left_out
         What `expected` leaves out, the noise of minibatches, and what to do about it, in a sentence; else empty.
+    balance
+        The draws beside F and its gradient, or None where nobody looked.
     """
 
     expected: Expected | None = None
@@ -54,6 +105,7 @@ class Findings(NamedTuple):
     temperature_error: float = np.nan
     agreeing: bool = True
     left_out: str = ""
+    balance: Balance | None = None
 
     @property
     def measured(self) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .findings import Expected, Findings
+from .findings import Balance, Expected, Findings
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,12 +54,19 @@ def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
     if findings.expected is not None:
         for name, values in findings.expected._asdict().items():
             arrays[name] = (("agent", "parameter")[-values.ndim :], values)
+    balance = findings.balance
+    if balance is not None:
+        arrays |= {name: (("feature", "parameter"), getattr(balance, name)) for name in ("off", "error")}
+        arrays |= {"modes": (("mode", "parameter"), balance.modes), "mass": (("mode",), balance.mass)}
+    if arrays:
         arrays["parameter"] = list(names)
     numbers = {
         "aim": findings.target_temperature,
         "temperature": findings.temperature,
         "error": findings.temperature_error,
     }
+    if balance is not None:
+        numbers |= {"batches": balance.batches, "rise": balance.rise, "allowed": balance.allowed}
     texts = {"trouble": findings.reason, "left_out": findings.left_out}
     attrs = {**texts, **numbers, "agreeing": int(findings.agreeing)}
     return xr.DataTree(xr.Dataset(arrays, attrs=attrs))
@@ -67,9 +74,13 @@ def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:
 
 def from_tree(dataset: xr.Dataset) -> Findings:
     """Findings of a file's group."""
-    attrs = dataset.attrs
+    attrs, balance = dataset.attrs, None
+    if "off" in dataset:
+        found = {name: dataset[name].values for name in ("off", "error", "modes", "mass")}
+        batches, rise, allowed = int(attrs["batches"]), float(attrs["rise"]), float(attrs["allowed"])
+        balance = Balance(batches=batches, rise=rise, allowed=allowed, **found)
     return Findings(
-        Expected(*(dataset[name].values for name in Expected._fields)) if dataset.data_vars else None,
+        Expected(*(dataset[name].values for name in Expected._fields)) if "mean" in dataset else None,
         str(attrs["trouble"]),
         float(attrs["aim"]),
         float(attrs["temperature"]),
@@ -77,4 +88,5 @@ def from_tree(dataset: xr.Dataset) -> Findings:
         bool(attrs["agreeing"]),
         # runs were written without
         str(attrs.get("left_out", "")),
+        balance,
     )

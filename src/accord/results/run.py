@@ -158,9 +158,10 @@ class Run:
 
     @cached_property
     def findings(self) -> Findings:
-        """The bias that the method's law predicts, and the draws' temperature; see `accord.results.findings.Findings`.
+        """The bias that the method's law predicts, and the draws beside F; see `accord.results.findings.Findings`.
 
-        Found at first use, in some seconds where the method and its numbers were given. It takes part in no traffic.
+        Found at first use, in some seconds where the method and its numbers were given: that is in no traffic. A run
+        with a warm-up has measured its draws at its end, over the network.
         """
         return UNKNOWN if self.examine is None else self.examine(self.average)
 

@@ -13,9 +13,10 @@ from ..posterior import Posterior
 from ..results.run import Run, Traffic
 from ..samplers.costs import messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Monitored
-from ..tuning.examination import examination
 from ..tuning.forecast import Forecast
 from ..tuning.warmup import Warmup
+from .balance import Measured, looks, measure
+from .examination import agreeing, examination
 
 
 @dataclass
@@ -35,6 +36,8 @@ class Recorder:
     # why the method and its numbers were chosen, where they were, and what is expected of them
     chosen: str = ""
     forecast: Forecast | None = None
+    # what was measured of the draws at the end
+    measured: Measured | None = None
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
@@ -73,6 +76,20 @@ class Recorder:
         """Wall seconds so far, those before an interruption included."""
         return time.perf_counter() - self.began
 
+    def measure(self) -> None:
+        """Have the agents sum F and its gradient at draws of a finished run that asked them for sums before."""
+        sampler = self.bound.sampler
+        if self.warmup is None or self.count < self.draws or sampler.temperature == 0 or not agreeing(sampler):
+            return
+        assert self.average is not None
+        needs, traffic = sampler.needs(self.post.dim), self._traffic()
+        count = looks(
+            self.post, self.chains, self.rounds * float(np.max(needs.gradients)), float(np.max(traffic.bytes_sent))
+        )
+        if count:
+            place = (self.post, self.network, sampler.temperature)
+            self.measured = measure(*place, self.average, count, self.warmup, self.seed)
+
     def run(self) -> Run:
         """The run so far."""
         assert self.average is not None and self.agent_draws is not None
@@ -94,7 +111,7 @@ class Recorder:
                 "seed": self.seed,
                 **({"chosen": self.chosen} if self.chosen else {}),
             },
-            examine=examination(self.post, self.network, sampler, self.warmup, self.forecast),
+            examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),
         )
 
     def summarised(self) -> dict[str, np.ndarray]:
@@ -123,6 +140,8 @@ class Recorder:
             gradients * rows_per_gradient(needs, self.post.sizes),
         )
         spent = own + self.bound.spent + (Traffic() if self.warmup is None else self.warmup.spent)
+        if self.measured is not None:
+            spent = spent + self.measured.spent
         return replace(
             spent,
             bytes_sent=np.round(spent.bytes_sent).astype(np.int64),

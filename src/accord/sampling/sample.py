@@ -194,6 +194,7 @@ def sample(
             checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)
         with closing(running):
             _run(running, (means, factors), recorder, checkpointer, progress)
+        recorder.measure()
         return recorder.run()
 
 

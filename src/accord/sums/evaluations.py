@@ -25,9 +25,9 @@ def values(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "poi
 
 
 def slopes(
-    sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"] | Drawn
+    sums: NetworkSums, place: Coordinates | None, points: Float[np.ndarray, "point dim"] | Drawn
 ) -> tuple[np.ndarray, np.ndarray]:
-    """F and its gradient, (point,) and (point, dim), at some points of coordinates; one sum."""
+    """F and its gradient, (point,) and (point, dim), at some points of coordinates, or of the user's; one sum."""
     numbers = np.asarray(sums(_slope, points=points, gradients=len(points), coordinates=place), np.float64)
     return numbers[:, 0], numbers[:, 1:]
 

@@ -1,4 +1,4 @@
-"""Checks of a finished run: the bias that its method's law predicts, and the temperature of its draws."""
+"""Checks of a finished run: the bias that its method's law predicts, and its draws beside F and its gradient."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from functools import partial
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float
 
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.potential import Potential, Shard
 from ..results.findings import Examination, Expected, Findings, recalled
 from ..samplers.protocol import HasLaw, Sampler
-from .forecast import Forecast, forecast, gaussian_model, left_out
-from .warmup import Warmup, warm_up
+from ..tuning.forecast import Forecast, forecast, gaussian_model, left_out
+from ..tuning.warmup import Warmup, warm_up
+from .balance import Measured, looks_here, measure
 
 # Parameters up to which a warm-up sums Hessians; above, a forecast knows the largest curvatures only.
 _MOST_PARAMETERS = 200
-# Draws that the gradient of F is evaluated at, from the fewest to the most, and the numbers of data read for all.
-_FEWEST_LOOKS, _MOST_LOOKS, _READ = 200, 4000, 2e8
 
 
 def examination(
-    post: Posterior, network: Network, sampler: Sampler, warmup: Warmup | None, foreseen: Forecast | None
+    post: Posterior,
+    network: Network,
+    sampler: Sampler,
+    warmup: Warmup | None,
+    foreseen: Forecast | None,
+    measured: Measured | None = None,
 ) -> Examination:
     """A function that examines a run's average, shape (chain, draw, dim), when it is called.
 
@@ -36,13 +38,15 @@ def examination(
         What warm-up found, if these are its coordinates.
     foreseen
         What the choice of the method already expected of it.
+    measured
+        What was measured of its draws, and is part of its traffic; None: it is measured when it is asked for, where the
+        data lies in this process.
     """
     if post.is_held_elsewhere:
         # those who hold the data are gone when a run is summarised, and what they send for it would have to be counted
-        expected, reason = _expected(post, network, sampler, warmup, foreseen)
-        known = Findings(expected, reason, sampler.temperature, agreeing=_agreeing(sampler))
-        return partial(recalled, known._replace(left_out=_left_out(expected, sampler)))
-    return partial(examine, post, network, sampler, warmup, foreseen)
+        known = _found(post, network, sampler, warmup, foreseen, Measured() if measured is None else measured)
+        return partial(recalled, known)
+    return partial(examine, post, network, sampler, warmup, foreseen, measured=measured)
 
 
 def examine(
@@ -52,11 +56,30 @@ def examine(
     warmup: Warmup | None,
     foreseen: Forecast | None,
     average: np.ndarray,
+    measured: Measured | None = None,
 ) -> Findings:
     """Examine a run, as `examination` defers it; takes seconds where no warm-up and forecast were made before."""
+    if measured is None:
+        measured = _measured_here(post, network, sampler, average)
+    return _found(post, network, sampler, warmup, foreseen, measured)
+
+
+def _measured_here(post: Posterior, network: Network, sampler: Sampler, average: np.ndarray) -> Measured:
+    if sampler.temperature == 0 or not network.is_connected:
+        return Measured()
+    return measure(post, network, sampler.temperature, average, looks_here(post))
+
+
+def _found(
+    post: Posterior,
+    network: Network,
+    sampler: Sampler,
+    warmup: Warmup | None,
+    foreseen: Forecast | None,
+    measured: Measured,
+) -> Findings:
     expected, reason = _expected(post, network, sampler, warmup, foreseen)
-    temperature, error = (np.nan, np.nan) if sampler.temperature == 0 else _temperature(post, average)
-    told = (temperature, error, _agreeing(sampler), _left_out(expected, sampler))
+    told = (measured.temperature, measured.error, agreeing(sampler), _left_out(expected, sampler), measured.balance)
     return Findings(expected, reason, sampler.temperature, *told)
 
 
@@ -64,7 +87,8 @@ def _left_out(expected: Expected | None, sampler: Sampler) -> str:
     return "" if expected is None else left_out(sampler)
 
 
-def _agreeing(sampler: Sampler) -> bool:
+def agreeing(sampler: Sampler) -> bool:
+    """Whether a method brings its agents to agree, so that their average is a draw."""
     # travelling chains are drawn one by one
     return sampler.needs(1).inbox != "permuted"
 
@@ -102,35 +126,3 @@ def _forecast(post: Posterior, network: Network, sampler: Sampler, warmup: Warmu
             model = gaussian_model(post.transformed(warmup.coordinates), warmup).plain
         assert model is not None
         return forecast(model, post.sizes, network, sampler)
-
-
-def _temperature(post: Posterior, average: np.ndarray) -> tuple[float, float]:
-    """The temperature of draws (chain, draw, dim) of the average, and its Monte Carlo error.
-
-    Under exp(-F / T) the mean of (x - c)' grad F(x) is dim T for any fixed c (integrate by parts), whatever the shape
-    of F: a variance over that of the nearest Gaussian would take a skewed posterior for a hot one.
-    """
-    from arviz_stats.base.array import array_stats
-
-    chains, draws, _ = average.shape
-    looks = np.clip(_READ / (float(post.sizes.sum()) * post.dim), _FEWEST_LOOKS, _MOST_LOOKS)
-    chosen = np.unique(np.linspace(0, draws - 1, max(1, round(looks / chains))).astype(int))
-    x = average[:, chosen].astype(np.float64)
-    place = post.coordinates
-    z = x if place is None else place.inverse(x)
-    flat = z.reshape(-1, post.dim)
-    if chosen.size < 4 or not np.ptp(flat, axis=0).all():
-        return np.nan, np.nan
-    rises = post.each(_rise, flat, flat.mean(axis=0)).sum(axis=0).reshape(chains, -1) / post.dim
-    if not np.isfinite(rises).all():
-        return np.nan, np.nan
-    effective = float(array_stats.ess(rises, chain_axis=0, draw_axis=1, method="mean"))
-    return float(rises.mean()), float(rises.std() / np.sqrt(effective))
-
-
-def _rise(
-    potential: Potential, shard: Shard, positions: Float[Array, "look dim"], center: Float[Array, " dim"]
-) -> Float[Array, " look"]:
-    """How fast an agent's potential rises away from a center, at positions."""
-    # one after another: some rows' gradients at all positions would take memory
-    return jax.lax.map(lambda x: (x - center) @ potential.gradient(shard, x), positions)
