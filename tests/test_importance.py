@@ -1,9 +1,13 @@
 """Importance sampling by totals: draws match exact laws, every failure is told, and runs are what others are."""
 
 import pickle
+import signal
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
+import killed
 import numpy as np
 import pytest
 from posteriors import (
@@ -238,6 +242,22 @@ def test_a_run_that_was_lost_goes_on(method, tmp_path, monkeypatch):
         accord.sample(gaussian(shift=1.0), RING, method, draws=100, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="seed 1 and seed 0"):
         accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path, seed=1)
+
+
+@pytest.mark.slow
+def test_a_process_killed_in_a_batch_and_in_the_fallback_goes_on(tmp_path):
+    expected = killed.draw()
+    assert expected.settings["method"].startswith("ChEES")
+    # in the second block of a batch's points; in a sum of the chains; not at all
+    for limit, block in ((10, 2), (150, 1), (0, 0)):
+        command = [sys.executable, killed.__file__, tmp_path / "kept", str(limit), str(block), tmp_path / "out.npz"]
+        done = subprocess.run(command, capture_output=True, check=False)
+        assert done.returncode == (-signal.SIGKILL if limit else 0), done.stderr.decode()[-2000:]
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["sums"] == expected.traffic.sums
+        # 9 sums were kept of the first process, and of the second 149 but for the first, which each makes again
+        assert found["asked"] == found["sums"] - 9 - 148 + 1
+        np.testing.assert_allclose(found["draws"], expected.draws, rtol=1e-9, atol=1e-12)
 
 
 def test_a_saved_run_is_read_whole(tmp_path):

@@ -1,0 +1,45 @@
+"""A run that kills its own process in the middle of a sum; run by test_importance: `killed.py FOLDER SUM BLOCK OUT`."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+from posteriors import many_parameters
+
+import accord
+from accord.posterior import totals
+from accord.posterior.totals import TotalsHere
+from accord.storage import recorded_totals
+
+DRAWS = 50
+
+
+def draw(**options):
+    """A run whose importance sampling is refused, so that chains go on."""
+    return accord.sample(many_parameters(40, 25), accord.Network.ring(4), draws=DRAWS, progress=False, **options)
+
+
+def main():
+    folder, limit, block, out = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    recorded_totals._SECONDS = 0.0
+    asked, call, program = [], TotalsHere.__call__, totals._total
+
+    def counted(self, *arguments, **options):
+        asked.append(0)
+        return call(self, *arguments, **options)
+
+    def dying(*arguments):
+        asked[-1] += 1
+        if len(asked) == limit and asked[-1] == block:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return program(*arguments)
+
+    TotalsHere.__call__, totals._total = counted, dying
+    run = draw(checkpoint=folder)
+    np.savez(out, draws=run.draws, asked=len(asked), sums=run.traffic.sums)
+
+
+if __name__ == "__main__":
+    main()
