@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arviz_stats.base.array import array_stats
 from rich.console import Console
 from scipy.special import gammaln
 from scipy.stats import norm
@@ -17,10 +18,10 @@ import accord
 from accord.engines.local import LocalEngine
 from accord.posterior.joint import joint
 from accord.results.certificate import Certificate
-from accord.results.diagnostics import without_a_row
 from accord.results.loo import RowSums
 from accord.samplers import DESGLD, GTBAOAB, Importance
 from accord.sampling import questions
+from accord.sampling.rows_left_out import left_out
 
 RING = accord.Network.ring(4)
 # agents have different numbers of rows
@@ -155,7 +156,7 @@ def test_a_model_beside_itself_differs_by_nothing(runs):
 
 
 def test_only_sums_leave_and_masks_change_nothing(runs, monkeypatch):
-    left, asked, own, totals = [], [], questions._row_sums, accord.Posterior.totals
+    left, asked, own, totals = [], [], questions.row_sums, accord.Posterior.totals
 
     def watched(*arguments):
         left.append(own(*arguments))
@@ -165,7 +166,7 @@ def test_only_sums_leave_and_masks_change_nothing(runs, monkeypatch):
         asked.append(options)
         return totals(post, network, **options)
 
-    monkeypatch.setattr(questions, "_row_sums", watched)
+    monkeypatch.setattr(questions, "row_sums", watched)
     monkeypatch.setattr(accord.Posterior, "totals", totals_asked)
     run = runs["one column"]
     masked = replace(run, agents_data=replace(run.agents_data, masks=True))
@@ -254,13 +255,38 @@ def test_weights_that_are_all_alike_are_no_alarm(drawn):
     np.testing.assert_allclose([still.elpd, still.p, still.se], [-12.0, 0.0, 0.0], atol=1e-6)
 
 
-def test_draws_that_stand_still_where_a_tail_begins_are_told():
-    values = np.sort(np.random.default_rng(0).standard_normal(4000))
-    whole = without_a_row(values, 1.0)
-    values[100:200] = values[200]
-    elpd, p, k = without_a_row(values, 1.0)
-    assert k == np.inf and whole[2] < 0.5
-    np.testing.assert_allclose([elpd, p], whole[:2], rtol=0.1)
+def smoothed(values):
+    tail = int(3.0 * np.sqrt(values.size))
+    with jax.enable_x64(True):
+        return [float(x) for x in left_out(jnp.asarray(values), jnp.asarray((np.arange(tail) + 0.5) / tail))]
+
+
+NOISE = np.random.default_rng(0).standard_normal(1000)
+SERIES = {
+    "normal": NOISE,
+    "heavy": 30.0 * np.random.default_rng(1).standard_t(3.0, 1000),
+    "bounded": np.square(NOISE),
+    "wide": 60.0 * NOISE,
+    "narrow": 1e-6 * NOISE - 700.0,
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_weights_are_smoothed_as_arviz_smooths_them(name):
+    elpd, k, p = array_stats.loo(SERIES[name][None], r_eff=1.0)
+    np.testing.assert_allclose(smoothed(SERIES[name]), [elpd, p, k], rtol=1e-8, atol=1e-9)
+
+
+def test_draws_that_no_tail_fits_are_told():
+    # weights beyond what numbers hold, and a chain that stands still where the tail begins: ArviZ has none
+    still = np.sort(NOISE)
+    still[50:100] = still[100]
+    for values in (1e3 * NOISE, still):
+        with np.errstate(all="ignore"):
+            assert np.isnan(array_stats.loo(values[None], r_eff=1.0)[0])
+        elpd, p, k = smoothed(values)
+        assert np.isfinite([elpd, p]).all() and k == np.inf
+    np.testing.assert_allclose([elpd, p], smoothed(NOISE)[:2], rtol=0.2)
 
 
 def test_rows_left_out_are_foreseen_as_the_closed_form_has_it(drawn):

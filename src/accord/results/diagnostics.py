@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import logsumexp
 
 # Weights of which none is above so many times their mean are harmless whatever their tail looks like.
 _BOUNDED = 5.0
@@ -86,45 +85,7 @@ def efficiency(draws: np.ndarray) -> float:
     """Effective draws of means per draw, the mean over parameters, of draws (chain, draw, dim); 1 of a single chain."""
     from arviz_stats.base.array import array_stats
 
-    if draws.shape[0] == 1:
-        return 1.0
     varied = draws[..., np.ptp(draws, axis=(0, 1)) > 0].astype(np.float64)
-    if varied.shape[2] == 0:
+    if draws.shape[0] == 1 or varied.shape[2] == 0:
         return 1.0
     return float(np.mean(array_stats.ess(varied, chain_axis=0, draw_axis=1, method="mean"))) / draws[..., 0].size
-
-
-def without_a_row(log_likelihood: np.ndarray, efficiency: float) -> tuple[float, float, float]:
-    """How well the other rows predict a row, by Pareto smoothed importance sampling (Vehtari et al. 2017).
-
-    Parameters
-    ----------
-    log_likelihood
-        The row's log likelihood at the draws, shape (draw,).
-    efficiency
-        Of the draws, as `efficiency` has it.
-
-    Returns
-    -------
-    elpd, p, k
-        The log density of the row given all others, how much less that is than given itself too, and the Pareto k of
-        the weights.
-    """
-    from arviz_stats.base.array import array_stats
-
-    values = log_likelihood[None]
-    # fits to a tail of few different draws divide by nothing
-    with np.errstate(all="ignore"):
-        try:
-            elpd, k, p = array_stats.loo(values, r_eff=efficiency)
-        except ValueError:
-            # a tail whose weights are all alike has no shape, and needs no smoothing
-            elpd, k, p = array_stats.loo(values, log_weights=_inverse(values), pareto_k=-np.inf)
-        if np.isnan(elpd):
-            elpd, k, p = array_stats.loo(values, log_weights=_inverse(values), pareto_k=np.inf)
-    return float(elpd), float(p), np.inf if np.isnan(k) else float(k)
-
-
-def _inverse(log_likelihood: np.ndarray) -> np.ndarray:
-    """Log weights with the inverse of the likelihood."""
-    return -log_likelihood - logsumexp(-log_likelihood)

@@ -14,6 +14,8 @@ from .diagnostics import efficiency, good_k
 _LEVELS = np.arange(201) / 100
 # Draws that weights can be smoothed by at all: five of them are a tail.
 _FEWEST = 25
+# Effective draws up to which a tail is a fifth of all draws.
+_FEW = 225
 
 
 class Sampled(NamedTuple):
@@ -23,14 +25,14 @@ class Sampled(NamedTuple):
     ----------
     positions
         The draws, (draw, dim).
-    efficiency
-        Effective draws per draw.
+    quantiles
+        Those of a distribution that the largest weights are replaced by, one for each, ascending from 0 to 1.
     levels
         Values of Pareto k above which rows are to be counted, (level,).
     """
 
     positions: np.ndarray
-    efficiency: float
+    quantiles: np.ndarray
     levels: np.ndarray
 
 
@@ -180,8 +182,11 @@ def sampled(draws: np.ndarray) -> Sampled:
         raise ValueError(
             f"loo needs at least {_FEWEST} draws, and 4 a chain; found {draws.shape[0]} chains of {draws.shape[1]}"
         )
+    # as many weights as are a tail (Vehtari et al. 2024)
+    share = efficiency(draws)
+    tail = int(3.0 * np.sqrt(count / share)) if count * share > _FEW else count // 5
     positions = draws.reshape(count, -1).astype(np.float64)
-    return Sampled(positions, efficiency(draws), np.r_[good_k(count), _LEVELS])
+    return Sampled(positions, (np.arange(tail) + 0.5) / tail, np.r_[good_k(count), _LEVELS])
 
 
 def _error(sums: RowSums, contrast: np.ndarray) -> float:
