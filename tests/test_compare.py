@@ -99,7 +99,9 @@ def test_rows_left_out_are_those_of_arviz_on_pooled_data(name, runs):
         np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=1e-9)
     assert found.rows == expected.n_data_points == sum(SIZES) and found.draws == expected.n_samples
     assert found.bad == 0 and not expected.warning
-    assert found.k - 0.01 <= max(0.0, float(expected.pareto_k.max())) <= found.k
+    weights = 1.0 / np.exp(pooled(name, runs[name])["log_likelihood"]["y"].values).reshape(found.draws, -1)
+    k = expected.pareto_k.values[weights.max(axis=0) > 5.0 * weights.mean(axis=0)].max(initial=0.0)
+    assert found.k - 0.01 <= k <= found.k
     assert f"elpd {expected.elpd:.1f} " in str(found) and f"all with Pareto k at most {found.good_k:.2f}" in str(found)
 
 
@@ -245,6 +247,18 @@ def test_a_row_that_the_others_do_not_foresee_is_told(drawn):
     assert list(table["warning"]) == [False, True] and list(table["bad_rows"]) == [0, 1]
 
 
+def test_rows_that_every_draw_foresees_are_no_alarm(drawn):
+    # labels so far from the boundary that weights are 1 but for the last digits, in which ArviZ finds heavy tails
+    y = np.array([0.0, 1.0] * 8)
+    X = (2.0 * y - 1.0)[:, None]
+    draws = around(15.0, 2.5)
+    values = bernoulli(draws.ravel(), 1.0)
+    assert array_stats.loo(values[None])[1] > 0.7
+    post = accord.models.logistic_regression([(X[agent::4], y[agent::4]) for agent in range(4)])
+    found = drawn(post, draws).loo()
+    assert found.bad == 0 and found.k == 0.0
+
+
 def test_weights_that_are_all_alike_are_no_alarm(drawn):
     draws = around(PLACES[:-1].sum() / 8.0, 8.0**-0.5)
     # every draw is as good without the outlier, to the last digits
@@ -274,6 +288,8 @@ SERIES = {
 @pytest.mark.parametrize("name", SERIES)
 def test_weights_are_smoothed_as_arviz_smooths_them(name):
     elpd, k, p = array_stats.loo(SERIES[name][None], r_eff=1.0)
+    # weights that are all within five times their mean are no alarm whatever is fitted to them
+    k = -np.inf if name in ("bounded", "narrow") else k
     np.testing.assert_allclose(smoothed(SERIES[name]), [elpd, p, k], rtol=1e-8, atol=1e-9)
 
 

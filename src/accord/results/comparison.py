@@ -110,7 +110,7 @@ class Comparison:
 
 
 def _within(value: float, error: float) -> str:
-    return "" if np.isnan(value) else f"{value:.1f} ± {error:.1g}"
+    return "" if np.isnan(value) else f"{value:.1f} ± {error:{'.1f' if error >= 1.0 else '.1g'}}"
 
 
 def compare(runs: Mapping[str, Run]) -> Comparison:

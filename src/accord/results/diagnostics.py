@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 # Weights of which none is above so many times their mean are harmless whatever their tail looks like.
-_BOUNDED = 5.0
+BOUNDED = 5.0
 # Draws below which a tail has too few to fit anything to.
 _FEWEST_FOR_TAILS = 100
 
@@ -67,7 +67,7 @@ def pareto(log_weights: np.ndarray) -> float:
     if np.count_nonzero(weights) < 25:
         return np.inf
     # many weights near a largest one look like a heavy tail to the fit, and are the lightest that there is
-    if weights.mean() * _BOUNDED >= 1.0:
+    if weights.mean() * BOUNDED >= 1.0:
         return -np.inf
     # a tail that hangs on one point may overflow, and is as heavy as can be
     with np.errstate(all="ignore"):

@@ -91,7 +91,8 @@ class Loo(NamedTuple):
     good_k
         The largest Pareto k with which so many draws are enough.
     bad
-        Rows whose k is above that: their part of `elpd` may be off.
+        Rows whose k is above that: their part of `elpd` may be off. Rows that every draw foresees about as well have no
+        k here, whereas ArviZ finds one in the last digits of their weights.
     k
         The largest k of a row, rounded up to a hundredth; 0 where none is above, inf above 2.
     """

@@ -15,6 +15,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from ..posterior.potential import Potential, Shard
+from ..results.diagnostics import BOUNDED
 from ..results.loo import RowSums, Sampled
 
 # Log likelihoods of rows at draws that the agents of a process hold at the same time.
@@ -72,8 +73,8 @@ def left_out(
     -------
     elpd, p, k
         The log density of the row given all others, how much less that is than given itself too, and the Pareto k of
-        the weights, which are the inverse of the likelihood: inf where no distribution fits, -inf where the tail's
-        weights are all alike, which has no shape and needs no smoothing.
+        the weights, which are the inverse of the likelihood: inf where no distribution fits, -inf where weights need
+        none, as those of the tail are all alike or none is far above the mean.
     """
     draws, tail, lowest = log_likelihood.size, quantiles.size, log_likelihood.min()
     # of which the largest is 0
@@ -88,7 +89,9 @@ def left_out(
     predicted = lowest + jnp.logaddexp(jnp.log(draws - tail), logsumexp(log_smooth - log_raw))
     elpd = predicted - logsumexp(jnp.concatenate([body, log_smooth]))
     p = logsumexp(log_likelihood) - jnp.log(draws) - elpd
-    return elpd, p, jnp.where(alike, -jnp.inf, jnp.where(fits, k, jnp.inf))
+    # as in `diagnostics.pareto`: a row that every draw foresees has weights near 1, whose last digits look heavy-tailed
+    harmless = alike | (jnp.exp(log_weight).mean() * BOUNDED >= 1.0)
+    return elpd, p, jnp.where(harmless, -jnp.inf, jnp.where(fits, k, jnp.inf))
 
 
 def _pareto(excess: Float[Array, " tail"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
