@@ -437,6 +437,11 @@ def test_methods_without_rounds_draw_what_they_draw_here(masks):
     here, there = (accord.sample(post, RING, engine=engine, **options) for engine in ("local", "silo"))
     np.testing.assert_allclose(there.draws, here.draws, rtol=1e-9, atol=1e-10)
     assert there.traffic.sums == here.traffic.sums and there.certificate.holds
+    # the agents' rows are asked where they are
+    walked = accord.sample(post, RING, DESGLD(0.01), draws=50, burn_in=50, engine="silo")
+    beside = accord.compare({"there": there, "walked": walked, "here": here})
+    np.testing.assert_allclose(there.loo(), here.loo(), rtol=1e-6)
+    np.testing.assert_allclose(beside.loos["there"], beside.loos["here"], rtol=1e-6)
 
 
 def logistic_of_four():

@@ -468,6 +468,13 @@ def test_one_process_of_a_mesh_masks_for_all_its_agents():
         np.testing.assert_array_equal(found, post.totals(net, masks=True)(own_row))
 
 
+@pytest.mark.parametrize("masks", [False, True])
+def test_numbers_alone_are_summed_over_processes_too(masks):
+    post, net = holding(wide()), NETWORKS["ring"]
+    found = post.with_data_at(Shares(post)).totals(net, masks=masks)(row_and_size)
+    assert found["size"].shape == () and found["size"] == AGENTS
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 def test_processes_of_a_mesh_send_masked_words_only(tmp_path):

@@ -87,3 +87,22 @@ def test_what_cannot_be_answered_is_refused(run, tmp_path):
     for ask in (lambda: walked.leave_out(0), lambda: walked.update({}), lambda: walked.log_evidence):
         with pytest.raises(AttributeError, match="needs the weights of Importance"):
             ask()
+
+
+LOGISTIC = [(X[i::4], (Y[i::4] > 0).astype(float)) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def logistic():
+    return accord.sample(accord.models.logistic_regression(LOGISTIC), RING, Importance(), draws=1000)
+
+
+@pytest.mark.parametrize("agent", [2, *(pytest.param(agent, marks=pytest.mark.slow) for agent in (0, 1, 3))])
+def test_leaving_an_agent_out_of_a_logistic_regression_is_sampling_anew_without_it(logistic, agent):
+    others = accord.models.logistic_regression([shard for i, shard in enumerate(LOGISTIC) if i != agent])
+    anew = accord.sample(others, accord.Network.ring(3), Importance(), draws=1000, seed=1)
+    found = logistic.leave_out(agent)
+    close(found.points, anew.points)
+    errors = [one.log_evidence[1] for one in (found.points, anew, logistic)]
+    predictive = logistic.log_evidence[0] - anew.log_evidence[0]
+    assert abs(found.log_predictive - predictive) < 4.0 * np.linalg.norm(errors)

@@ -13,6 +13,7 @@ from .exact.law import Law, law
 from .network import Network
 from .posterior import Posterior
 from .posterior import pooled_nuts as reference
+from .results.comparison import Comparison, compare
 from .results.run import Run
 from .samplers import conditional
 from .samplers.protocol import Sampler
@@ -22,6 +23,7 @@ from .tuning.plan import Plan
 from .tuning.search import plan
 
 __all__ = [
+    "Comparison",
     "DivergenceError",
     "Gaussian",
     "Law",
@@ -34,6 +36,7 @@ __all__ = [
     "__version__",
     "balance",
     "combine",
+    "compare",
     "conditional",
     "data",
     "datasets",

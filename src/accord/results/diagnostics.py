@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 # Weights of which none is above so many times their mean are harmless whatever their tail looks like.
-_BOUNDED = 5.0
+BOUNDED = 5.0
 # Draws below which a tail has too few to fit anything to.
 _FEWEST_FOR_TAILS = 100
 
@@ -67,10 +67,25 @@ def pareto(log_weights: np.ndarray) -> float:
     if np.count_nonzero(weights) < 25:
         return np.inf
     # many weights near a largest one look like a heavy tail to the fit, and are the lightest that there is
-    if weights.mean() * _BOUNDED >= 1.0:
+    if weights.mean() * BOUNDED >= 1.0:
         return -np.inf
     # a tail that hangs on one point may overflow, and is as heavy as can be
     with np.errstate(all="ignore"):
         # dependent in no way: every point is drawn on its own
         k = float(array_stats.pareto_khat(weights[None], chain_axis=0, draw_axis=1, r_eff=1.0, tail="right"))
     return k if np.isfinite(k) else np.inf
+
+
+def good_k(draws: int) -> float:
+    """The largest Pareto k with which so many draws are enough to smooth weights by (Vehtari et al. 2024)."""
+    return min(1.0 - 1.0 / np.log10(draws), 0.7)
+
+
+def efficiency(draws: np.ndarray) -> float:
+    """Effective draws of means per draw, the mean over parameters, of draws (chain, draw, dim); 1 of a single chain."""
+    from arviz_stats.base.array import array_stats
+
+    varied = draws[..., np.ptp(draws, axis=(0, 1)) > 0].astype(np.float64)
+    if draws.shape[0] == 1 or varied.shape[2] == 0:
+        return 1.0
+    return float(np.mean(array_stats.ess(varied, chain_axis=0, draw_axis=1, method="mean"))) / draws[..., 0].size

@@ -8,6 +8,7 @@ import numpy as np
 
 from .certificate import Certificate, Check
 from .diagnostics import pareto
+from .loo import RowOwners
 from .points import Points
 
 # Largest Pareto k of weights that one may rely on (Vehtari et al. 2024).
@@ -16,7 +17,7 @@ _LARGEST_K = 0.7
 _STARTS, _ABOVE = 8, 3.0
 
 
-class Agents(Protocol):
+class Agents(RowOwners, Protocol):
     """Who answers for the data of a run."""
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from .certificate import Certificate, Check
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
+from .loo import Loo, Sampled, loo, sampled
 from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
 from .points import Points
 from .reweighting import Agents, LeftOut, leave_out, updated
@@ -141,9 +142,46 @@ class Run:
             agents_data=None,
         )
 
+    def loo(self) -> Loo:
+        """How well all rows but one predict that one, over all rows: PSIS-LOO, as ArviZ has it of pooled data.
+
+        Each agent leaves out its own rows, one after another, and what it tells is summed over all rows of all agents.
+        The draws are those of the average. The likelihood must be normalised for `elpd` to be a log density.
+
+        Raises
+        ------
+        AttributeError
+            The run was read from a file, updated or combined: it knows no agents.
+        ValueError
+            The log likelihood does not give one number a row, or draws are fewer than 25.
+        ArithmeticError
+            The draws are not certified or not of temperature 1, or a log likelihood is not finite at some draw.
+
+        Warns
+        -----
+        UserWarning
+            Rows have a Pareto k that is too large, with their number.
+        """
+        found, _ = loo({"this run": self._agents("loo")}, [self._sampled("loo")])
+        return found["this run"]
+
+    def _sampled(self, name: str) -> Sampled:
+        """The average's draws, for what has this name: where they may be relied on."""
+        if self.certificate is not None and not self.certificate.holds:
+            raise ArithmeticError(f"{name} rests on draws that are not certified: {self.certificate.why}")
+        temperature = self.settings.get("temperature", 1.0)
+        if temperature != 1.0:
+            raise ArithmeticError(
+                f"{name} is of the posterior, and this run drew at temperature {temperature:g}: sample at temperature 1"
+            )
+        return sampled(self.average)
+
     def _agents(self, name: str) -> Agents:
         if self.agents_data is None:
-            raise AttributeError(f"{name} asks the agents, and this run was read from a file, or updated: sample anew")
+            raise AttributeError(
+                f"{name} asks the agents, and this run knows none: it was read from a file, updated or combined; "
+                "sample anew"
+            )
         return self.agents_data
 
     def _weighted(self, name: str) -> Points:

@@ -186,7 +186,7 @@ def sample_by_totals(
         | ({"chosen": why} if why else {}),
         points=drawn.points,
         certificate=drawn.certificate,
-        agents_data=Questions(post, network, builder) if drawn.points is not None else None,
+        agents_data=Questions(post, network, builder, masks),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,10 @@ from jaxtyping import Array, Float
 from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.joint import joint
 from ..posterior.potential import Potential, Shard
+from ..results.loo import RowOwners, RowSums, Sampled
+from .rows_left_out import row_sums
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,14 @@ class Questions:
     ----------
     post, network, builder
         The run's.
+    masks
+        Whether sums are masked.
     """
 
     post: Posterior
     network: Network
     builder: Builder
+    masks: bool = False
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
@@ -62,7 +69,17 @@ class Questions:
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """-F of the run's posterior at some positions; (point,), one sum."""
         with jax.enable_x64(True), self.builder.placed(self.post) as placed:
-            return -np.asarray(placed.totals(self.network)(_value, positions))
+            return -np.asarray(placed.totals(self.network, masks=self.masks)(_value, positions))
+
+    def row_sums(self, others: Mapping[str, RowOwners], sampled: Sequence[Sampled]) -> RowSums:
+        """Sums over rows that are left out one by one; see `results.loo.RowOwners`."""
+        posts, masks = {}, False
+        for name, other in others.items():
+            assert isinstance(other, Questions)
+            posts[name], masks = other.post.in_parameters(), masks or other.masks
+        whole, potentials = joint(posts)
+        with jax.enable_x64(True), self.builder.placed(whole) as placed:
+            return placed.totals(self.network, masks=masks)(row_sums, potentials, tuple(sampled))
 
     def _alone(self, rows: dict[int, Any]) -> list[Posterior]:
         """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
+from ..results.reweighting import Agents
 from ..results.run import Run, Traffic
 from ..samplers.costs import messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Monitored
@@ -36,6 +37,7 @@ class Recorder:
     # why the method and its numbers were chosen, where they were, and what is expected of them
     chosen: str = ""
     forecast: Forecast | None = None
+    agents_data: Agents | None = None
     # what was measured of the draws at the end
     measured: Measured | None = None
     count: int = 0
@@ -109,9 +111,11 @@ class Recorder:
                 "burn_in": self.burn_in,
                 "thin": self.thin,
                 "seed": self.seed,
+                **({"temperature": sampler.temperature} if sampler.temperature != 1.0 else {}),
                 **({"chosen": self.chosen} if self.chosen else {}),
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),
+            agents_data=self.agents_data,
         )
 
     def summarised(self) -> dict[str, np.ndarray]:

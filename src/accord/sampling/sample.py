@@ -37,6 +37,7 @@ from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
 from .interruptions import interruptions
+from .questions import Questions
 from .recorder import Recorder
 
 # What makes the builder of a run: a Silo holds that run's processes, so that every run has one of its own.
@@ -188,7 +189,8 @@ def sample(
         burn_in, thin = _lengths(burn_in, thin, forecast, bound)
         running = builder.build(placed, network, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
         lengths = (chains, draws, burn_in, thin)
-        recorder = Recorder(placed, network, bound, kept, *lengths, seed, warmup, why, forecast)
+        questions = Questions(post, network, builder)
+        recorder = Recorder(placed, network, bound, kept, *lengths, seed, warmup, why, forecast, questions)
         checkpointer = None
         if checkpoint is not None:
             checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)

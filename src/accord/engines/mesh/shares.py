@@ -71,7 +71,7 @@ class Shares:
 
         def total(function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
             part = own(function, *arguments, **options)
-            sums = [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(part)]
+            sums = jax.tree.leaves(part)
             sent = np.concatenate([leaf.reshape(-1).view(np.uint8) for leaf in sums])
             # as bytes: JAX would round what is in double precision
             everyones = np.asarray(multihost_utils.process_allgather(sent))

@@ -1,0 +1,361 @@
+"""Leave-one-out by rows and comparisons of models: against ArviZ on pooled data, told by sums alone."""
+
+from dataclasses import replace
+from functools import partial
+
+import arviz_base
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from arviz_stats.base.array import array_stats
+from rich.console import Console
+from scipy.special import gammaln
+from scipy.stats import norm
+
+import accord
+from accord.engines.local import LocalEngine
+from accord.posterior.joint import joint
+from accord.results.certificate import Certificate
+from accord.results.loo import RowSums
+from accord.samplers import DESGLD, GTBAOAB, Importance
+from accord.sampling import questions
+from accord.sampling.rows_left_out import left_out
+
+RING = accord.Network.ring(4)
+# agents have different numbers of rows
+SIZES = (30, 17, 25, 40)
+
+
+def shards(columns=3, seed=0):
+    """Labels that three columns explain; the first ones of them."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for size in SIZES:
+        X = rng.standard_normal((size, 3))
+        labels = rng.random(size) < 1.0 / (1.0 + np.exp(-X @ [1.0, -2.0, 0.5]))
+        found.append((X[:, :columns], labels.astype(float)))
+    return found
+
+
+def bernoulli(logits, y):
+    return y * logits - np.logaddexp(0.0, logits)
+
+
+def poisson(logits, y):
+    return y * logits - np.exp(logits) - gammaln(y + 1.0)
+
+
+POSTS = {
+    "one column": (accord.models.logistic_regression(shards(1)), bernoulli),
+    "all columns": (accord.models.logistic_regression(shards(), 10.0), bernoulli),
+    "counts": (accord.models.poisson_regression(shards()), poisson),
+    "walked": (accord.models.logistic_regression(shards(), 10.0), bernoulli),
+}
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    return accord.sample(POSTS["one column"][0], RING, Importance(), draws=300)
+
+
+@pytest.fixture(scope="module")
+def drawn(sampled):
+    """A run of a posterior with draws (chain, draw, dim) from wherever: what rows say does not depend on that."""
+
+    def make(post, draws, **changes):
+        owners = questions.Questions(post, RING, LocalEngine)
+        return replace(sampled, average=draws, points=None, certificate=None, agents_data=owners, **changes)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def runs(sampled, drawn):
+    noise = np.random.default_rng(1)
+    # chains of different length, with memory
+    noisy = {name: np.cumsum(noise.standard_normal((4, 150 + len(name), 3)), axis=1) / 100.0 for name in POSTS}
+    noisy["all columns"] += [1.0, -1.5, 0.4]
+    walk = accord.sample(POSTS["walked"][0], RING, GTBAOAB(0.05, 1.0), draws=150, burn_in=50)
+    other = {name: drawn(POSTS[name][0], noisy[name]) for name in ("all columns", "counts")}
+    better = replace(sampled.points, log_proposal=sampled.points.log_proposal - 25.0)
+    other["all columns"] = replace(other["all columns"], points=better)
+    return {"one column": sampled, **other, "walked": walk}
+
+
+def pooled(name, run):
+    """What ArviZ takes: draws, and the log likelihood of all rows in one place."""
+    post, log_likelihood = POSTS[name]
+    X, y = (np.concatenate(part) for part in zip(*post.shards, strict=True))
+    draws = run.average.astype(float)
+    return arviz_base.from_dict({"posterior": {"x": draws}, "log_likelihood": {"y": log_likelihood(draws @ X.T, y)}})
+
+
+@pytest.mark.parametrize("name", ["one column", "walked"])
+def test_rows_left_out_are_those_of_arviz_on_pooled_data(name, runs):
+    found, expected = runs[name].loo(), arviz_stats.loo(pooled(name, runs[name]), pointwise=True)
+    for field in ("elpd", "se", "p", "good_k"):
+        np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=1e-9)
+    assert found.rows == expected.n_data_points == sum(SIZES) and found.draws == expected.n_samples
+    assert found.bad == 0 and not expected.warning
+    weights = 1.0 / np.exp(pooled(name, runs[name])["log_likelihood"]["y"].values).reshape(found.draws, -1)
+    k = expected.pareto_k.values[weights.max(axis=0) > 5.0 * weights.mean(axis=0)].max(initial=0.0)
+    assert found.k - 0.01 <= k <= found.k
+    assert f"elpd {expected.elpd:.1f} " in str(found) and f"all with Pareto k at most {found.good_k:.2f}" in str(found)
+
+
+@pytest.fixture(scope="module")
+def comparison(runs):
+    return accord.compare(runs)
+
+
+# ArviZ sorts in place
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_comparisons_are_those_of_arviz_on_pooled_data(runs, comparison):
+    found = comparison.table()
+    expected = arviz_stats.compare({name: pooled(name, run) for name, run in runs.items()})
+    assert list(found.index) == list(expected.index)
+    for column in ("rank", "elpd", "p", "elpd_diff", "se", "dse", "warning"):
+        np.testing.assert_allclose(found[column].astype(float), expected[column].astype(float), rtol=1e-8, atol=1e-9)
+
+
+def test_evidence_stands_beside_where_there_are_weights(runs, comparison):
+    table = comparison.table()
+    assert table.loc[["walked", "counts"], ["log_evidence", "log_bf"]].isna().all(axis=None)
+    best, other = runs["all columns"].log_evidence, runs["one column"].log_evidence
+    np.testing.assert_allclose(best[0], other[0] + 25.0)
+    for name, pair in (("all columns", best), ("one column", other)):
+        np.testing.assert_array_equal(table.loc[name, ["log_evidence", "log_evidence_se"]].astype(float), pair)
+    assert table.loc["all columns", "log_bf"] == table.loc["all columns", "log_bf_se"] == 0.0
+    np.testing.assert_allclose(table.loc["one column", "log_bf"], 25.0)
+    np.testing.assert_allclose(table.loc["one column", "log_bf_se"], np.hypot(best[1], other[1]))
+
+
+def shown(comparison):
+    console = Console(width=100)
+    with console.capture() as text:
+        console.print(comparison)
+    return text.get().splitlines()
+
+
+def test_a_comparison_shows_a_line_for_each_model(comparison):
+    lines = shown(comparison)
+    assert [line.split("  ")[0].strip() for line in lines[1:5]] == list(comparison.loos)
+    assert "log Bayes f." in lines[0] and f"0 of {sum(SIZES)}" in lines[1]
+    assert repr(comparison) == f"<Comparison: 4 models; the largest elpd has {next(iter(comparison.loos))}>"
+
+
+def test_a_model_beside_itself_differs_by_nothing(runs):
+    comparison = accord.compare({"a": runs["walked"], "b": runs["walked"]})
+    table = comparison.table()
+    np.testing.assert_array_equal(table[["elpd_diff", "dse"]], 0.0)
+    assert table[["log_evidence", "log_bf"]].isna().all(axis=None)
+    assert not any("evidence" in line for line in shown(comparison))
+
+
+# --- what leaves an agent ---
+
+
+def test_only_sums_leave_and_masks_change_nothing(runs, monkeypatch):
+    left, asked, own, totals = [], [], questions.row_sums, accord.Posterior.totals
+
+    def watched(*arguments):
+        left.append(own(*arguments))
+        return left[-1]
+
+    def totals_asked(post, network, **options):
+        asked.append(options)
+        return totals(post, network, **options)
+
+    monkeypatch.setattr(questions, "row_sums", watched)
+    monkeypatch.setattr(accord.Posterior, "totals", totals_asked)
+    run = runs["one column"]
+    masked = replace(run, agents_data=replace(run.agents_data, masks=True))
+    np.testing.assert_allclose(masked.loo(), run.loo(), rtol=1e-6)
+    # one sum each, whose sizes say nothing of rows
+    assert asked == [{"masks": True}, {"masks": False}]
+    for sums in left:
+        assert jax.tree.map(jnp.shape, sums) == RowSums((), (1,), (1, 1), (1,), (1, 202), (1,))
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_sums_after_a_run_are_masked_where_its_own_were(masks):
+    run = accord.sample(POSTS["one column"][0], RING, Importance(), draws=50, masks=masks)
+    assert run.agents_data.masks == masks
+
+
+def refused():
+    raise AssertionError("read where nothing is to be read")
+
+
+def test_nothing_is_read_by_who_asks():
+    posts = {"a": accord.models.logistic_regression([refused] * 4, names=["x"]), "b": POSTS["one column"][0]}
+    whole, _ = joint(posts)
+    assert repr(whole) == "<Posterior: 2 parameters, 4 agents, data not read>"
+
+
+def test_shards_that_are_read_where_they_lie_are_left_out_alike(runs, drawn):
+    unread = [partial(dict, X=X, y=y) for X, y in shards(1)]
+    run = drawn(accord.Posterior(_likelihood, _prior, unread, np.zeros(1)), runs["one column"].average)
+    beside = accord.compare({"as functions": run, "as arrays": runs["one column"]})
+    np.testing.assert_allclose(beside.elpd_diff, 0.0, atol=1e-9)
+    np.testing.assert_allclose(beside.loos["as functions"], runs["one column"].loo(), rtol=1e-9)
+
+
+def _likelihood(x, rows):
+    logits = rows["X"] @ x
+    return rows["y"] * logits - jax.nn.softplus(logits)
+
+
+def _prior(x):
+    return -0.5 * jnp.sum(x**2)
+
+
+# --- rows that weights do not reach ---
+
+PLACES = np.array([0.3, -0.8, 1.1, 0.2, -0.1, 0.9, -1.2, 9.0])
+
+
+def location(log_likelihood, places=PLACES):
+    return accord.Posterior(log_likelihood, _prior, [places[agent::4] for agent in range(4)], np.zeros(1))
+
+
+def around(mean, sd, count=4000):
+    """Independent draws."""
+    return mean + sd * np.random.default_rng(0).standard_normal((4, count // 4, 1))
+
+
+def normal(x, rows):
+    return -0.5 * (rows - x[0]) ** 2 - 0.5 * jnp.log(2.0 * jnp.pi)
+
+
+def contaminated(x, rows):
+    """Normal, but for one row in a hundred, which may be anywhere between -50 and 50."""
+    return jnp.logaddexp(jnp.log(0.99) + normal(x, rows), jnp.log(0.01 / 100.0))
+
+
+def test_a_row_that_the_others_do_not_foresee_is_told(drawn):
+    run = drawn(location(normal), around(PLACES.sum() / 9.0, 1.0 / 3.0))
+    with pytest.warns(UserWarning, match=r"1 of 8 rows have a Pareto k above 0.70 in this run, the largest \d\.\d\d: "):
+        found = run.loo()
+    assert found.bad == 1 and found.k > 0.7 and "7 of them with Pareto k at most" in str(found)
+    robust = drawn(location(contaminated), around(PLACES[:-1].sum() / 8.0, 8.0**-0.5))
+    with pytest.warns(UserWarning, match="1 of 8 rows .* in narrow, the largest"):
+        table = accord.compare({"narrow": run, "wide": robust}).table()
+    assert list(table.index) == ["wide", "narrow"]
+    assert list(table["warning"]) == [False, True] and list(table["bad_rows"]) == [0, 1]
+
+
+def test_rows_that_every_draw_foresees_are_no_alarm(drawn):
+    # labels so far from the boundary that weights are 1 but for the last digits, in which ArviZ finds heavy tails
+    y = np.array([0.0, 1.0] * 8)
+    X = (2.0 * y - 1.0)[:, None]
+    draws = around(15.0, 2.5)
+    values = bernoulli(draws.ravel(), 1.0)
+    assert array_stats.loo(values[None])[1] > 0.7
+    post = accord.models.logistic_regression([(X[agent::4], y[agent::4]) for agent in range(4)])
+    found = drawn(post, draws).loo()
+    assert found.bad == 0 and found.k == 0.0
+
+
+def test_weights_that_are_all_alike_are_no_alarm(drawn):
+    draws = around(PLACES[:-1].sum() / 8.0, 8.0**-0.5)
+    # every draw is as good without the outlier, to the last digits
+    assert drawn(location(contaminated), draws).loo().bad == 0
+    # rows that do not depend on the parameters at all
+    still = drawn(location(lambda x, rows: 0.0 * rows * x[0] - 1.5), draws).loo()
+    assert still.bad == 0 and still.k == 0.0
+    np.testing.assert_allclose([still.elpd, still.p, still.se], [-12.0, 0.0, 0.0], atol=1e-6)
+
+
+def smoothed(values):
+    tail = int(3.0 * np.sqrt(values.size))
+    with jax.enable_x64(True):
+        return [float(x) for x in left_out(jnp.asarray(values), jnp.asarray((np.arange(tail) + 0.5) / tail))]
+
+
+NOISE = np.random.default_rng(0).standard_normal(1000)
+SERIES = {
+    "normal": NOISE,
+    "heavy": 30.0 * np.random.default_rng(1).standard_t(3.0, 1000),
+    "bounded": np.square(NOISE),
+    "wide": 60.0 * NOISE,
+    "narrow": 1e-6 * NOISE - 700.0,
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_weights_are_smoothed_as_arviz_smooths_them(name):
+    elpd, k, p = array_stats.loo(SERIES[name][None], r_eff=1.0)
+    # weights that are all within five times their mean are no alarm whatever is fitted to them
+    k = -np.inf if name in ("bounded", "narrow") else k
+    np.testing.assert_allclose(smoothed(SERIES[name]), [elpd, p, k], rtol=1e-8, atol=1e-9)
+
+
+def test_draws_that_no_tail_fits_are_told():
+    # weights beyond what numbers hold, and a chain that stands still where the tail begins: ArviZ has none
+    still = np.sort(NOISE)
+    still[50:100] = still[100]
+    for values in (1e3 * NOISE, still):
+        with np.errstate(all="ignore"):
+            assert np.isnan(array_stats.loo(values[None], r_eff=1.0)[0])
+        elpd, p, k = smoothed(values)
+        assert np.isfinite([elpd, p]).all() and k == np.inf
+    np.testing.assert_allclose([elpd, p], smoothed(NOISE)[:2], rtol=0.2)
+
+
+def test_rows_left_out_are_foreseen_as_the_closed_form_has_it(drawn):
+    """Each row of a normal location given all others."""
+    rows = PLACES[:-1]
+    found = drawn(location(normal, rows), around(rows.sum() / 8.0, 8.0**-0.5, 40_000)).loo()
+    exact = norm.logpdf(rows, (rows.sum() - rows) / 7.0, np.sqrt(1.0 + 1.0 / 7.0))
+    np.testing.assert_allclose([found.elpd, found.se], [exact.sum(), np.sqrt(7 * exact.var())], atol=0.01)
+
+
+# --- what cannot be answered ---
+
+
+def test_what_is_not_of_the_same_rows_is_refused(runs, drawn):
+    run = runs["one column"]
+    with pytest.raises(ValueError, match=r"same agents: all is of 4 agents, few of 3"):
+        accord.compare({"all": run, "few": drawn(accord.models.logistic_regression(shards(1)[:3]), run.average)})
+    rows = shards(1)
+    rows[2] = tuple(np.concatenate([part, part[:3]]) for part in rows[2])
+    more = drawn(accord.models.logistic_regression(rows), run.average)
+    with pytest.raises(ValueError, match=r"same rows: agent 2 has 25 in a, 25 in b, 28 in c"):
+        accord.compare({"a": run, "b": run, "c": more})
+    with pytest.raises(ValueError, match="two runs or more, by name; found 1"):
+        accord.compare({"all": run})
+
+
+def test_what_has_no_rows_is_refused(drawn):
+    post = accord.models.gaussian(np.zeros((4, 1)), np.ones((4, 1, 1)))
+    with pytest.raises(ValueError, match="that of this run gives one for the whole shard"):
+        drawn(post, around(0.0, 0.5)).loo()
+
+
+def test_rows_that_are_impossible_at_a_draw_are_refused(drawn):
+    def bounded(x, rows):
+        return jnp.where(rows < x[0] + 5.0, normal(x, rows), -jnp.inf)
+
+    with pytest.raises(ArithmeticError, match=r"1 of 8 rows have a log likelihood in this run that is not finite"):
+        drawn(location(bounded), around(0.0, 0.3)).loo()
+
+
+def test_runs_that_say_nothing_of_the_posterior_are_refused(sampled, drawn, tmp_path):
+    sampled.save(tmp_path / "run.nc")
+    for run in (accord.Run.load(tmp_path / "run.nc"), sampled.update({0: shards(1, seed=1)[0]})):
+        for ask in (run.loo, lambda run=run: accord.compare({"a": sampled, "b": run})):
+            with pytest.raises(AttributeError, match="knows none: it was read from a file, updated or combined"):
+                ask()
+    post = POSTS["one column"][0]
+    hot = accord.sample(post, RING, DESGLD(0.01, temperature=2.0), draws=50, burn_in=0)
+    with pytest.raises(ArithmeticError, match="drew at temperature 2: sample at temperature 1"):
+        hot.loo()
+    with pytest.raises(ValueError, match="at least 25 draws, and 4 a chain; found 4 chains of 5"):
+        drawn(post, around(0.0, 1.0, 20)).loo()
+    first, *others = sampled.certificate.checks
+    doubted = replace(sampled, certificate=Certificate((first._replace(holds=False), *others)))
+    with pytest.raises(ArithmeticError, match="loo rests on draws that are not certified: "):
+        doubted.loo()
