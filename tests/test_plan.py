@@ -20,7 +20,7 @@ from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, Gibbs, H
 from accord.schedules import diminishing
 from accord.tuning.forecast import SHARE, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers
-from accord.tuning.search import choose, every_method, try_out, usual_methods
+from accord.tuning.search import choose, try_out, tunable_methods, usual_methods
 from accord.tuning.warmup import warm_up
 
 
@@ -88,7 +88,7 @@ def candidates():
         "DADMMS, independent noise",
         "GCMC",
     }
-    found = {label(sampler): sampler for sampler in every_method(unequal_curvature(1), NETWORKS["ring"])}
+    found = {label(sampler): sampler for sampler in tunable_methods(unequal_curvature(1), NETWORKS["ring"])}
     assert quick <= found.keys()
     return [pytest.param(s, marks=() if n in quick else pytest.mark.slow, id=n) for n, s in found.items()]
 

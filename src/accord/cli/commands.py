@@ -136,8 +136,8 @@ def plan(
 ) -> None:
     """Say what each method would be worth on your posterior and network, and what it would cost, before any runs."""
     with _users_errors():
-        from ..tuning.search import every_method
-        from ..tuning.search import plan as planned
+        from ..sampling.planning import every_method
+        from ..sampling.planning import plan as planned
         from . import config as configs
 
         for path in (table, plot):

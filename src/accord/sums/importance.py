@@ -18,7 +18,7 @@ from ..tuning.network_sums import NetworkSums
 from .adaptation import Main, Proposals, adapted, fitted_to_draws
 from .certificate import certify
 from .evaluations import rises, slopes
-from .exploration import Lines, follow, look, other_modes
+from .exploration import Lines, Search, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
 from .start import Start
@@ -123,12 +123,7 @@ def importance(
     ArithmeticError
         The posterior has no mode.
     """
-    tell("the mode")
-    place = laplace(sums, post)
-    tell("lines from the mode")
-    lines = look(sums, place, seed)
-    search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
-    batches = _Batches(sums, place, method, lines, Proposals(search.modes, skeleton.mixture), seed, tell)
+    batches = looked(sums, post, method, seed=seed, tell=tell)
     stopped = False
     try:
         batches.fit()
@@ -142,12 +137,36 @@ def importance(
         certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
     else:
         tell("certificate")
-        certificate = certify(sums, place, found, lines, skeleton, target, seed, post.names)
-    return Found(place, found, batches.main, search.ends, lines.at_origin, certificate)
+        certificate = certify(sums, batches.place, found, batches.lines, batches.skeleton, target, seed, post.names)
+    return Found(batches.place, found, batches.main, batches.search.ends, batches.lines.at_origin, certificate)
 
 
-class _Batches:
-    """The batches of a run, and the proposal that the next one is drawn from."""
+def looked(
+    sums: NetworkSums, post: Posterior, method: Importance, *, seed: int, tell: Callable[[str], None]
+) -> Batches:
+    """What there is before the first batch: the mode, lines from it, and what these show; arguments as above."""
+    tell("the mode")
+    place = laplace(sums, post)
+    tell("lines from the mode")
+    lines = look(sums, place, seed)
+    search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
+    return Batches(sums, place, method, lines, search, skeleton, seed, tell)
+
+
+class Batches:
+    """The batches of a run, and the proposal that the next one is drawn from.
+
+    Attributes
+    ----------
+    place
+        Coordinates whose origin is the mode.
+    size
+        Points of a batch for fitting, at first.
+    found
+        The points so far, None before the first batch.
+    efficiency
+        Effective draws that a point of the next batch is expected to be worth; 0 where that is unknown.
+    """
 
     def __init__(
         self,
@@ -155,12 +174,14 @@ class _Batches:
         place: Coordinates,
         method: Importance,
         lines: Lines,
-        proposals: Proposals,
+        search: Search,
+        skeleton: Skeleton,
         seed: int,
         tell: Callable[[str], None],
     ) -> None:
-        self.sums, self.place, self.at_origin, self.seed, self.tell = sums, place, lines.at_origin, seed, tell
-        dim = place.origin.size
+        self.sums, self.place, self.seed, self.tell = sums, place, seed, tell
+        self.lines, self.search, self.skeleton = lines, search, skeleton
+        dim, proposals = place.origin.size, Proposals(search.modes, skeleton.mixture)
         self.dim, self.max_batches = dim, method.max_batches
         self.size = method.batch or max(_FEWEST, _PILOT * dim)
         self.main, self.proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), proposals
@@ -175,7 +196,7 @@ class _Batches:
             # what some batches did not settle wants larger ones
             points = proposal.draw(self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
             value, gradient = slopes(self.sums, self.place, points)
-            found = self._with(Batch(proposal, points, value - self.at_origin, gradient))
+            found = self._with(Batch(proposal, points, value - self.lines.at_origin, gradient))
             self.tell(f"fitting proposals, {found.effective:.0f} effective draws in {self.sums.count} sums")
             self.proposals = self.proposals.shared(found, self.main)
             main, expected = adapted(found, self.main, self.proposals)
@@ -211,16 +232,23 @@ class _Batches:
         assert self.found is not None
         found, proposal = self.found, self.proposals.around(self.main)
         while len(found.batches) < self.max_batches:
-            missing = max(target - found.effective, target - found.weight.size)
-            if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
+            count = self.due(target)
+            if count == 0:
                 return
-            # whole multiples, so that few programs are compiled
-            count = self.size * ceil(_MARGIN * missing / self.efficiency / self.size)
             points = proposal.draw(count, self.seed, len(found.batches))
             before = found.effective
             found = self._with(Batch(proposal, points, rises(self.sums, self.place, points)[0]))
             self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
             self.efficiency = (found.effective - before) / count
+
+    def due(self, target: int) -> int:
+        """Points that the next batch needs for so many effective draws; 0 where these are there, or hopeless."""
+        assert self.found is not None
+        missing = max(target - self.found.effective, target - self.found.weight.size)
+        if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
+            return 0
+        # whole multiples, so that few programs are compiled
+        return self.size * ceil(_MARGIN * missing / self.efficiency / self.size)
 
     def _with(self, batch: Batch) -> Weighing:
         self.found = Weighing(batch) if self.found is None else self.found.with_batch(batch)
