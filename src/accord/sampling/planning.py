@@ -12,6 +12,7 @@ import numpy as np
 from ..base.checks import positive, whole_number
 from ..base.errors import DivergenceError, unknown_name_error
 from ..base.terminal import waiting
+from ..engines.noise import seed_words
 from ..network import Network
 from ..posterior import Posterior
 from ..results.findings import TOLERANCE
@@ -19,7 +20,7 @@ from ..results.traffic import Traffic
 from ..samplers import ChEES, Importance
 from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Sampler
-from ..samplers.validation import check_compatible
+from ..samplers.validation import check_compatible, is_complete
 from ..sums.forecast import forecast_by_totals
 from ..tuning.forecast import Forecast, gaussian_model
 from ..tuning.plan import COSTS, Plan, Trial, label
@@ -42,6 +43,7 @@ def plan(
     cost: str = COSTS[0],
     draws: int = 1000,
     chains: int = 4,
+    seed: int = 0,
     progress: bool | None = None,
 ) -> Plan:
     """Forecast methods on a posterior and a network, before any of them runs.
@@ -73,6 +75,8 @@ def plan(
         What methods are compared by: "exchanges" (default), "bytes_sent", "gradient_rows" or "rounds".
     draws, chains
         Effective draws of each chain, and chains, which are what `accord.sample` draws where nothing is given.
+    seed
+        Of the run to come: methods by sums are forecast from the points and chains that it draws.
     progress
         Show what is being tried; None shows it on a terminal.
 
@@ -81,7 +85,7 @@ def plan(
     ValueError
         A number out of its range, no method, or one that does not fit the posterior or the network.
     ArithmeticError
-        Warm-up found no mode.
+        Warm-up found no mode, and no method begins elsewhere.
 
     Examples
     --------
@@ -96,6 +100,7 @@ def plan(
     if cost not in COSTS:
         raise unknown_name_error("cost", cost, COSTS)
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
+    seed_words(seed)
     post.require_agents_of(network)
     network.require_connected()
     methods = every_method(post, network) if methods is None else list(methods)
@@ -104,21 +109,13 @@ def plan(
     walking = [method for method in methods if not isinstance(method, ByTotals)]
     for sampler in walking:
         check_compatible(post, network, sampler)
-    with waiting("warm-up", progress):
-        warmup = warm_up(post, network)
     trials: list[Trial] = []
     for method in methods:
         if isinstance(method, ByTotals):
             with waiting(f"{label(method)} in prospect", progress):
-                trials.append(_by_totals(post, network, method, draws, chains))
-    if walking:
-        model = gaussian_model(post.transformed(warmup.coordinates), warmup)
-    for sampler in walking:
-        with waiting(f"{label(sampler)} in prospect", progress):
-            for trial in try_out(sampler, model, post.sizes, network, warmup.stiffness, tolerance):
-                trials.append(_priced(trial, warmup, draws, chains))
-    found = Plan(tuple(trials), tolerance, cost, warmup, draws, chains)
-    return _timed(found, post, network, progress)
+                trials.append(_by_totals(post, network, method, draws, chains, seed))
+    found = Plan(tuple(trials), tolerance, cost, None, draws, chains)
+    return _with_walking(found, walking, post, network, progress) if walking else found
 
 
 def every_method(post: Posterior, network: Network) -> list[Sampler | ByTotals]:
@@ -126,10 +123,30 @@ def every_method(post: Posterior, network: Network) -> list[Sampler | ByTotals]:
     return [Importance(), ChEES(), *tunable_methods(post, network)]
 
 
-def _by_totals(post: Posterior, network: Network, method: ByTotals, draws: int, chains: int) -> Trial:
+def _with_walking(
+    found: Plan, methods: list[Sampler], post: Posterior, network: Network, progress: bool | None
+) -> Plan:
+    """The plan with methods that walk; where warm-up finds no mode, with the reason, if there are others."""
+    try:
+        with waiting("warm-up", progress):
+            warmup = warm_up(post, network)
+    except ArithmeticError as error:
+        if not found.trials:
+            raise
+        none = [Trial(label(s), s, not is_complete(s), None, str(error), np.nan) for s in methods]
+        return replace(found, trials=found.trials + tuple(none))
+    model, trials = gaussian_model(post.transformed(warmup.coordinates), warmup), list[Trial]()
+    for sampler in methods:
+        with waiting(f"{label(sampler)} in prospect", progress):
+            for trial in try_out(sampler, model, post.sizes, network, warmup.stiffness, found.tolerance):
+                trials.append(_priced(trial, warmup, found.draws, found.chains))
+    return _timed(replace(found, trials=found.trials + tuple(trials), warmup=warmup), warmup, post, network, progress)
+
+
+def _by_totals(post: Posterior, network: Network, method: ByTotals, draws: int, chains: int, seed: int) -> Trial:
     none = Trial(label(method), method, False, None, "", np.nan)
     try:
-        found = forecast_by_totals(post, network, method, draws=draws, chains=chains)
+        found = forecast_by_totals(post, network, method, draws=draws, chains=chains, seed=seed)
     except ArithmeticError as error:
         return none._replace(trouble=str(error))
     return none._replace(forecast=found, cost=found.spent)
@@ -143,7 +160,7 @@ def _priced(trial: Trial, warmup: Warmup, draws: int, chains: int) -> Trial:
     return trial._replace(cost=trial.forecast.cost(draws, chains, before))
 
 
-def _timed(found: Plan, post: Posterior, network: Network, progress: bool | None) -> Plan:
+def _timed(found: Plan, warmup: Warmup, post: Posterior, network: Network, progress: bool | None) -> Plan:
     """The plan with the seconds of the first methods that walk and meet the tolerance."""
     best = [trial for trial in found.ranked if found.meets(trial) and isinstance(trial.forecast, Forecast)]
     best = best[:_MOST_TIMED]
@@ -157,7 +174,7 @@ def _timed(found: Plan, post: Posterior, network: Network, progress: bool | None
         timed = {}
         for trial in best:
             assert trial.cost is not None and isinstance(trial.sampler, Sampler)
-            moved = post.transformed(found.warmup.coordinates) if trial.whitened else post
+            moved = post.transformed(warmup.coordinates) if trial.whitened else post
             once = _seconds_a_round(moved, network, trial.sampler, found.chains)
             seconds = (before if trial.whitened else 0.0) + trial.cost.rounds * once
             timed[id(trial)] = trial._replace(cost=trial.cost._replace(seconds=seconds))

@@ -78,7 +78,7 @@ class Plan:
     cost
         What effective draws are compared by.
     warmup
-        What warm-up found, and what it took.
+        What warm-up found, and what it took; None where no method needs it, or it found nothing.
     draws, chains
         Effective draws of each chain, and chains, that costs are for.
     """
@@ -86,7 +86,7 @@ class Plan:
     trials: tuple[Trial, ...]
     tolerance: float
     cost: str
-    warmup: Warmup
+    warmup: Warmup | None
     draws: int = 1000
     chains: int = 4
 
