@@ -280,8 +280,9 @@ class Plan:
             found = [(t.cost.bytes_sent, t.forecast) for t in tried if t.forecast is not None and t.cost is not None]
             color = colors[place % len(colors)]
             if found and isinstance(found[0][1], SumsForecast):
-                for sent, _ in found:
-                    ax.axvline(sent, color=color, linestyle=":", label=name)
+                for sent, forecast in found:
+                    doubted = "" if forecast.meets(self.tolerance) else "\n(not expected to be certified)"
+                    ax.axvline(sent, color=color, linestyle=":", label=name + doubted)
                 continue
             ax.plot(
                 [sent for sent, _ in found],
