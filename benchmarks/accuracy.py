@@ -28,8 +28,7 @@ from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
 from accord.samplers import DESGLD, DGLMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
 from accord.samplers.by_totals import ByTotals
-from accord.samplers.protocol import HasLaw
-from accord.samplers.validation import is_complete
+from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
 from accord.tuning.warmup import warm_up
 
@@ -173,6 +172,11 @@ def settings(sampler: accord.Sampler | ByTotals) -> str:
     return f"{type(sampler).__name__}({', '.join(parts)})"
 
 
+def chosen_by_plan(sampler: accord.Sampler) -> bool:
+    """Whether a method leaves numbers to a plan; those of a paper's guidelines it chooses by itself."""
+    return isinstance(sampler, Tunable) and not set(sampler.left_out) <= set(sampler.chosen_by_bind)
+
+
 def chosen_numbers(sampler: accord.Sampler, run: accord.Run) -> str:
     """The method with the numbers that a plan chose for a run."""
     known = repr(sampler).rstrip(")").partition("(")[2].split(", ")
@@ -259,7 +263,7 @@ def network_row(target: Target, budget: Budget, entry: Entry, choice: Callable[[
         if entry.family is None and isinstance(sampler, DGLMC):
             row.setting = settings(bind(target.post, target.net, sampler).sampler)
         run, once = timed_run(target, budget, sampler), None
-        if not is_complete(sampler):
+        if chosen_by_plan(sampler):
             row.setting = chosen_numbers(sampler, run)
             once = warm_up(target.post, target.net).spent
         measured(target, row, run, once)
@@ -272,8 +276,8 @@ def network_row(target: Target, budget: Budget, entry: Entry, choice: Callable[[
 
 def timed_run(target: Target, budget: Budget, sampler: accord.Sampler) -> accord.Run:
     """A run whose seconds leave compilation out: a short one before it has compiled the same program."""
-    common = dict(chains=budget.chains, progress=False)
-    least = max(1, bind(target.post, target.net, sampler).adapting) if is_complete(sampler) else 1
+    common = dict(chains=budget.chains, progress=False, whiten=chosen_by_plan(sampler))
+    least = 1 if chosen_by_plan(sampler) else max(1, bind(target.post, target.net, sampler).adapting)
     if isinstance(sampler, Replicated):
         draws, thin, burn_in = budget.draws, 1, least
     else:
