@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import platform
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -24,9 +25,12 @@ from rich.console import Console
 
 import accord
 from accord.engines.agreement import bind
-from accord.samplers import DESGLD, DGLMC, DULA, GCMC, Gibbs, Replicated
-from accord.samplers.protocol import HasLaw
+from accord.results.traffic import Traffic
+from accord.samplers import DESGLD, DGLMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
+from accord.samplers.by_totals import ByTotals
+from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
+from accord.tuning.warmup import warm_up
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / ".cache" / "accuracy.json"
@@ -90,6 +94,7 @@ ENTRIES = (
     ),
     Entry("GT-DULA", "GTDULA", same),
     Entry("GT-DULA, common noise", "GTDULA common", same),
+    Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
     Entry("D-ADMMS as published", "DADMMS published", same),
     Entry("D-ADMMS calibrated", "DADMMS", same),
     Entry("D-ADMMS calibrated, common noise", "DADMMS common", same),
@@ -120,6 +125,7 @@ ENTRIES = (
         for kernel in KERNELS
     ),
 )
+BY_TOTALS = (("Importance sampling", Importance()), ("ChEES-HMC", ChEES()))
 ONE_SHOT = tuple((f"one-shot: {name}", getattr(accord.combine, name)) for name in accord.combine.__all__)
 
 
@@ -142,8 +148,11 @@ class Row:
     sd_agents: tuple[float, float] | None = None
     sd_average: tuple[float, float] | None = None
     rounds: int | None = None
+    sums: int | None = None
+    exchanges: int | None = None
     bytes_sent: float | None = None
     gradient_rows: float | None = None
+    value_rows: float | None = None
     effective: float | None = None
     per_megabyte: float | None = None
     per_second: float | None = None
@@ -152,7 +161,7 @@ class Row:
     warned: list[str] = field(default_factory=list)
 
 
-def settings(sampler: accord.Sampler) -> str:
+def settings(sampler: accord.Sampler | ByTotals) -> str:
     """The method with the numbers that are not its defaults."""
     parts = []
     for f in fields(sampler):
@@ -161,6 +170,19 @@ def settings(sampler: accord.Sampler) -> str:
             continue
         parts.append(f"{f.name}={_short(value)}")
     return f"{type(sampler).__name__}({', '.join(parts)})"
+
+
+def chosen_by_plan(sampler: accord.Sampler) -> bool:
+    """Whether a method leaves numbers to a plan; those of a paper's guidelines it chooses by itself."""
+    return isinstance(sampler, Tunable) and not set(sampler.left_out) <= set(sampler.chosen_by_bind)
+
+
+def chosen_numbers(sampler: accord.Sampler, run: accord.Run) -> str:
+    """The method with the numbers that a plan chose for a run."""
+    known = repr(sampler).rstrip(")").partition("(")[2].split(", ")
+    name, _, numbers = run.settings["method"].rstrip(")").partition("(")
+    chosen = ", ".join(part for part in numbers.split(", ") if part not in known)
+    return f"{name}({re.sub(r'[0-9]+[.][0-9]{4,}', lambda found: _short(float(found[0])), chosen)})"
 
 
 def _short(value) -> str:
@@ -176,8 +198,8 @@ def _short(value) -> str:
     return type(value).__name__.lower()
 
 
-def measured(target: Target, row: Row, run: accord.Run) -> None:
-    """Fill in a row from a run."""
+def measured(target: Target, row: Row, run: accord.Run, once: Traffic | None = None) -> None:
+    """Fill in a row from a run; `once` is the part of its traffic that served all chains, where not all or none did."""
     draws, average = run.draws, run.average.astype(np.float64)
     agents = [draws[:, :, i].astype(np.float64) for i in range(draws.shape[2])]
     distances = [accord.metrics.wasserstein2(*target.fitted(own)) for own in agents]
@@ -189,12 +211,20 @@ def measured(target: Target, row: Row, run: accord.Run) -> None:
     row.sd_agents, row.sd_average = (float(ratios.min()), float(ratios.max())), (float(ratio.min()), float(ratio.max()))
     if target.quantile is not None:
         row.quantile = max(_quantile_distance(target, own) for own in agents)
-    row.rounds, row.bytes_sent = run.traffic.rounds, float(run.traffic.bytes_sent.mean())
-    row.gradient_rows = float(run.traffic.gradient_rows.mean())
+    # what methods by totals count is of all chains already
+    chains, spent, once = 1 if row.kind == "totals" else len(average), run.traffic, once or Traffic()
+
+    def whole(name: str) -> np.ndarray:
+        return chains * (getattr(spent, name) - getattr(once, name)) + getattr(once, name)
+
+    row.rounds, row.sums, row.exchanges = spent.rounds, spent.sums, spent.exchanges
+    row.bytes_sent, row.gradient_rows, row.value_rows = (
+        float(whole(name).mean()) for name in ("bytes_sent", "gradient_rows", "value_rows")
+    )
     if not row.optimiser:
         some = [average, *(agents[i] for i in sorted({0, len(agents) // 2, len(agents) - 1}))]
         row.effective = float(min(array_stats.ess(x, chain_axis=0, draw_axis=1).min() for x in some))
-        sent = len(average) * float(run.traffic.bytes_sent.sum()) / 1e6
+        sent = float(whole("bytes_sent").sum()) / 1e6
         row.per_megabyte, row.per_second = row.effective / sent, row.effective / run.seconds
 
 
@@ -232,8 +262,11 @@ def network_row(target: Target, budget: Budget, entry: Entry, choice: Callable[[
             row.predicted_error = chosen.choice.error
         if entry.family is None and isinstance(sampler, DGLMC):
             row.setting = settings(bind(target.post, target.net, sampler).sampler)
-        run = timed_run(target, budget, sampler)
-        measured(target, row, run)
+        run, once = timed_run(target, budget, sampler), None
+        if chosen_by_plan(sampler):
+            row.setting = chosen_numbers(sampler, run)
+            once = warm_up(target.post, target.net).spent
+        measured(target, row, run, once)
 
     row = attempt(row, work)
     # an entry whose making failed still says which method it is
@@ -243,20 +276,47 @@ def network_row(target: Target, budget: Budget, entry: Entry, choice: Callable[[
 
 def timed_run(target: Target, budget: Budget, sampler: accord.Sampler) -> accord.Run:
     """A run whose seconds leave compilation out: a short one before it has compiled the same program."""
-    common = dict(chains=budget.chains, progress=False)
-    least = max(1, bind(target.post, target.net, sampler).adapting)
+    common = dict(chains=budget.chains, progress=False, whiten=chosen_by_plan(sampler))
+    least = 1 if chosen_by_plan(sampler) else max(1, bind(target.post, target.net, sampler).adapting)
     if isinstance(sampler, Replicated):
         draws, thin, burn_in = budget.draws, 1, least
     else:
         draws, thin, burn_in = budget.draws, budget.thin, budget.burn_in
     if budget.search:
         accord.sample(target.post, target.net, sampler, draws=1, thin=thin, burn_in=least, seed=1, **common)
-    times = []
+    return fastest(
+        budget,
+        lambda: accord.sample(
+            target.post, target.net, sampler, draws=draws, thin=thin, burn_in=burn_in, seed=0, **common
+        ),
+    )
+
+
+def fastest(budget: Budget, run: Callable[[], accord.Run]) -> accord.Run:
+    """A run with the seconds of the fastest of some: the draws are the same, and other work only ever adds to them."""
+    times: list[float] = []
     while not times or (budget.search and len(times) < REPEATS and sum(times) < SHORT):
-        run = accord.sample(target.post, target.net, sampler, draws=draws, thin=thin, burn_in=burn_in, seed=0, **common)
-        times.append(run.seconds)
-    # the same draws every time; other work of the machine only ever adds
-    return replace(run, seconds=min(times))
+        found = run()
+        times.append(found.seconds)
+    return replace(found, seconds=min(times))
+
+
+def totals_row(target: Target, budget: Budget, label: str, method: ByTotals) -> Row:
+    """The row of a method that asks for nothing but sums."""
+    row = Row(label, type(method).__name__, settings(method), kind="totals")
+
+    def work() -> None:
+        def run() -> accord.Run:
+            return accord.sample(
+                target.post, target.net, method, draws=budget.draws, chains=budget.chains, seed=0, progress=False
+            )
+
+        if budget.search:
+            # compiled once; what is asked depends on the answers, so that no shorter run asks for all of it
+            run()
+        measured(target, row, fastest(budget, run))
+
+    return attempt(row, work)
 
 
 def one_shot_row(target: Target, budget: Budget, label: str, combine: Callable[..., accord.Run]) -> Row:
@@ -305,6 +365,7 @@ def compare(name: str, small: bool, console: Console, kept: dict[str, dict]) -> 
 
     rows = []
     works = [(e.label, functools.partial(network_row, target, budget, e, choice)) for e in ENTRIES]
+    works += [(label, functools.partial(totals_row, target, budget, label, method)) for label, method in BY_TOTALS]
     works += [(label, functools.partial(one_shot_row, target, budget, label, f)) for label, f in ONE_SHOT]
     with console.status("") as status:
         for number, (label, work) in enumerate(works, 1):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from accord.base.text import human_bytes
 from accord.schedules import diminishing
 
 # What is called close: an error of so many posterior sds in every coordinate.
@@ -17,6 +18,7 @@ WIDTH_TOLERANCE = 0.1
 STYLES = {
     "network": ("#0072B2", "o", "neighbours only"),
     "hub": ("#D55E00", "s", "with a hub"),
+    "totals": ("#CC79A7", "D", "by sums alone"),
     "one-shot": ("#009E73", "^", "one-shot"),
 }
 
@@ -57,9 +59,12 @@ It ran on {"; ".join(machines)}. Random seeds are fixed.
 - **Floor** is the W2 that as many independent exact draws would show as the row has effective ones, all coordinates
   taken to have as few as the slowest: a row at or below it cannot be told from exact.
 - **sd ratio** is a standard deviation over the reference's, smallest .. largest over coordinates (and agents).
-- **Rounds** include burn-in. **Sent** is what one agent sends in one chain, over all its edges, the mean over agents;
-  **rows** are the data rows that one agent reads in one chain for gradients or values, the mean over agents, where a
-  potential that does not split into rows counts as one. Both include burn-in, warm-up and set-up.
+- **Rounds**, **sums** (over all agents) and **hops** (exchanges of messages that follow one another) serve all chains
+  at once, as one message carries them. **Sent** is what one agent sends for all chains, over all its edges;
+  **gradients** and **values** are the data rows that it reads for them, for gradients and for values of its potential
+  without one. These are means over agents; a potential that does not split into rows counts as one row. All include
+  burn-in, warm-up, set-up and certificates. Methods with rounds do not tell values from gradients, and have both among
+  the gradients.
 - **Effective draws** are those of ArviZ (bulk), all chains together, the smallest over coordinates and over the
   average, the first, the middle and the last agent. **per MB** divides them by the megabytes that all agents together
   sent in all chains; **per s** by the wall seconds of the run on the machine above, which may have had other work, all
@@ -73,7 +78,8 @@ It ran on {"; ".join(machines)}. Random seeds are fixed.
   posterior's `init`, which is the origin.
 - *Replicated* chains have a round for every draw: {budget.warmup} rounds of warm-up and {budget.draws:,} draws in each
   of {budget.chains} chains. One-shot methods have {budget.warmup} steps of warm-up and {budget.draws:,} draws in each
-  of 4 chains at every agent.
+  of 4 chains at every agent. Methods by sums alone are asked for {budget.draws:,} draws in each of {budget.chains}
+  chains, and given no numbers.
 - **Steps** are chosen by one rule. On a Gaussian posterior with known potentials (the posterior itself, its expansion
   at the mode, or what the section says) `accord.law` gives a method's exact law. Of the steps whose Langevin step on F,
   times the largest curvature of F, is a power of two, the one with the smallest predicted error is taken, the root of
@@ -84,6 +90,8 @@ It ran on {"; ".join(machines)}. Random seeds are fixed.
   with constant steps D-ULA and DE-SGLD are then one recursion with the same noise, so that what sets their rows apart
   is rounding, and for time the clock. DE-SGHMC tries two frictions, which take 0.1 or 0.5 of the velocity in a step.
   D-ASG has the momentum of its docstring.
+- GT-BAOAB is given no numbers, as it is meant to be used: a plan chooses them, with exchanges in each round, in
+  whitened coordinates, and "per s" leaves out the warm-up that finds these; hops, sums, bytes and rows have it.
 - Diminishing steps, `first / (1 + k)^{diminishing(1.0).chi:g}` (`accord.schedules.diminishing`), pass through the
   constant step in the middle of the draws, unless they would then start above 0.9 of the stability bound.
   One more row has the schedules of the D-ADMMS paper for rings, as printed there.
@@ -141,7 +149,7 @@ def floor_of(result: dict, row: dict) -> float | None:
 
 def main_table(result: dict) -> tuple[list[str], list[list[str]]]:
     head = ["method", "W2 worst agent", "median agent", "average", "floor", "sd ratio, agents", "sd ratio, average"]
-    head += ["rounds", "sent", "rows", "per MB", "per s"]
+    head += ["rounds", "sums", "hops", "sent", "gradients", "values", "per MB", "per s"]
     lines = []
     for row in result["rows"]:
         if row["error"]:
@@ -154,9 +162,9 @@ def main_table(result: dict) -> tuple[list[str], list[list[str]]]:
                 _number(floor_of(result, row)),
                 _range(row["sd_agents"]),
                 _range(row["sd_average"]),
-                f"{row['rounds']:,}",
-                _bytes(row["bytes_sent"]),
-                f"{row['gradient_rows']:,.0f}",
+                *(_count(row[key]) for key in ("rounds", "sums", "exchanges")),
+                human_bytes(row["bytes_sent"]),
+                *(_count(row[key]) for key in ("gradient_rows", "value_rows")),
                 _number(row["per_megabyte"]),
                 _number(row["per_second"]),
             ]
@@ -298,12 +306,12 @@ def _number(value: float | None) -> str:
     return f"{value:.{max(0, 2 - int(np.floor(np.log10(abs(value)))))}f}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
+def _count(number: float) -> str:
+    return f"{number:,.0f}" if number else "-"
+
+
 def _range(pair: list[float] | None) -> str:
     return "-" if pair is None else f"{pair[0]:.3g} .. {pair[1]:.3g}"
-
-
-def _bytes(count: float) -> str:
-    return human_bytes(count)
 
 
 def _listed(names: list[str]) -> str:

@@ -1,13 +1,16 @@
-"""What accord draws when it is given no numbers, on four data sets, beside NUTS on the pooled data and tuned DE-SGLD.
+"""What accord draws when it is given nothing, on four data sets, beside NUTS on the pooled data and tuned DE-SGLD.
 
 Needs scikit-learn and BlackJAX (pip install 'accord[demo]'). The rows of each data set go to the agents in the order of
 its first column, so that no two agents see the same part of it.
 
-First table: every agent's errors against a long pooled NUTS run, with what Monte Carlo error alone may make of them.
-Second: costs of one effective draw (the least over parameters and agents); a gradient is one of all rows together,
-whoever evaluates them. Third: what a plan predicts of every agent's means and standard deviations, on a ring, and how
-far that is from what is measured; the same where the posterior is replaced by the Gaussian that stands for it, which
-tells how much of the difference is the posterior's shape.
+First table: every agent's errors against a long pooled NUTS run, with what Monte Carlo error alone may make of them:
+of what is drawn where nothing is given, importance sampling or chains by sums, and of the method that walks and is
+chosen with `whiten=True`. Draws by sums are the same on every network, and made on a ring. Second: costs of one
+effective draw (the least over parameters and agents); a gradient, or a value without one, is one of all rows together,
+whoever evaluates them; what sums cost includes the mode and the certificate, wall time includes compiling. Third: what
+a plan predicts of every agent's means and standard deviations, on a ring, and how far that is from what is measured;
+the same where the posterior is replaced by the Gaussian that stands for it, which tells how much of the difference is
+the posterior's shape.
 
     python benchmarks/no_knobs.py --sets wine --networks ring
 """
@@ -109,10 +112,25 @@ def moments(draws):
     return draws.mean(axis=(0, 1)), draws.std(axis=(0, 1)), array_stats.ess(draws, chain_axis=0, draw_axis=1)
 
 
+def by_sums(name, draws):
+    """A run that is given nothing, on a ring, its effective draws, and errors against the reference."""
+    post, net = posterior(name, 10), NETWORKS["ring"]()
+    run = accord.sample(post, net, draws=draws, chains=CHAINS, seed=SEED, progress=False)
+    mean, sd, known = moments(nuts(name, True, REFERENCE)[0])
+    ess, rhat = least_ess(run.draws[:, :, 0])
+    own_mean, own_sd = run.average.mean(axis=(0, 1)), run.average.std(axis=(0, 1))
+    if run.points is not None:
+        # the chains over the points have fewer effective draws than these
+        own_mean, own_sd, ess = run.points.mean, run.points.sd, run.points.effective
+    error, ratio = np.abs(own_mean - mean) / sd, np.abs(own_sd / sd - 1.0)
+    noise = np.sqrt(1.0 / ess + 1.0 / known.min())
+    return run, {"mean": error.max(), "sd": ratio.max(), "noise": noise, "rhat": rhat, "ess": ess}
+
+
 def by_accord(name, network, options):
-    """A run without numbers, its warm-up, and errors of all agents against the reference."""
+    """A run of a method that walks, without numbers, its warm-up, and errors of all agents against the reference."""
     post, net = posterior(name, 30 if network == "ring-30" else 10), NETWORKS[network]()
-    # whitened: of the methods that walk; benchmarks/sums.py has what is taken where nothing is given
+    # whitened, which methods by sums have no use for
     run = accord.sample(post, net, chains=CHAINS, seed=SEED, progress=False, whiten=True, **options)
     warmup = warm_up(post, net)
     mean, sd, known = moments(nuts(name, True, REFERENCE)[0])
@@ -124,13 +142,21 @@ def by_accord(name, network, options):
     return run, warmup, {"mean": error.max(), "sd": ratio.max(), "noise": noise, "rhat": rhat, "ess": ess}
 
 
-def costs(gradients, exchanges, sent, seconds, ess):
+def costs(gradients, exchanges, sent, seconds, ess, values=0):
     return [
         f"{gradients / ess:.2f}",
-        f"{exchanges / ess:.1f}",
+        f"{values / ess:.2f}" if values else "-",
+        f"{exchanges / ess:.3g}",
         human_bytes(sent / ess),
         f"{1e3 * seconds / ess:.2f} ms",
     ]
+
+
+def costs_by_sums(run, post, ess):
+    """Costs of an effective draw, everything included; what sums cost serves all chains."""
+    rows, traffic = post.sizes.sum(), run.traffic
+    gradients, values = (counted.sum() / rows for counted in (traffic.gradient_rows, traffic.value_rows))
+    return costs(gradients, traffic.exchanges, traffic.bytes_sent.max(), run.seconds, ess, values)
 
 
 def accord_costs(run, warmup, post, ess):
@@ -224,8 +250,15 @@ def main():
     arguments = parser.parse_args()
     options = {"draws": arguments.draws}
     print(f"{'data':<14} {'network':<8} {'mean error':>11} {'sd error':>9} {'MC error':>9} {'R-hat':>6} {'ESS':>6}")
-    runs = {}
+    runs, given_nothing = {}, {}
     for name in arguments.sets:
+        run, found = by_sums(name, arguments.draws)
+        given_nothing[name] = run, found["ess"]
+        print(
+            f"{name:<14} {'all':<8} {found['mean']:>8.3f} sd {found['sd']:>9.3f} {found['noise']:>9.3f} "
+            f"{found['rhat']:>6.3f} {found['ess']:>6.0f}  {run.settings['chosen']}, {run.traffic.sums} sums",
+            flush=True,
+        )
         for network in arguments.networks:
             run, warmup, found = by_accord(name, network, options)
             runs[name, network] = run, warmup, found["ess"]
@@ -238,14 +271,21 @@ def main():
                 flush=True,
             )
     print(
-        f"\n{'data':<14} {'method':<28} {'gradients':>10} {'exchanges':>10} {'sent':>9} {'wall':>10}  an effective draw"
+        f"\n{'data':<14} {'method':<28} {'gradients':>10} {'values':>7} {'exchanges':>10} {'sent':>9} {'wall':>10}  "
+        "an effective draw"
     )
     for name in arguments.sets:
-        lines = []
+        run, ess = given_nothing[name]
+        lines = [
+            (
+                f"given nothing, ring: {run.settings['method'].split('(')[0]}",
+                costs_by_sums(run, posterior(name, 10), ess),
+            )
+        ]
         for network in arguments.networks:
             run, warmup, ess = runs[name, network]
             plain, warmed = accord_costs(run, warmup, posterior(name, len(run.agents)), ess)
-            lines += [(f"accord, {network}", plain), ("  with its warm-up", warmed)]
+            lines += [(f"walking, {network}", plain), ("  with its warm-up", warmed)]
         for dense in (True, False):
             draws, gradients, adapting, seconds = nuts(name, dense, REFERENCE if dense else 4000)
             ess, _ = least_ess(draws)
@@ -254,9 +294,12 @@ def main():
             lines.append(("  with its warm-up", costs(gradients + adapting, 0, 0, seconds, ess)))
         if not arguments.skip_desgld:
             found = tuned_desgld(name)
-            lines.append(("tuned DE-SGLD, ring", found or ["none serves", "", "", ""]))
+            lines.append(("tuned DE-SGLD, ring", found or ["none serves", "", "", "", ""]))
         for label, cells in lines:
-            print(f"{name:<14} {label:<28} {cells[0]:>10} {cells[1]:>10} {cells[2]:>9} {cells[3]:>10}", flush=True)
+            gradients, values, exchanges, sent, wall = cells
+            print(
+                f"{name:<14} {label:<28} {gradients:>10} {values:>7} {exchanges:>10} {sent:>9} {wall:>10}", flush=True
+            )
     if not arguments.skip_predictions:
         print(
             f"\n{'data':<14} {'method':<26} {'predicted':>13} {'disagreement':>13} {'MC error':>9} "

@@ -1,5 +1,6 @@
 """Numbers that are left out are chosen, what is chosen serves every agent, and a plan says what to expect."""
 
+import re
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from posteriors import cauchy, unbounded
 from screens import shown
 from tables import AGENTS, METHODS, NETWORKS, among, quadrature, unequal_curvature, unequal_shards
 from typer.testing import CliRunner
@@ -16,11 +18,23 @@ from typer.testing import CliRunner
 import accord
 from accord.base.terminal import console
 from accord.cli.commands import app
-from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, Gibbs, HubSGLD, Replicated
+from accord.samplers import (
+    DADMMS,
+    DESGLD,
+    DGLMC,
+    DULA,
+    GCMC,
+    GTBAOAB,
+    ChEES,
+    Gibbs,
+    HubSGLD,
+    Importance,
+    Replicated,
+)
 from accord.schedules import diminishing
 from accord.tuning.forecast import SHARE, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers
-from accord.tuning.search import choose, every_method, try_out, usual_methods
+from accord.tuning.search import choose, try_out, tunable_methods, usual_methods
 from accord.tuning.warmup import warm_up
 
 
@@ -88,7 +102,7 @@ def candidates():
         "DADMMS, independent noise",
         "GCMC",
     }
-    found = {label(sampler): sampler for sampler in every_method(unequal_curvature(1), NETWORKS["ring"])}
+    found = {label(sampler): sampler for sampler in tunable_methods(unequal_curvature(1), NETWORKS["ring"])}
     assert quick <= found.keys()
     return [pytest.param(s, marks=() if n in quick else pytest.mark.slow, id=n) for n, s in found.items()]
 
@@ -322,6 +336,100 @@ def test_a_plan_is_folded_in_a_terminal_and_nowhere_else(compared, columns, monk
         assert all(f"{trial.forecast.bias:.2g}" in tokens for trial in compared.ranked if trial.forecast is not None)
 
 
+@pytest.fixture(scope="module")
+def by_sums():
+    """A skewed posterior, its network, and a plan of what nothing given takes, beside a method that walks."""
+    post, net = skewed(4), accord.Network.star(4)
+    return post, net, accord.plan(post, net, [DESGLD(0.001, noise="common"), ChEES(), Importance()], draws=500)
+
+
+def test_sums_are_forecast_as_a_run_takes_them(by_sums):
+    post, net, found = by_sums
+    costs = {trial.label: trial.cost for trial in found.trials}
+    run = accord.sample(post, net, draws=500)
+    foreseen, taken = costs["Importance"], run.traffic
+    assert run.settings["chosen"] == "Importance is certified" and found.best.label == "Importance"
+    # what is forecast are the points to be weighed, the rest is known
+    assert (foreseen.sums, foreseen.exchanges, foreseen.rounds) == (taken.sums, taken.exchanges, 0)
+    assert foreseen.gradient_rows == taken.gradient_rows.max()
+    assert foreseen.value_rows == pytest.approx(taken.value_rows.max(), rel=0.5)
+    assert foreseen.bytes_sent == pytest.approx(taken.bytes_sent.max(), rel=0.3)
+    assert all(0.0 < costs[name].seconds < 60.0 for name in ("Importance", "ChEES"))
+    sums = accord.sample(post, net, ChEES(), draws=500).traffic.sums
+    assert 0.1 * sums < costs["ChEES"].sums < 1.1 * sums
+
+
+def test_chains_on_a_gaussian_take_what_is_forecast():
+    post, net = unequal_curvature(3), NETWORKS["ring"]
+    (trial,) = accord.plan(post, net, [ChEES()], draws=500).trials
+    run = accord.sample(post, net, ChEES(), draws=500)
+    assert trial.cost.sums == pytest.approx(run.traffic.sums, rel=0.15)
+    assert trial.cost.bytes_sent == pytest.approx(run.traffic.bytes_sent.max(), rel=0.15)
+    assert trial.cost.exchanges == 2 * net.aggregation.height * trial.cost.sums
+
+
+def test_what_sums_certify_comes_first_whatever_it_costs(by_sums, capsys):
+    *_, found = by_sums
+    assert [trial.label for trial in found.ranked[:2]] == ["Importance", "ChEES"]
+    assert "Importance: a point of the last proposal is worth" in found.why(found.best)
+    assert "for 2,000 effective draws" in found.why(found.best)
+    cheap = [t._replace(cost=t.cost._replace(exchanges=1.0)) for t in found.trials if t.label.startswith("DESGLD")]
+    sums = [t for t in found.trials if not t.label.startswith("DESGLD")]
+    assert replace(found, trials=(*cheap, *sums)).best.label == "Importance"
+    doubted = [t._replace(forecast=replace(t.forecast, doubt="k is 3")) if t.label == "Importance" else t for t in sums]
+    refused = replace(found, trials=(*cheap, *doubted))
+    assert refused.best.label == "ChEES" and refused.ranked[-1].label == "Importance"
+    assert refused.why(refused.ranked[-1]) == "Importance is not expected to be certified: k is 3"
+    row = refused.table().set_index("method").loc["Importance"]
+    assert not row["meets"] and row["trouble"] == "k is 3" and row["sums"] == found.best.cost.sums
+    legend = [text.get_text() for text in refused.plot().get_legend().get_texts()]
+    assert "ChEES" in legend and "Importance\n(not expected to be certified)" in legend
+    printed(refused)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("ChEES; ") and any("Importance; k is 3" in line for line in lines)
+    assert "2,000 effective draws in 4 chains" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "reason"),
+    [
+        (cauchy, Importance(), "slow half-lines were followed until F had risen by"),
+        (lambda: unequal_curvature(2), ChEES(max_transitions=2), "on a Gaussian already, .* effective draws"),
+    ],
+    ids=["heavy tail", "too few transitions"],
+)
+def test_what_will_not_be_certified_is_said_before_it_runs(make, method, reason):
+    post = make()
+    (trial,) = accord.plan(post, accord.Network.ring(post.num_agents), [method]).trials
+    assert re.search(reason, trial.forecast.doubt) and np.isnan(trial.forecast.bias)
+
+
+def test_where_there_is_no_mode_a_plan_has_what_begins_elsewhere():
+    found = accord.plan(unbounded(), accord.Network.ring(4), [ChEES(), Importance(), GTBAOAB()])
+    troubles = {trial.label: trial.trouble for trial in found.trials}
+    assert found.best.label == "ChEES" and found.warmup is None
+    assert "no mode" in troubles["Importance"] and "no mode" in troubles["GTBAOAB, common noise"]
+    with pytest.raises(ArithmeticError, match="no mode"):
+        accord.plan(unbounded(), accord.Network.ring(4), [GTBAOAB()])
+
+
+@pytest.mark.parametrize("method", [GTBAOAB(0.3, 1.0, mix_rounds=5), DGLMC(0.5, 0.1)], ids=["neighbours", "hub"])
+def test_the_cost_of_draws_is_that_of_a_run_as_long(method):
+    post, net = unequal_shards(2), NETWORKS["ring"]
+    (trial,) = accord.plan(post, net, [method], draws=50, chains=3, tolerance=10.0).trials
+    cost, foreseen = trial.cost, trial.forecast
+    assert cost.rounds == 3 * foreseen.burn_in + 50 * foreseen.rounds
+    run = accord.sample(post, net, method, draws=1, burn_in=round(cost.rounds) - 1, chains=3)
+    assert cost.exchanges == pytest.approx(run.traffic.exchanges, rel=0.02)
+    assert cost.sums == pytest.approx(run.traffic.sums, abs=2)
+    by_hub = isinstance(method, DGLMC)
+    assert run.traffic.sums == (run.traffic.exchanges / (2 * net.aggregation.height) if by_hub else 0)
+    # a run counts one of its chains
+    assert cost.bytes_sent == pytest.approx(3 * run.traffic.bytes_sent.max(), rel=0.02)
+    assert cost.gradient_rows == pytest.approx(3 * run.traffic.gradient_rows.max(), rel=0.02)
+    assert 0.0 < cost.seconds < 60.0 or not trial.forecast.meets(10.0)
+
+
 def test_a_complete_method_is_judged_in_the_users_coordinates():
     post, net = unequal_curvature(2), NETWORKS["ring"]
     (trial,) = accord.plan(post, net, [DESGLD(0.05)]).trials
@@ -361,11 +469,13 @@ def test_the_command_line_prints_writes_and_plots_a_plan(tmp_path):
     with open(folder / "config.toml", "a") as config:
         config.write('\n[method]\nname = "DADMMS"\nrho = 24.0\nnoise = "common"\n')
     options = ["--only", "GTBAOAB", "--table", str(tmp_path / "plan.csv"), "--plot", str(tmp_path / "plan.png")]
+    options += ["--only", "Importance", "--draws", "300", "--chains", "2"]
     result = CliRunner().invoke(app, ["plan", str(folder / "config.toml"), *options], env={"COLUMNS": "150"})
     assert result.exit_code == 0, result.stderr
+    assert "Importance; a point of" in result.stdout and "for 600 effective draws in 2 chains" in result.stdout
     assert "GTBAOAB, common noise" in result.stdout and "DADMMS, common noise, as given" in result.stdout
     table = pd.read_csv(tmp_path / "plan.csv")
-    assert set(table["method"].str.split(",").str[0]) == {"GTBAOAB", "DADMMS"}
+    assert set(table["method"].str.split(",").str[0]) == {"Importance", "GTBAOAB", "DADMMS"}
     assert (tmp_path / "plan.png").stat().st_size > 1000
 
 

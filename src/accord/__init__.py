@@ -17,10 +17,10 @@ from .results.comparison import Comparison, compare
 from .results.run import Run
 from .samplers import conditional
 from .samplers.protocol import Sampler
+from .sampling.planning import plan
 from .sampling.sample import sample
 from .tuning import warmup
 from .tuning.plan import Plan
-from .tuning.search import plan
 
 __all__ = [
     "Comparison",

@@ -125,8 +125,10 @@ def plan(
         ),
     ] = 0.05,
     cost: Annotated[
-        str, typer.Option(help="What draws are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
+        str, typer.Option(help="What methods are compared by: exchanges, bytes_sent, gradient_rows or rounds.")
     ] = "exchanges",
+    draws: Annotated[int, typer.Option(help="Effective draws of each chain that costs are for.")] = 1000,
+    chains: Annotated[int, typer.Option(help="Chains, which run side by side.")] = 4,
     only: Annotated[
         list[str] | None, typer.Option(help="Look at this method only, or at module:Class; may be given several times.")
     ] = None,
@@ -136,8 +138,8 @@ def plan(
 ) -> None:
     """Say what each method would be worth on your posterior and network, and what it would cost, before any runs."""
     with _users_errors():
-        from ..tuning.search import every_method
-        from ..tuning.search import plan as planned
+        from ..sampling.planning import every_method
+        from ..sampling.planning import plan as planned
         from . import config as configs
 
         for path in (table, plot):
@@ -153,8 +155,12 @@ def plan(
         methods = [method for method in methods if not only or type(method).__name__ in only]
         methods += configs.tunable_methods(outside, config.parent)
         if sampler is not None and (is_complete(sampler) or type(sampler).__name__ not in known):
-            methods.append(sampler)
-        found = planned(post, network, methods, tolerance=tolerance, cost=cost, progress=False if quiet else None)
+            # a method without numbers may be there already
+            methods += [sampler] if repr(sampler) not in map(repr, methods) else []
+        progress = False if quiet else None
+        found = planned(
+            post, network, methods, tolerance=tolerance, cost=cost, draws=draws, chains=chains, progress=progress
+        )
         if not quiet:
             shown = console()
             shown.print(f"{post!r} on {network!r}")

@@ -30,7 +30,8 @@ def rows_per_gradient(needs: Needs, sizes: np.ndarray) -> np.ndarray:
 def total_traffic(network: Network, numbers: int, count: int = 1) -> Traffic:
     """The traffic of `count` sums over all agents, each of `numbers` numbers."""
     tree, width = network.aggregation, float_bytes()
-    return Traffic(exchanges=2 * tree.height * count, bytes_sent=tree.sums_sent * numbers * width * count)
+    sent = tree.sums_sent * numbers * width * count
+    return Traffic(exchanges=2 * tree.height * count, bytes_sent=sent, sums=count)
 
 
 def float_bytes() -> int:

@@ -117,7 +117,12 @@ class Needs(NamedTuple):
     @property
     def spans_network(self) -> bool:
         """Whether messages of all agents are summed or handed out, which takes a connected network."""
-        return self.inbox in ("total", "permuted", "query")
+        return self.sums or self.inbox == "permuted"
+
+    @property
+    def sums(self) -> bool:
+        """Whether messages of all agents are summed."""
+        return self.inbox in ("total", "query")
 
 
 class Bound(NamedTuple):

@@ -142,6 +142,7 @@ class Recorder:
             round(times * exchanges),
             times * messages * self.message_bytes,
             gradients * rows_per_gradient(needs, self.post.sizes),
+            round(times) if needs.sums else 0,
         )
         spent = own + self.bound.spent + (Traffic() if self.warmup is None else self.warmup.spent)
         if self.measured is not None:

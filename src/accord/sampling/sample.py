@@ -30,7 +30,7 @@ from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
 from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
-from ..tuning.forecast import Forecast
+from ..tuning.forecast import BURN_INS, Forecast
 from ..tuning.search import choose, usual_methods
 from ..tuning.warmup import Warmup, warm_up
 from .by_totals import sample_by_totals
@@ -221,7 +221,7 @@ def _chosen(
         # numbers that were given and fit no setting are an error of the caller's, and not of the search
         validation.bind(placed, network, next(first.candidates(network, warmup.stiffness)))
     trial, why = choose(methods, placed, network, warmup)
-    assert trial.forecast is not None
+    assert isinstance(trial.forecast, Forecast) and isinstance(trial.sampler, Sampler)
     if not trial.forecast.meets(TOLERANCE):
         warnings.warn(why, stacklevel=3)
     return trial.sampler, trial.forecast, why
@@ -230,7 +230,7 @@ def _chosen(
 def _lengths(burn_in: int | None, thin: int | None, forecast: Forecast | None, bound: Bound) -> tuple[int, int]:
     """Rounds of burn-in and from draw to draw, by the forecast where they are left out."""
     if burn_in is None:
-        burn_in = max(bound.adapting, _BURN_IN if forecast is None else 3 * forecast.burn_in)
+        burn_in = max(bound.adapting, _BURN_IN if forecast is None else BURN_INS * forecast.burn_in)
     if burn_in < bound.adapting:
         raise ValueError(
             f"burn_in must be at least {bound.adapting}, the rounds in which {type(bound.sampler).__name__} "

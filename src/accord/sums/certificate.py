@@ -21,11 +21,13 @@ from .weighing import Weighing
 # Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
 _K_WEIGHTS, _K_SQUARES = 0.5, 0.7
 # Share of the effective draws asked for that is enough.
-_ENOUGH = 0.9
+ENOUGH = 0.9
 # Chance that a true set of weights is refused by all tests of a kind together.
 _FALSE_ALARM = 1e-4
 # Points that are moved, the leapfrog steps, and their length in standard deviations for one dimension.
-_MOVED, _STEPS, _LENGTH = 256, 3, 0.8
+MOVED, _STEPS, _LENGTH = 256, 3, 0.8
+# Sums that the moves take.
+MOVES = _STEPS + 1
 # A shift of a mean in standard deviations, or of a standard deviation relative to itself, that matters.
 _MATTERS = 0.1
 # Effective draws of a batch below which it is not compared.
@@ -64,7 +66,7 @@ def certify(
     seed: int,
     names: Sequence[str],
 ) -> tuple[Certificate, Moved | None]:
-    """All checks of some weighted points, and the points that were moved for them, which takes `_STEPS` + 1 sums.
+    """All checks of some weighted points, and the points that were moved for them, which takes `MOVES` sums.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ def certify(
         _enough(found, target),
         *tails(found, place, names),
         _batches(found, place, names),
-        _followed(skeleton),
+        followed(skeleton),
         _looked(lines),
     ]
     # what the weights do not pass is not worth sums
@@ -99,7 +101,7 @@ def tails(found: Weighing, place: Coordinates, names: Sequence[str]) -> tuple[Ch
 
 
 def _enough(found: Weighing, target: float) -> Check:
-    allowed = _ENOUGH * target
+    allowed = ENOUGH * target
     text = f"{found.effective:.0f} effective draws of {found.weight.size} points, {allowed:.0f} are due"
     holds = bool(found.effective >= allowed)
     remedy = "" if holds else ": the proposals do not fit the posterior; another parametrisation, or a chain, does"
@@ -154,7 +156,8 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
     return Check("batches", worst, allowed, holds, text + ("" if holds else f" (above {allowed:.1f})"))
 
 
-def _followed(skeleton: Skeleton) -> Check:
+def followed(skeleton: Skeleton) -> Check:
+    """Whether the skeleton came to where no mass is left."""
     text = f"slow half-lines were followed until F had risen by {skeleton.reached:.3g}"
     if skeleton.reached == np.inf:
         text = "no half-line was left before its end"
@@ -176,7 +179,7 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
     # systematic: each point as often as its weight says, up to less than one
-    edges = (np.arange(_MOVED) + numbers.random()) / _MOVED
+    edges = (np.arange(MOVED) + numbers.random()) / MOVED
     chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
     start = inner.inverse(found.points[chosen])
     whole = place.after(inner)
@@ -192,7 +195,7 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
             there = slopes(sums, whole, z)
             v = v - step / 2.0 * there[1]
         energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
-    accepted = np.log(numbers.random(_MOVED)) < -np.where(np.isfinite(energy), energy, np.inf)
+    accepted = np.log(numbers.random(MOVED)) < -np.where(np.isfinite(energy), energy, np.inf)
     end = np.where(accepted[:, None], z, start)
     rise = np.where(accepted, there[0], here[0]) - at_origin
     points = inner.origin + end @ inner.factor.T

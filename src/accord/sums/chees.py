@@ -82,7 +82,7 @@ def walk(
     target, seed, tell
         Effective draws to end at, the run's seed, and what is called with what is being done.
     """
-    count = -(-method.lockstep // (chains * _GROUP)) * chains * _GROUP
+    count = lockstep_chains(method, chains)
     positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
 
     def ask(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -116,6 +116,11 @@ def walk(
             return drawn._replace(certificate=certificate)
         # as many more as are missing, but no more than there are: what little is known is uncertain
         due = min(2 * due, max(due + _FEWEST, int(1.1 * due * target / max(effective, 1.0))))
+
+
+def lockstep_chains(method: ChEES, chains: int) -> int:
+    """Chains that move together, for a run of so many: a multiple of these, in whole groups."""
+    return -(-method.lockstep // (chains * _GROUP)) * chains * _GROUP
 
 
 def _stacked(taken: list[LockstepState]) -> Chains:

@@ -18,7 +18,7 @@ from ..tuning.network_sums import NetworkSums
 from .adaptation import Main, Proposals, adapted, fitted_to_draws
 from .certificate import PLACES, certify, tails
 from .evaluations import slopes, values
-from .exploration import Lines, Skeleton, follow, look, other_modes
+from .exploration import Lines, Search, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
 from .mending import around_heaviest
@@ -127,28 +127,47 @@ def importance(
     ArithmeticError
         The posterior has no mode.
     """
-    tell("the mode")
-    place = laplace(sums, post)
-    tell("lines from the mode")
-    lines = look(sums, place, seed)
-    search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
-    batches = _Batches(sums, place, method, lines, Proposals(search.modes, skeleton.mixture), seed, tell)
+    batches = looked(sums, post, method, seed=seed, tell=tell)
     try:
         batches.fit()
         batches.weigh(target)
         batches.mend(post.names)
         tell("certificate")
-        certificate = batches.certificate(skeleton, target, post.names)
+        certificate = batches.certificate(target, post.names)
     except KeyboardInterrupt:
         if batches.found is None:
             raise
         certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
     assert batches.found is not None
-    return Found(place, batches.found, batches.main, search.ends, lines.at_origin, certificate)
+    return Found(batches.place, batches.found, batches.main, batches.search.ends, batches.lines.at_origin, certificate)
 
 
-class _Batches:
-    """The batches of a run, and the proposal that the next one is drawn from."""
+def looked(
+    sums: NetworkSums, post: Posterior, method: Importance, *, seed: int, tell: Callable[[str], None]
+) -> Batches:
+    """What there is before the first batch: the mode, lines from it, and what these show; arguments as above."""
+    tell("the mode")
+    place = laplace(sums, post)
+    tell("lines from the mode")
+    lines = look(sums, place, seed)
+    search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
+    return Batches(sums, place, method, lines, search, skeleton, seed, tell)
+
+
+class Batches:
+    """The batches of a run, and the proposal that the next one is drawn from.
+
+    Attributes
+    ----------
+    place
+        Coordinates whose origin is the mode.
+    size
+        Points of a batch for fitting, at first.
+    found
+        The points so far, None before the first batch.
+    efficiency
+        Effective draws that a point of the next batch is expected to be worth; 0 where that is unknown.
+    """
 
     def __init__(
         self,
@@ -156,13 +175,14 @@ class _Batches:
         place: Coordinates,
         method: Importance,
         lines: Lines,
-        proposals: Proposals,
+        search: Search,
+        skeleton: Skeleton,
         seed: int,
         tell: Callable[[str], None],
     ) -> None:
-        self.sums, self.place, self.lines, self.at_origin = sums, place, lines, lines.at_origin
-        self.seed, self.tell = seed, tell
-        dim = place.origin.size
+        self.sums, self.place, self.seed, self.tell = sums, place, seed, tell
+        self.lines, self.search, self.skeleton = lines, search, skeleton
+        dim, proposals = place.origin.size, Proposals(search.modes, skeleton.mixture)
         self.dim, self.max_batches = dim, method.max_batches
         self.size = method.batch or max(_FEWEST, _PILOT * dim)
         self.main, self.proposals = Main(np.zeros(dim), np.eye(dim), float(max(_LEAST_FREEDOM, dim))), proposals
@@ -177,7 +197,7 @@ class _Batches:
             # what some batches did not settle wants larger ones
             drawn = Drawn(proposal, self.size << min(_DOUBLINGS, batch // _SAME_SIZE), self.seed, batch)
             value, gradient = slopes(self.sums, self.place, drawn)
-            found = self._with(Batch(proposal, drawn.points, value - self.at_origin, gradient))
+            found = self._with(Batch(proposal, drawn.points, value - self.lines.at_origin, gradient))
             self.tell(f"fitting proposals, {found.effective:.0f} effective draws in {self.sums.count} sums")
             self.proposals = self.proposals.shared(found, self.main)
             main, expected = adapted(found, self.main, self.proposals)
@@ -214,13 +234,20 @@ class _Batches:
         assert self.found is not None
         found, proposal = self.found, self.proposals.around(self.main)
         while len(found.batches) < self.max_batches:
-            missing = max(target - found.effective, target - found.weight.size)
-            if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
+            count, before = self.due(target), found.effective
+            if count == 0:
                 return
-            count, before = ceil(_MARGIN * missing / self.efficiency), found.effective
             found = self._draw(proposal, count)
             self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
             self.efficiency = (found.effective - before) / count
+
+    def due(self, target: int) -> int:
+        """Points that the next batch needs for so many effective draws; 0 where these are there, or hopeless."""
+        assert self.found is not None
+        missing = max(target - self.found.effective, target - self.found.weight.size)
+        if missing <= 0 or missing > _MOST_A_DRAW * self.efficiency * target:
+            return 0
+        return ceil(_MARGIN * missing / self.efficiency)
 
     def mend(self, names: Sequence[str]) -> None:
         """Batches around the heaviest points, where otherwise good weights have a tail that is too heavy."""
@@ -232,12 +259,12 @@ class _Batches:
                 return
             self._draw_around(found.points, found.log_weight)
 
-    def certificate(self, skeleton: Skeleton, target: int, names: Sequence[str]) -> Certificate:
+    def certificate(self, target: int, names: Sequence[str]) -> Certificate:
         """The certificate; where points that it moved came to where proposals are thin, one more after mending that."""
         for mended in range(_MENDED):
             assert self.found is not None
             certificate, moved = certify(
-                self.sums, self.place, self.found, self.lines, skeleton, target, self.seed, names
+                self.sums, self.place, self.found, self.lines, self.skeleton, target, self.seed, names
             )
             failed = [check.name for check in certificate.checks if not check.holds]
             if moved is None or failed != [PLACES] or mended + 1 == _MENDED:
@@ -255,7 +282,7 @@ class _Batches:
         """A batch of values."""
         assert self.found is not None
         drawn = Drawn(proposal, count, self.seed, len(self.found.batches))
-        rise = values(self.sums, self.place, drawn) - self.at_origin
+        rise = values(self.sums, self.place, drawn) - self.lines.at_origin
         return self._with(Batch(proposal, drawn.points, rise))
 
     def _with(self, batch: Batch) -> Weighing:

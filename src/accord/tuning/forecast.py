@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +14,8 @@ from ..exact.impulse_response import respond_bound, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
+from ..results.traffic import Traffic
+from ..samplers.by_totals import ByTotals
 from ..samplers.costs import float_bytes, messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, HasLaw, Sampler
 from .warmup import Warmup
@@ -24,6 +26,45 @@ _LOOKS = 16
 SHARE = 0.1
 # Rounds after which a method counts as too slow to be followed.
 _MOST_ROUNDS = 500_000
+# Times the burn-in that a forecast has is what a run takes.
+BURN_INS = 3
+
+
+class Cost(NamedTuple):
+    """The cost of a number of effective draws, with all that comes before the first of them.
+
+    Parameters
+    ----------
+    rounds, sums, exchanges
+        Rounds of the method, sums over all agents, and exchanges that follow one another, sums' among them. They serve
+        all chains at once.
+    bytes_sent, gradient_rows, value_rows
+        What the busiest agent sends for all chains, and the rows that it reads for gradients, and for values of its
+        potential without one.
+    seconds
+        On this machine, all agents in one process, without the time of compiling; NaN where it was not measured.
+    """
+
+    rounds: float
+    sums: float
+    exchanges: float
+    bytes_sent: float
+    gradient_rows: float
+    value_rows: float
+    seconds: float = np.nan
+
+    @classmethod
+    def of(cls, spent: Traffic, seconds: float = np.nan) -> Self:
+        """The cost of what was counted already."""
+        return cls(
+            spent.rounds,
+            spent.sums,
+            spent.exchanges,
+            float(spent.bytes_sent.max()),
+            float(spent.gradient_rows.max()),
+            float(spent.value_rows.max()),
+            seconds,
+        )
 
 
 class Model(NamedTuple):
@@ -56,7 +97,7 @@ class Forecast:
         The same of the agents' average, shape (dim,).
     burn_in
         Rounds until a start is forgotten.
-    rounds, exchanges, bytes_sent, gradient_rows
+    rounds, exchanges, bytes_sent, gradient_rows, sums
         Of the busiest agent per effective draw of the mean, the least over agents and parameters. A proximal step and
         a Metropolis or rejection step count as one gradient.
     """
@@ -71,6 +112,29 @@ class Forecast:
     exchanges: float
     bytes_sent: float
     gradient_rows: float
+    sums: float = 0.0
+
+    def cost(self, draws: int, chains: int, before: Traffic) -> Cost:
+        """The cost of `chains` chains of so many effective draws, in all, after what came before them.
+
+        Parameters
+        ----------
+        draws, chains
+            Chains that run side by side, and the effective draws of each.
+        before
+            What finding coordinates and numbers took.
+        """
+        first = Cost.of(before)
+        rounds = BURN_INS * self.burn_in + draws * self.rounds
+        share = rounds / self.rounds
+        return Cost(
+            first.rounds + rounds,
+            first.sums + share * self.sums,
+            first.exchanges + share * self.exchanges,
+            first.bytes_sent + chains * share * self.bytes_sent,
+            first.gradient_rows + chains * share * self.gradient_rows,
+            first.value_rows,
+        )
 
     @property
     def bias(self) -> float:
@@ -90,9 +154,45 @@ class Forecast:
         return self.bias <= SHARE * tolerance
 
 
-def left_out(sampler: Sampler) -> str:
+@dataclass(frozen=True, eq=False)
+class SumsForecast:
+    """What a method that asks for nothing but sums will take; its draws have no bias, where its certificate holds.
+
+    Parameters
+    ----------
+    sampler
+        The method.
+    spent
+        What the effective draws that were asked about take.
+    basis
+        What the forecast rests on, in a few words.
+    doubt
+        Why the draws are not expected to be certified; empty where they are.
+    """
+
+    sampler: ByTotals
+    spent: Cost
+    basis: str
+    doubt: str = ""
+
+    @property
+    def bias(self) -> float:
+        """0, or NaN where nothing is known of the draws."""
+        return np.nan if self.doubt else 0.0
+
+    @property
+    def average_bias(self) -> float:
+        """The same: all agents hold the same draws."""
+        return self.bias
+
+    def meets(self, tolerance: float) -> bool:
+        """Whether the draws are expected to be certified, whatever the tolerance."""
+        return not self.doubt
+
+
+def left_out(sampler: Sampler | ByTotals) -> str:
     """A sentence on noise that a forecast leaves out, and its remedy; empty if there is none."""
-    rows = sampler.needs(1).batch_size
+    rows = None if isinstance(sampler, ByTotals) else sampler.needs(1).batch_size
     if rows is None:
         return ""
     return (
@@ -186,5 +286,15 @@ def forecast_bound(model: Posterior, sizes: np.ndarray, network: Network, sample
     gradients = rounds * np.max(rows_per_gradient(needs, sizes) * needs.gradients)
     sent = rounds * float(messages.max()) * float_bytes() * found.message_size
     return Forecast(
-        sampler, mean, sd, average_mean, average_sd, found.decay, rounds, rounds * exchanges, sent, float(gradients)
+        sampler,
+        mean,
+        sd,
+        average_mean,
+        average_sd,
+        burn_in=found.decay,
+        rounds=rounds,
+        exchanges=rounds * exchanges,
+        bytes_sent=sent,
+        gradient_rows=float(gradients),
+        sums=rounds if needs.sums else 0.0,
     )

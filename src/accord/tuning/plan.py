@@ -13,16 +13,17 @@ from rich.text import Text
 from ..base import figures
 from ..base.terminal import folded
 from ..base.text import human_bytes
+from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
-from .forecast import SHARE, Forecast, left_out
+from .forecast import SHARE, Cost, Forecast, SumsForecast, left_out
 from .warmup import Warmup
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# What draws may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
+# What methods may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
 COSTS = ("exchanges", "bytes_sent", "gradient_rows", "rounds")
 # How the forecast of a method with a batch_size is marked.
 _WITHOUT = "minibatch noise left out"
@@ -46,14 +47,17 @@ class Trial(NamedTuple):
         Why there is no forecast, else empty.
     limit
         The largest stable step_size, NaN where every step is stable or none is known.
+    cost
+        What the effective draws that a plan is for take in all; None where that was not asked.
     """
 
     label: str
-    sampler: Sampler
+    sampler: Sampler | ByTotals
     whitened: bool
-    forecast: Forecast | None
+    forecast: Forecast | SumsForecast | None
     trouble: str
     limit: float
+    cost: Cost | None = None
 
     @property
     def left_out(self) -> str:
@@ -74,13 +78,17 @@ class Plan:
     cost
         What effective draws are compared by.
     warmup
-        What warm-up found, and what it took.
+        What warm-up found, and what it took; None where no method needs it, or it found nothing.
+    draws, chains
+        Effective draws of each chain, and chains, that costs are for.
     """
 
     trials: tuple[Trial, ...]
     tolerance: float
     cost: str
-    warmup: Warmup
+    warmup: Warmup | None
+    draws: int = 1000
+    chains: int = 4
 
     def __repr__(self) -> str:
         first = self.ranked[0]
@@ -92,7 +100,9 @@ class Plan:
     def ranked(self) -> list[Trial]:
         """The best setting of each method: those that meet the tolerance, the cheapest first; then the others.
 
-        Those that meet it but for the noise of minibatches, which forecasts leave out, come after those that meet it.
+        Methods by sums that are expected to be certified come before all that walk, as `accord.sample` takes them:
+        they check their draws. Methods that meet the tolerance but for the noise of minibatches, which forecasts leave
+        out, come after those that meet it.
         """
         of_method: dict[str, list[Trial]] = {}
         for trial in self.trials:
@@ -101,7 +111,7 @@ class Plan:
 
     @property
     def best(self) -> Trial:
-        """The cheapest setting that meets the tolerance.
+        """The first setting in rank, which meets the tolerance.
 
         Raises
         ------
@@ -137,6 +147,8 @@ class Plan:
         """The reason to take a trial, in a sentence."""
         found = trial.forecast
         assert found is not None
+        if isinstance(found, SumsForecast):
+            return self._why_by_sums(trial.label, found)
         if not self.meets(trial):
             return (
                 f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
@@ -153,20 +165,32 @@ class Plan:
             + (f". {trial.left_out}" if trial.left_out else "")
         )
 
+    def _why_by_sums(self, label: str, found: SumsForecast) -> str:
+        if found.doubt:
+            return f"{label} is not expected to be certified: {found.doubt}"
+        return (
+            f"{label}: {found.basis}; {found.spent.sums:,.0f} sums, {found.spent.exchanges:.3g} exchanges and "
+            f"{human_bytes(found.spent.bytes_sent)} for {self.draws * self.chains:,} effective draws"
+        )
+
     def _rank(self, trial: Trial) -> tuple[int, float]:
-        if trial.forecast is None:
-            return 3, np.inf
+        found = trial.forecast
+        if found is None:
+            return 4, np.inf
         if not self.meets(trial):
-            return 2, trial.forecast.bias
-        return 1 if trial.left_out else 0, getattr(trial.forecast, self.cost)
+            return 3, float(np.nan_to_num(found.bias, nan=np.inf))
+        # a search among methods that walk knows what a draw costs, and not how many there will be
+        amount = getattr(found if trial.cost is None else trial.cost, self.cost)
+        return 0 if isinstance(found, SumsForecast) else 2 if trial.left_out else 1, amount
 
     def table(self) -> pd.DataFrame:
         """One row for each setting that was tried.
 
         Columns: method; its numbers; whether it moves in whitened coordinates; whether it meets the tolerance (its bias
-        is at most `allowed`); the largest bias of an agent and of the average (posterior standard deviations, on the
-        Gaussian approximation); burn-in (rounds); rounds, exchanges, bytes and gradient rows of the busiest agent per
-        effective draw; the stability limit of step_size; why there is no forecast; and what a forecast leaves out.
+        is at most `allowed`, or it is expected to be certified); the largest bias of an agent and of the average
+        (posterior standard deviations, on the Gaussian approximation); burn-in (rounds); the `Cost` of `draws` x
+        `chains` effective draws; the stability limit of step_size; what a forecast of sums rests on; why there is no
+        forecast, or doubt; and what a forecast leaves out.
         """
         import pandas as pd
 
@@ -176,36 +200,31 @@ class Plan:
             row = {"method": trial.label, "numbers": numbers(trial.sampler), "whitened": trial.whitened}
             row |= {"meets": self.meets(trial)}
             if found is not None:
-                row |= {"bias": found.bias, "average_bias": found.average_bias, "burn_in": found.burn_in}
-                row |= {cost: getattr(found, cost) for cost in COSTS}
+                row |= {"bias": found.bias, "average_bias": found.average_bias}
+            row |= {} if trial.cost is None else trial.cost._asdict()
+            if isinstance(found, Forecast):
+                row |= {"burn_in": found.burn_in}
+            if isinstance(found, SumsForecast):
+                row |= {"basis": found.basis}
             missing = "minibatch noise" if trial.left_out else ""
-            rows.append({**row, "limit": trial.limit, "trouble": trial.trouble, "left_out": missing})
-        columns = ["method", "numbers", "whitened", "meets", "bias", "average_bias", "burn_in", *COSTS]
-        return pd.DataFrame(rows, columns=[*columns, "limit", "trouble", "left_out"])
+            rows.append({**row, "limit": trial.limit, "trouble": _trouble(trial), "left_out": missing})
+        columns = ["method", "numbers", "whitened", "meets", "bias", "average_bias", "burn_in", *Cost._fields]
+        return pd.DataFrame(rows, columns=[*columns, "limit", "basis", "trouble", "left_out"])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The best setting of each method: some lines each for a person, one each where a program reads."""
         joint = "\n" if console.is_terminal or console.is_jupyter else "; "
         shown = Table(box=None, padding=(0, 1, 0, 0))
         shown.add_column("method")
-        for heading in ("bias", "average", "burn-in", "rounds", "exch.", "sent", "rows", "step <"):
+        for heading in ("bias", "average", "rounds", "sums", "exch.", "sent", "rows", "values", "s"):
             shown.add_column(heading, justify="right", no_wrap=True)
         for trial in self.ranked:
-            found, meets = trial.forecast, self.meets(trial)
-            notes, cells = [numbers(trial.sampler)], [""] * 7
-            if found is None:
-                notes.append(trial.trouble)
-            else:
-                cells = [f"{found.bias:.2g}", f"{found.average_bias:.2g}", *map(_short, (found.burn_in, found.rounds))]
-                cells += [_short(found.exchanges), human_bytes(found.bytes_sent), _short(found.gradient_rows)]
-                notes.append("" if meets else f"no setting within {self.allowed:.2g}; the nearest")
-                notes.append(_WITHOUT if trial.left_out else "")
-            method = [Text(trial.label, "cyan" if meets else ""), *(Text(note) for note in notes if note)]
-            limit = "" if np.isnan(trial.limit) else f"{trial.limit:.3g}"
-            shown.add_row(Text(joint).join(method), *cells, limit, style=None if meets else "dim")
+            meets = self.meets(trial)
+            method = [Text(trial.label, "cyan" if meets else ""), *map(Text, self._notes(trial))]
+            shown.add_row(Text(joint).join(method), *_cells(trial), style=None if meets else "dim")
         yield Text(
             f"To keep every agent's means and sds within {self.tolerance:g} posterior sds: the best setting of each "
-            "method, the cheapest first.",
+            "method, those that sums certify first, then the cheapest.",
             "italic",
         )
         yield folded(shown, options.max_width)
@@ -214,7 +233,9 @@ class Plan:
             f"{self.allowed:.2g} is allowed there, a tenth of the {self.tolerance:g}; the rest is left to what the "
             "posterior is beyond that Gaussian.",
             "average: the bias of the agents' average.",
-            "rounds to rows (of gradients): the busiest agent's, for one effective draw.",
+            f"rounds to s: the busiest agent's, for {self.draws * self.chains:,} effective draws in {self.chains} "
+            "chains, warm-up and burn-in included. rows: of gradients; values: rows of values without one; s: seconds "
+            "on this machine, compiled, where they were measured.",
         ):
             yield Text(line, "dim italic")
         if any(trial.left_out for trial in self.ranked):
@@ -224,8 +245,20 @@ class Plan:
                 "dim italic",
             )
 
+    def _notes(self, trial: Trial) -> list[str]:
+        """What is said of a trial below its name."""
+        found, notes = trial.forecast, [numbers(trial.sampler), _trouble(trial)]
+        if isinstance(found, SumsForecast):
+            notes.append(found.basis)
+        elif found is not None:
+            notes.append("" if self.meets(trial) else f"no setting within {self.allowed:.2g}; the nearest")
+            notes.append(_WITHOUT if trial.left_out else "")
+        return [note for note in notes if note]
+
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Largest bias of an agent against bytes per effective draw, a line for each method.
+        """Largest bias of an agent against bytes for all effective draws, a line for each method.
+
+        Methods by sums, which have no bias, are vertical lines.
 
         Parameters
         ----------
@@ -244,11 +277,17 @@ class Plan:
         colors = ["black", *figures.COLORS.values()]
         for place, name in enumerate(dict.fromkeys(trial.label for trial in self.trials)):
             tried = [t for t in self.trials if t.label == name]
-            found = [t.forecast for t in tried if t.forecast is not None]
+            found = [(t.cost.bytes_sent, t.forecast) for t in tried if t.forecast is not None and t.cost is not None]
+            color = colors[place % len(colors)]
+            if found and isinstance(found[0][1], SumsForecast):
+                for sent, forecast in found:
+                    doubted = "" if forecast.meets(self.tolerance) else "\n(not expected to be certified)"
+                    ax.axvline(sent, color=color, linestyle=":", label=name + doubted)
+                continue
             ax.plot(
-                [f.bytes_sent for f in found],
-                [f.bias for f in found],
-                color=colors[place % len(colors)],
+                [sent for sent, _ in found],
+                [f.bias for _, f in found],
+                color=color,
                 linestyle="-" if place < len(colors) else "--",
                 marker="osD^v<>"[place % len(colors)],
                 markersize=4,
@@ -256,22 +295,42 @@ class Plan:
             )
         allowed = f"{self.allowed:.2g} allowed on the Gaussian,\na tenth of {self.tolerance:g}"
         ax.axhline(self.allowed, color="grey", linewidth=1, label=allowed)
-        ax.set(xscale="log", yscale="log", xlabel="bytes sent per effective draw (busiest agent)")
+        ax.set(
+            xscale="log",
+            yscale="log",
+            xlabel=f"bytes sent for {self.draws * self.chains:,} effective draws (busiest agent)",
+        )
         ax.set_ylabel("largest bias of an agent (posterior sd, on the Gaussian approximation)")
         ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return ax
 
 
+def _trouble(trial: Trial) -> str:
+    return trial.forecast.doubt if isinstance(trial.forecast, SumsForecast) else trial.trouble
+
+
+def _cells(trial: Trial) -> list[str]:
+    """The numbers of a trial as text, empty where they are not known or naught."""
+    found, spent = trial.forecast, trial.cost
+    biases = [np.nan, np.nan] if found is None else [found.bias, found.average_bias]
+    cells = ["" if np.isnan(bias) else f"{bias:.2g}" for bias in biases]
+    if spent is None:
+        return cells + [""] * len(Cost._fields)
+    shown = [_short(count) if count else "" for count in spent[:-1]]
+    shown[Cost._fields.index("bytes_sent")] = human_bytes(spent.bytes_sent)
+    return [*cells, *shown, "" if np.isnan(spent.seconds) else _short(float(f"{spent.seconds:.2g}"))]
+
+
 def _short(count: float) -> str:
-    """A number with three digits: 12.3, 4.56k, 789M."""
-    for unit in ("", "k"):
+    """A number with three digits: 12.3, 4.56k, 789M, 1.2G."""
+    for unit in ("", "k", "M"):
         if count < 1000:
             return f"{count:.3g}{unit}"
         count /= 1000
-    return f"{count:,.3g}M"
+    return f"{count:,.3g}G"
 
 
-def numbers(sampler: Sampler) -> str:
+def numbers(sampler: Sampler | ByTotals) -> str:
     """The numbers of a method that are not its defaults, as text."""
     given = []
     for f in fields(sampler):
@@ -286,9 +345,11 @@ def _default(f: Field) -> Any:
     return None if f.default is MISSING else f.default
 
 
-def label(sampler: Sampler) -> str:
+def label(sampler: Sampler | ByTotals) -> str:
     """A method's name, its noise where it has a choice, whether it takes minibatches or was given all its numbers."""
     parts = [type(sampler).__name__]
+    if isinstance(sampler, ByTotals):
+        return parts[0]
     if len(sampler.noises) > 1:
         parts.append(f"{sampler.noise} noise")
     if sampler.needs(1).batch_size is not None:

@@ -7,9 +7,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from .. import samplers
-from ..base.checks import positive
-from ..base.errors import unknown_name_error
-from ..base.terminal import waiting
 from ..exact.impulse_response import SlowError, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
@@ -17,81 +14,15 @@ from ..results.findings import TOLERANCE
 from ..samplers.protocol import Bound, HasLaw, Langevin, Sampler, Tunable
 from ..samplers.validation import check_compatible, is_complete
 from ..schedules import at
-from .forecast import SHARE, Model, forecast_bound, gaussian_model
+from .forecast import SHARE, Forecast, Model, forecast_bound, gaussian_model
 from .plan import COSTS, Plan, Trial, label
-from .warmup import Warmup, warm_up
+from .warmup import Warmup
 
 # Give a method up after `_PATIENCE` settings in a row that do not improve its smallest bias to this share of it.
 _MIN_IMPROVEMENT = 0.95
 _PATIENCE = 3
 # Skip settings while the bias to hope for is this many times what is allowed.
 _SKIP_FACTOR = 1.5
-
-
-def plan(
-    post: Posterior,
-    network: Network,
-    methods: Iterable[Sampler] | None = None,
-    *,
-    tolerance: float = TOLERANCE,
-    cost: str = COSTS[0],
-    progress: bool | None = None,
-) -> Plan:
-    """Forecast methods on a posterior and a network, before any of them runs.
-
-    From the exact law of each method on the Gaussian nearest to the posterior, which a warm-up over the network finds.
-    Numbers that a method leaves out are tried from those with the cheapest draws on, until every agent's bias is
-    within a tenth of the tolerance: the rest is left to what the posterior is beyond its Gaussian approximation. The
-    noise of minibatches is left out; methods with a batch_size are marked, and ranked after those that meet the
-    tolerance without.
-
-    Parameters
-    ----------
-    post, network
-        As in `accord.sample`.
-    methods
-        Methods, complete or not; None: all that have an exact law, with independent and with common noise. Complete
-        ones are judged in the user's coordinates, as `accord.sample` runs them.
-    tolerance
-        Largest error of any agent's mean and standard deviation, in posterior standard deviations, > 0.
-    cost
-        What effective draws are compared by: "exchanges" (default), "bytes_sent", "gradient_rows" or "rounds".
-    progress
-        Show what is being tried; None shows it on a terminal.
-
-    Raises
-    ------
-    ValueError
-        A number out of its range, no method, or one that does not fit the posterior or the network.
-    ArithmeticError
-        Warm-up found no mode.
-
-    Examples
-    --------
-    >>> import accord
-    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> found = accord.plan(post, accord.Network.ring(3), [accord.samplers.DADMMS(noise="common")])
-    >>> found.best.sampler.rho > 0
-    True
-    """
-    positive("tolerance", tolerance)
-    if cost not in COSTS:
-        raise unknown_name_error("cost", cost, COSTS)
-    post.require_agents_of(network)
-    network.require_connected()
-    methods = every_method(post, network) if methods is None else list(methods)
-    if not methods:
-        raise ValueError("methods is empty: name at least one, or leave it out to compare all")
-    for sampler in methods:
-        check_compatible(post, network, sampler)
-    with waiting("warm-up", progress):
-        warmup = warm_up(post, network)
-    model = gaussian_model(post.transformed(warmup.coordinates), warmup)
-    trials: list[Trial] = []
-    for sampler in methods:
-        with waiting(f"{label(sampler)} in prospect", progress):
-            trials += try_out(sampler, model, post.sizes, network, warmup.stiffness, tolerance)
-    return Plan(tuple(trials), tolerance, cost, warmup)
 
 
 def usual_methods(post: Posterior, network: Network) -> list[Sampler]:
@@ -108,7 +39,7 @@ def _fits(post: Posterior, network: Network, sampler: Sampler) -> bool:
     return True
 
 
-def every_method(post: Posterior, network: Network) -> list[Sampler]:
+def tunable_methods(post: Posterior, network: Network) -> list[Sampler]:
     """All methods that have an exact law and fit, without numbers, with every noise that they have a meaning for."""
     classes = [getattr(samplers, name) for name in samplers.__all__]
     every = [cls(noise=noise) for cls in classes if issubclass(cls, Tunable) for noise in cls.noises]
@@ -140,7 +71,7 @@ def choose(
     for sampler in methods:
         for trial in try_out(sampler, model, sizes, network, warmup.stiffness, tolerance):
             trials.append(trial)
-            if trial.forecast is None:
+            if not isinstance(trial.forecast, Forecast):
                 continue
             if trial.forecast.exchanges >= most:
                 break
@@ -205,6 +136,7 @@ def _judged(trial: Trial, law: Bound, post: Posterior, sizes: np.ndarray, networ
     """A trial with its forecast, or with its trouble; `SlowError` where it forgets too slowly."""
     largest = law.sampler.max_step(network, post.hessians()) if isinstance(law.sampler, Langevin) else None
     trial = trial._replace(limit=np.nan if largest is None else float(largest))
+    assert isinstance(trial.sampler, Sampler)
     try:
         return trial._replace(forecast=forecast_bound(post, sizes, network, trial.sampler, law))
     except SlowError:
