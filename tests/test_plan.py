@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from posteriors import cauchy, unbounded
+from posteriors import half_heavy, unbounded
 from screens import shown
 from tables import AGENTS, METHODS, NETWORKS, among, quadrature, unequal_curvature, unequal_shards
 from typer.testing import CliRunner
@@ -393,7 +393,7 @@ def test_what_sums_certify_comes_first_whatever_it_costs(by_sums, capsys):
 @pytest.mark.parametrize(
     ("make", "method", "reason"),
     [
-        (cauchy, Importance(), "slow half-lines were followed until F had risen by"),
+        (half_heavy, Importance(), "slow half-lines were followed until F had risen by"),
         (lambda: unequal_curvature(2), ChEES(max_transitions=2), "on a Gaussian already, .* effective draws"),
     ],
     ids=["heavy tail", "too few transitions"],
