@@ -4,6 +4,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +22,17 @@ from posteriors import (
     four_rows,
     heavy_axis,
     many_parameters,
+    narrow_core,
     ring_and_two,
     separable,
     skewed_rate,
     slab,
+    three_labels,
+    toy,
     two_clusters,
     two_hills,
     uneven_noise,
+    wide_slab,
 )
 
 import accord
@@ -119,6 +124,51 @@ def test_a_tail_of_the_weights_is_mended():
     assert run.certificate.holds, run.certificate
 
 
+def test_every_order_of_labels_is_found_or_it_is_said_that_there_are_more():
+    run = accord.sample(three_labels(3), RING, Importance(), draws=500)
+    assert run.certificate.holds, run.certificate
+    # by symmetry all means are alike, and nothing is where one order alone has it
+    assert np.ptp(run.points.mean) < 0.3 * run.points.sd.min() and run.points.sd.min() > 3.0
+    with pytest.warns(UserWarning, match="were found and there are more"):
+        run = accord.sample(three_labels(4), RING, Importance(), draws=500)
+    assert not run.certificate.holds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mass_around_a_narrow_core_is_not_lost_in_silence(seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = accord.sample(narrow_core(), RING, Importance(), draws=500, seed=seed)
+    if run.certificate.holds:
+        np.testing.assert_allclose(run.points.sd, np.sqrt(0.5 * (1.0 + 1.0 / 400.0)), rtol=0.1)
+
+
+def test_a_slab_a_hundred_times_as_wide_is_drawn():
+    run = accord.sample(wide_slab(), RING, Importance(), draws=1000)
+    assert run.certificate.holds, run.certificate
+    # a twentieth of the draws are all that says how wide it is
+    np.testing.assert_allclose(run.points.sd, np.sqrt(0.95 + 0.05 * 1e4), rtol=0.2)
+
+
+def test_draws_without_a_density_are_not_certified():
+    box = accord.Posterior(
+        lambda x, rows: rows * jnp.where(jnp.all((x > 0.0) & (x < 1.0)), 0.0, -jnp.inf),
+        lambda x: 0.0 * jnp.sum(x),
+        [np.full(1, 0.25)] * 4,
+        np.full(12, 0.5),
+    )
+    with pytest.warns(UserWarning, match="are where the posterior has no density|no mode found"):
+        run = accord.sample(box, RING, ChEES(warmup=20, max_transitions=20), draws=100)
+    assert not run.certificate.holds
+
+
+def test_constants_of_numpy_in_a_density_are_no_trouble():
+    center = np.array([1.0, -2.0])
+    post = toy(lambda x: -0.5 * jnp.sum((x - center) ** 2), np.zeros(2))
+    run = accord.sample(post, RING, Importance(), draws=500)
+    np.testing.assert_allclose(run.points.mean, center, atol=0.1)
+
+
 def test_evidence_is_that_of_the_closed_form():
     rng = np.random.default_rng(0)
     X, sigma, tau = rng.standard_normal((40, 3)), 0.7, 1.5
@@ -188,6 +238,18 @@ def test_sums_by_gossip_are_those_of_a_tree_to_the_stated_precision(network):
     run = accord.sample(separable(), network, Importance(), draws=100, consensus=1e-10)
     np.testing.assert_allclose(run.draws, tree.draws, atol=1e-6)
     assert run.traffic.exchanges == run.traffic.sums * Averaging(network, 1e-10).exchanges > tree.traffic.exchanges
+
+
+def test_gossip_that_is_too_rough_for_the_potential_is_not_certified():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((4, 400, 2))
+    y = X @ [1.0, -1.0] + 3.0 * np.arange(4)[:, None] + rng.standard_normal((4, 400))
+    post = accord.models.linear_regression(list(zip(X, y, strict=True)), 1.0, 10.0)
+    with pytest.warns(UserWarning, match="agents' log densities are .* apart"):
+        rough = accord.sample(post, RING, Importance(), draws=100, consensus=1e-4)
+    assert not rough.certificate.holds
+    fine = accord.sample(post, RING, Importance(), draws=100, consensus=1e-10)
+    assert fine.certificate.holds and fine.certificate.checks[-1].name == "consensus"
 
 
 @pytest.mark.parametrize(

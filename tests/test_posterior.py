@@ -262,3 +262,23 @@ def test_logdensity_can_be_traced_and_called_in_any_order_and_width():
     assert (single.dtype, double.dtype) == (np.float32, np.float64)
     expected = -sum(potentials(post, X_AT))
     np.testing.assert_allclose([traced, single, double], expected, rtol=1e-5)
+
+
+def test_rows_that_look_at_other_rows_are_refused():
+    """Shards are padded with rows: a number that depends on them would be silently another one."""
+
+    def centred(x, rows):
+        return -0.5 * (rows - rows.mean() - x[0]) ** 2
+
+    rows = [np.arange(3.0), np.arange(4.0)]
+    with pytest.raises(ValueError, match="depends on no other row: of agent 0 they change by up to 0.375"):
+        accord.Posterior(centred, lambda x: -0.5 * x[0] ** 2, rows, np.zeros(1)).potential  # noqa: B018
+    # a sum over rows may look at all of them
+    shards = [np.arange(3.0), np.arange(3.0)]
+    whole = accord.Posterior(lambda x, r: centred(x, r).sum(), lambda x: -0.5 * x[0] ** 2, shards, np.zeros(1))
+    assert not whole.splits
+
+
+def test_a_prior_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match=r"log_prior must return one number, a scalar; found shape \(2,\)"):
+        accord.Posterior(lambda x, r: -0.5 * (r - x[0]) ** 2, lambda x: -0.5 * x**2, [np.ones(3)], np.zeros(2)).splits  # noqa: B018

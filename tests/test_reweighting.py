@@ -71,7 +71,7 @@ def test_new_rows_of_two_agents_are_one_sum_away(run):
 
 def test_too_much_news_is_refused_with_the_number(run):
     surprising = X[:40], Y[:40] + 30.0
-    with pytest.raises(ArithmeticError, match=r"Pareto k is .*, above 0.7, with \d+ effective draws left; sample"):
+    with pytest.raises(ArithmeticError, match=r"Pareto k is .* and \d+ effective draws are left, where .*; sample"):
         run.update({1: surprising})
 
 

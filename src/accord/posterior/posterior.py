@@ -29,6 +29,8 @@ from .totals import ConsensusTotals, Totals, TotalsHere, masked_here
 _NEWTON_DIM = 500
 # Agents whose facts are found at the same time otherwise.
 _AGENTS_AT_ONCE = 1024
+# Rows that are looked at to tell whether they depend on one another.
+_LOOKED_AT = 32
 
 
 class DataOwners(Protocol):
@@ -255,8 +257,14 @@ class Posterior:
             sizes, splits = self.each(_count)
             return sizes.astype(np.int64), bool(splits.all())
         shards = self._read
-        if _splits(self._log_likelihood, self._params, shards[self.held[0]]):
-            return row_counts(shards), True
+        first = self.held[0]
+        _check_prior(self._log_prior, self._params)
+        if _splits(self._log_likelihood, self._params, shards[first]):
+            counts = row_counts(shards)
+            # ready models have checks of their own, and rows that do not
+            if self._check is None:
+                _check_rows_alone(self._log_likelihood, self._params, shards[first], first)
+            return counts, True
         check_one_shape(shards)
         return np.ones(len(shards), dtype=np.int64), False
 
@@ -541,6 +549,32 @@ def _names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...
     for name, shape in variables:
         names += [name + (str(list(index)) if shape else "") for index in np.ndindex(*shape)]
     return tuple(names)
+
+
+def _check_prior(log_prior: Partial, params: PyTree) -> None:
+    """Raise `ValueError` unless the log prior is one number."""
+    shape = getattr(jax.eval_shape(log_prior, params), "shape", None)
+    if shape != ():
+        raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
+
+
+def _check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:
+    """Raise `ValueError` where numbers of rows change when another is left out: shards are padded with rows."""
+    count = len(jax.tree.leaves(shard)[0])
+    if count < 2:
+        return
+    some = min(count, _LOOKED_AT)
+    whole, part = (
+        np.asarray(jax.jit(log_likelihood)(params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
+        for n in (some, some - 1)
+    )
+    # rounding of another order of additions is far below this
+    if not np.allclose(whole[:-1], part, rtol=1e-3, atol=1e-3, equal_nan=True):
+        raise ValueError(
+            f"log_likelihood must give each row a number that depends on no other row: of agent {agent} they change by "
+            f"up to {np.nanmax(np.abs(whole[:-1] - part)):.3g} when the last row is left out. Centre or scale columns "
+            "before, or return their sum"
+        )
 
 
 def _splits(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:

@@ -21,6 +21,11 @@ from .potential import Potential, Shard
 # Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then.
 AT_ONCE, _NUMBERS = 128, 1_000_000
 
+# How far above its least a sum is near it.
+_NEAR = 50.0
+# How JAX says that it mixed float widths up.
+_STALE = ("to have the same dtypes", "RuntimeProgramInputMismatch", "verifier errors")
+
 
 @runtime_checkable
 class Totals(Protocol):
@@ -61,11 +66,21 @@ class TotalsHere:
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over these agents."""
-        return self._over_points(partial(_total, function, self.potential, self.shards), arguments, 0, **options)
+        return self._made(partial(_total, function, self.potential, self.shards), arguments, 0, **options)
 
     def each(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """What is summed: these agents' own, on a leading axis."""
-        return self._over_points(partial(_each, function, self.potential, self.shards), arguments, 1, **options)
+        return self._made(partial(_each, function, self.potential, self.shards), arguments, 1, **options)
+
+    def _made(self, program: Callable[..., PyTree], arguments: tuple[Any, ...], axis: int, **options: Any) -> PyTree:
+        try:
+            return self._over_points(program, arguments, axis, **options)
+        except (TypeError, ValueError, jax.errors.JaxRuntimeError) as error:
+            if not any(sign in str(error) for sign in _STALE):
+                raise
+        # JAX gives arrays of NumPy that a user's function has within in the float width that it first met them in
+        jax.clear_caches()
+        return self._over_points(program, arguments, axis, **options)
 
     def _over_points(
         self,
@@ -110,17 +125,28 @@ class ConsensusTotals:
         All agents.
     averaging
         How they agree.
+
+    Attributes
+    ----------
+    apart
+        How far agents' own sums of the first number at points were apart, at most, where that is not far above its
+        least: of F, how far their log weights are.
     """
 
     def __init__(self, here: TotalsHere, averaging: Averaging) -> None:
-        self.here, self.averaging = here, averaging
+        self.here, self.averaging, self.apart = here, averaging, 0.0
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum, as the first agent has it."""
 
         def agreed(leaf: np.ndarray) -> np.ndarray:
             own = np.asarray(leaf, np.float64)
-            return self.averaging.sums(own.reshape(len(own), -1))[0].reshape(own.shape[1:]).astype(leaf.dtype)
+            sums = self.averaging.sums(own.reshape(len(own), -1)).reshape(own.shape)
+            if options.get("points") is not None:
+                first = sums.reshape(*sums.shape[:2], -1)[..., 0]
+                near = first[0] < first[0].min() + _NEAR
+                self.apart = max(self.apart, float(np.ptp(first[:, near], axis=0).max()))
+            return sums[0].astype(leaf.dtype)
 
         return jax.tree.map(agreed, self.here.each(function, *arguments, **options))
 

@@ -11,8 +11,9 @@ from .diagnostics import pareto
 from .loo import RowOwners
 from .points import Points
 
-# Largest Pareto k of weights that one may rely on (Vehtari et al. 2024).
-_LARGEST_K = 0.7
+# Largest Pareto k of weights that one may rely on, above which they have no error bars, and the fewest effective draws:
+# means are then within some .05 standard deviations.
+_LARGEST_K, _FEWEST = 0.5, 400.0
 # Points that the optimum of new rows is looked for from, and how far the log density there may be above all points'.
 _STARTS, _ABOVE = 8, 3.0
 
@@ -93,7 +94,7 @@ def updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Point
         )
     checks = (
         Check("weights", k, _LARGEST_K, True, f"Pareto k of the weights after the update is {k:.2f}"),
-        Check("effective draws", found.effective, 0.0, True, f"{found.effective:.0f} effective draws are left"),
+        Check("effective draws", found.effective, _FEWEST, True, f"{found.effective:.0f} effective draws are left"),
         Check("new modes", above, _ABOVE, True, "none at the optimum of the new rows; nothing else was looked for"),
     )
     return found, Certificate(checks)
@@ -108,9 +109,10 @@ def reliable(points: Points, what: str, remedy: str) -> float:
         It is too large to rely on them.
     """
     k = pareto(points.log_weight)
-    if not k <= _LARGEST_K:
+    if not (k <= _LARGEST_K and points.effective >= _FEWEST):
         raise ArithmeticError(
-            f"{what} changes the posterior too much for the points of this run: Pareto k is {k:.2f}, above "
-            f"{_LARGEST_K}, with {points.effective:.0f} effective draws left; {remedy}"
+            f"{what} changes the posterior too much for the points of this run: Pareto k is {k:.2f} and "
+            f"{points.effective:.0f} effective draws are left, where at most {_LARGEST_K} and at least {_FEWEST:.0f} "
+            f"are needed; {remedy}"
         )
     return k

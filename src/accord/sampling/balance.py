@@ -191,7 +191,7 @@ def _unvisited(
     if place is None or place.factor.ndim == 1:
         return None
     lines = look(sums, place, seed)
-    modes = [] if lines.convex else other_modes(sums, place, lines).modes
+    modes = [] if lines.convex else other_modes(sums, place, lines, seed).modes
     flat = z.reshape(-1, z.shape[2])
     # draws of a mode are about the root of the dimension away from it, in its own standard deviations
     near = z.shape[2] ** 0.5 + 3.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from ..engines.engine import Builder
 from ..network import Network
 from ..network.averaging import Averaging
 from ..posterior import Posterior
-from ..results.certificate import Certificate
+from ..posterior.totals import ConsensusTotals
+from ..results.certificate import Certificate, Check
 from ..results.points import Points
 from ..results.run import Run
 from ..results.traffic import Traffic
@@ -34,6 +35,8 @@ from ..tuning.network_sums import NetworkSums
 from .interruptions import interruptions
 from .questions import Questions
 
+# How far agents' log densities may be apart where sums are made by gossip.
+_APART = 0.01
 # Exchanges that all sums may take.
 _MOST_EXCHANGES = 10**9
 
@@ -108,6 +111,18 @@ def draw_chees(
     return Drawn(x, {"acceptance_rate": acceptance}, found.certificate, start=start)
 
 
+def _agreed(drawn: Drawn, totals: Any) -> Drawn:
+    """The same, with one check more where sums were made by gossip: that agents have the same weights."""
+    made = getattr(totals, "totals", totals)
+    if not isinstance(made, ConsensusTotals):
+        return drawn
+    holds = made.apart <= _APART
+    text = f"agents' log densities are {made.apart:.2g} apart at most, {_APART} is allowed"
+    remedy = "" if holds else f": consensus={made.averaging.precision:g} is relative to F, which is large; ask for less"
+    check = Check("consensus", made.apart, _APART, holds, text + remedy)
+    return replace(drawn, certificate=Certificate((*drawn.certificate.checks, check)))
+
+
 # How each method draws.
 DRAW: dict[type[ByTotals], Callable[..., Drawn]] = {Importance: draw_importance, ChEES: draw_chees}
 
@@ -160,7 +175,8 @@ def sample_by_totals(
                     raise KeyboardInterrupt
 
             try:
-                method, drawn, why = _first(sums, placed, methods, draws=draws, chains=chains, seed=seed, tell=tell)
+                options = {"draws": draws, "chains": chains, "seed": seed, "tell": tell}
+                method, drawn, why = _first(sums, placed, methods, totals, **options)
             finally:
                 if isinstance(totals, RecordedTotals):
                     totals.write()
@@ -190,18 +206,22 @@ def sample_by_totals(
     )
 
 
-def _first(sums: NetworkSums, post: Posterior, methods: list[ByTotals], **options: Any) -> tuple[ByTotals, Drawn, str]:
+def _first(
+    sums: NetworkSums, post: Posterior, methods: list[ByTotals], totals: Any, **options: Any
+) -> tuple[ByTotals, Drawn, str]:
     """The first method whose draws are certified, its draws, and why it was taken."""
     reasons: list[str] = []
     start: Start | None = None
     for method in methods:
         name = type(method).__name__
         try:
-            drawn = DRAW[type(method)](sums, post, method, start=start, **options)
+            drawn = _agreed(DRAW[type(method)](sums, post, method, start=start, **options), totals)
         except ArithmeticError as error:
             if method is methods[-1]:
                 raise
             reasons.append(f"{name} did not begin: {error}")
+            # what is next may take long
+            warnings.warn(f"{reasons[-1]}; {type(methods[len(reasons)]).__name__} goes on, by many sums", stacklevel=4)
             continue
         if drawn.certificate.holds or method is methods[-1]:
             break

@@ -14,7 +14,7 @@ from ..results.certificate import Certificate, Check
 from ..results.diagnostics import pareto
 from ..tuning.network_sums import NetworkSums
 from .evaluations import slopes
-from .exploration import DISTANCES, Lines, Skeleton
+from .exploration import DISTANCES, Lines, Search, Skeleton
 from .proposal import Mixture
 from .weighing import Weighing
 
@@ -61,6 +61,7 @@ def certify(
     place: Coordinates,
     found: Weighing,
     lines: Lines,
+    search: Search,
     skeleton: Skeleton,
     target: float,
     seed: int,
@@ -74,8 +75,8 @@ def certify(
         Sums over the network, and the coordinates of the points.
     found
         The points.
-    lines, skeleton
-        F along half-lines, and what followed slow ones.
+    lines, search, skeleton
+        F along half-lines, what was found of other modes, and what followed slow half-lines.
     target
         Effective draws that were asked for.
     seed, names
@@ -86,7 +87,7 @@ def certify(
         *tails(found, place, names),
         _batches(found, place, names),
         followed(skeleton),
-        _looked(lines),
+        _looked(lines, search),
     ]
     # what the weights do not pass is not worth sums
     if not all(check.holds for check in checks):
@@ -165,12 +166,13 @@ def followed(skeleton: Skeleton) -> Check:
     return Check("slow tails", skeleton.reached, np.inf, skeleton.whole, text + remedy)
 
 
-def _looked(lines: Lines) -> Check:
-    """What was looked at for other modes; it says so, and refuses nothing: nobody can look everywhere."""
+def _looked(lines: Lines, search: Search) -> Check:
+    """What was looked at for other modes, and whether there was an end to them: nobody can look everywhere."""
     count, searched = len(lines.directions), len(lines.starts)
     text = f"F was looked at along {count} half-lines, as far as {DISTANCES[-1]:.0f} sds, and at scattered points"
     text += ", convex" if lines.convex else f"; {searched} searches for another mode from where it is not convex"
-    return Check("other modes", float(searched), np.inf, True, text)
+    remedy = "" if search.whole else f"; {len(search.modes)} were found and there are more: they are not all drawn from"
+    return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
 
 
 def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> Moved:

@@ -12,7 +12,7 @@ from ..results.certificate import Certificate, Check
 from ..results.diagnostics import diagnostics
 from ..samplers.chees import ChEES
 from ..tuning.network_sums import NetworkSums
-from .evaluations import slopes
+from .evaluations import NOWHERE, slopes
 from .lockstep import LockstepState, begin, nested_rhat, transition
 from .start import Start
 
@@ -22,8 +22,8 @@ _GROUP = 8
 _FEWEST = 16
 # Largest nested R-hat, and the smallest share of the effective draws asked for.
 _RHAT, _ENOUGH = 1.01, 0.9
-# Share of trajectories that may diverge: one in so many is told by chance from none at all.
-_DIVERGED = 1e-3
+# Share of trajectories that may diverge: those of posteriors that are right have none, and a few hide a tail.
+_DIVERGED = 1e-4
 # Smallest fraction of energy that a transition's momentum must bring in.
 _ENERGY = 0.3
 # Share of the weight of earlier points that may be where no chain came.
@@ -89,6 +89,11 @@ def walk(
         return slopes(sums, start.place, z)
 
     state = begin(ask, positions, seed)
+    astray = state.values >= NOWHERE
+    if astray.any() and not astray.all():
+        # a chain that begins where there is no mass would stay there: it begins where another one does
+        positions = positions[np.resize(np.flatnonzero(~astray), count)]
+        state = begin(ask, positions, seed)
     while state.transition < method.warmup:
         tell(f"warm-up of {count} chains, {state.transition} of {method.warmup} transitions in {sums.count} sums")
         state = transition(ask, state, seed=seed, warmup=method.warmup)
@@ -100,11 +105,14 @@ def walk(
             state = transition(ask, state, seed=seed, warmup=method.warmup)
             taken.append(state)
         drawn = _stacked(taken)
-        effective = float(np.nan_to_num(diagnostics(drawn.positions)[0]).min())
+        # widths need more draws than places do where tails are slow
+        features = np.concatenate([drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2)
+        effective = float(np.nan_to_num(diagnostics(features)[0]).min())
         diverged = (state.divergences - state.warmup_divergences) / (count * len(taken))
         checks = (
             _enough(effective, target),
-            _forgotten(drawn, count // _GROUP, names),
+            _forgotten(features, count // _GROUP, names),
+            _supported(drawn),
             _calm(diverged),
             _stein(drawn, names),
             _energetic(drawn),
@@ -132,18 +140,28 @@ def _stacked(taken: list[LockstepState]) -> Chains:
 
 def _enough(effective: float, target: int) -> Check:
     holds = effective >= _ENOUGH * target
-    text = f"{effective:.0f} effective draws of the slowest coordinate, {_ENOUGH * target:.0f} are due"
+    text = f"{effective:.0f} effective draws of the slowest coordinate or square of one, {_ENOUGH * target:.0f} are due"
     remedy = "" if holds else ": another parametrisation, or many more max_transitions"
     return Check("effective draws", effective, _ENOUGH * target, holds, text + remedy)
 
 
-def _forgotten(drawn: Chains, groups: int, names: tuple[str, ...]) -> Check:
-    found = nested_rhat(drawn.positions, groups)
+def _forgotten(features: np.ndarray, groups: int, names: tuple[str, ...]) -> Check:
+    found = nested_rhat(features, groups)
     worst = int(np.nanargmax(found))
-    holds = bool(found[worst] <= _RHAT)
-    text = f"nested R-hat is {found[worst]:.3f} at most, in whitened coordinate {worst} ({names[worst]} and others)"
+    of, worst = ("the square of " if worst >= len(names) else ""), worst % len(names)
+    most = float(np.nanmax(found))
+    holds = most <= _RHAT
+    text = f"nested R-hat is {most:.3f} at most, in {of}whitened coordinate {worst} ({names[worst]} and others)"
     remedy = "" if holds else f" (above {_RHAT}): chains have not forgotten where they began; more warmup"
-    return Check("nested R-hat", float(found[worst]), _RHAT, holds, text + remedy)
+    return Check("nested R-hat", most, _RHAT, holds, text + remedy)
+
+
+def _supported(drawn: Chains) -> Check:
+    """Whether all draws have a density."""
+    share = float((drawn.values >= NOWHERE).mean())
+    text = f"{share:.1%} of the draws are where the posterior has no density"
+    remedy = "" if share == 0 else ": chains do not find its support; give an init within, or parameters without bounds"
+    return Check("support", share, 0.0, share == 0, text + remedy)
 
 
 def _calm(diverged: float) -> Check:
@@ -152,7 +170,7 @@ def _calm(diverged: float) -> Check:
     remedy = (
         ""
         if holds
-        else f" (above {_DIVERGED:.1%}): a part of the posterior is too narrow for the step, as a funnel's neck is"
+        else f" (above {_DIVERGED:.2%}): a part of the posterior is too narrow for the step, as a funnel's neck is"
     )
     return Check("divergences", diverged, _DIVERGED, holds, text + remedy)
 

@@ -21,7 +21,7 @@ from .proposal import Mixture
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
 # Points scattered around the mode, at these distances, which lines may all miss.
-_SCATTERED, _RADII = 192, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
+_SCATTERED, _RADII = 384, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
 # Dimensions up to which lines follow the principal axes too, and not the parameters alone.
 _FEW_DIMENSIONS = 20
 # A half-line is slow where F rises by less than this share of what a Gaussian's does.
@@ -40,6 +40,8 @@ _WIDEST = 5.0
 _FREEDOM = 5.0
 # Searches for another mode at most, Newton steps of each, and the length of the last.
 _MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
+# Modes at which no more are looked for, and how far from one, in its standard deviations, another search begins.
+_MOST_MODES, _KNOWN = 12, 3.0
 # Log mass below that of the main mode, by Laplace's approximation, at which another mode is no matter.
 _NEGLIGIBLE = 14.0
 
@@ -163,7 +165,7 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
         seen = expansions(sums, place, following)
         risen = seen.value - lines.at_origin
         for k, direction in enumerate(chosen):
-            if risen[k] - rise[k] > 2.0 * _END:
+            if risen[k] - rise[k] > _END + float(_end(np.asarray(np.linalg.norm(following[k])), len(direction))):
                 continue
             correction, across, log_det = _across(
                 direction, seen.gradient[k], seen.hessian[k], float(np.linalg.norm(at[k]))
@@ -198,10 +200,13 @@ def _end(distance: np.ndarray, dim: int) -> np.ndarray:
 def _slow_directions(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
     """The slow half-lines, the slowest first, none of them twice, (line, dim), and their first steps, (line,).
 
-    Where F rises as a Gaussian's does before it is slow, the first step leads to where it is.
+    Where F rises as a Gaussian's does before it is slow, the first step leads to where most of the mass beyond is.
     """
     slow, chosen, steps = lines.slow, list[np.ndarray](), list[float]()
-    where = DISTANCES[(lines.rise < _SLOW * np.square(DISTANCES) / 2.0).argmax(axis=1)]
+    is_slow = lines.rise < _SLOW * np.square(DISTANCES) / 2.0
+    room = lines.rise - lines.directions.shape[1] * np.log(DISTANCES)
+    near = is_slow & (DISTANCES <= _NEAR[-1])
+    where = np.where(near.any(axis=1), 0.0, DISTANCES[np.where(is_slow, room, np.inf).argmin(axis=1)])
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
@@ -237,17 +242,51 @@ class Mode(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What was found of other modes: those that matter, and where searches ended that hold mass; (position, dim)."""
+    """What was found of other modes.
+
+    Parameters
+    ----------
+    modes
+        Those that matter.
+    ends
+        Where searches ended that hold mass, shape (position, dim).
+    whole
+        Whether the last of them were found without another one in sight.
+    """
 
     modes: list[Mode]
     ends: np.ndarray
+    whole: bool = True
 
 
-def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
-    """Modes found by Newton's method from where F is not convex, all searches at a time."""
-    at = lines.starts
+def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines, seed: int) -> Search:
+    """Modes found by Newton's method from where F is not convex, and from these in turn, all searches at a time.
+
+    `seed` is that of the points scattered around each.
+    """
+    modes, ends = _searched(sums, place, lines.at_origin, lines.starts, [])
+    fresh = modes
+    while fresh and len(modes) < _MOST_MODES:
+        starts = []
+        for mode in fresh:
+            around = look(sums, place.after(Coordinates(mode.mean, mode.factor)), seed)
+            starts.append(mode.mean + around.starts @ mode.factor.T)
+        at = np.concatenate(starts)
+        # what is near a mode that is known leads there
+        near = np.linalg.norm(at, axis=1) < _KNOWN
+        for mode in modes:
+            near |= np.linalg.norm(np.linalg.solve(mode.factor, (at - mode.mean).T), axis=0) < _KNOWN
+        fresh, more = _searched(sums, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
+        modes, ends = modes + fresh, np.concatenate([ends, more])
+    return Search(modes, ends, not fresh)
+
+
+def _searched(
+    sums: NetworkSums, place: Coordinates, at_origin: float, at: np.ndarray, known: list[Mode]
+) -> tuple[list[Mode], np.ndarray]:
+    """Modes that are not known yet, found from some positions, and where searches ended that hold mass."""
     if not len(at):
-        return Search([], at)
+        return [], at
     here = expansions(sums, place, at)
     shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
     for _ in range(_MOST_NEWTON):
@@ -272,15 +311,17 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines) -> Search:
         )
         shrink = np.where(better, np.minimum(1.0, 2.0 * shrink), shrink / 4.0)
     found: list[Mode] = []
-    rise = here.value - lines.at_origin
+    rise = here.value - at_origin
     for k in np.argsort(rise):
         values = np.linalg.eigvalsh(here.hessian[k])
         if not done[k] or values[0] <= 1e-9 * values[-1] or np.linalg.norm(at[k]) < 1.0:
             continue
         log_mass = float(-rise[k] - np.log(values).sum() / 2.0)
         factor = Coordinates.whitening(at[k], here.hessian[k]).factor
-        same = any(np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < 1.0 for other in found)
+        same = any(
+            np.linalg.norm(np.linalg.solve(other.factor, at[k] - other.mean)) < 1.0 for other in [*known, *found]
+        )
         if log_mass > -_NEGLIGIBLE and not same:
             found.append(Mode(at[k], np.linalg.cholesky(factor @ factor.T), log_mass))
     apart = (np.linalg.norm(at, axis=1) >= 1.0) & (rise < _end(np.linalg.norm(at, axis=1), at.shape[1]))
-    return Search(found, at[apart])
+    return found, at[apart]

@@ -150,7 +150,7 @@ def looked(
     place = laplace(sums, post)
     tell("lines from the mode")
     lines = look(sums, place, seed)
-    search, skeleton = other_modes(sums, place, lines), follow(sums, place, lines)
+    search, skeleton = other_modes(sums, place, lines, seed), follow(sums, place, lines)
     return Batches(sums, place, method, lines, search, skeleton, seed, tell)
 
 
@@ -264,7 +264,7 @@ class Batches:
         for mended in range(_MENDED):
             assert self.found is not None
             certificate, moved = certify(
-                self.sums, self.place, self.found, self.lines, self.skeleton, target, self.seed, names
+                self.sums, self.place, self.found, self.lines, self.search, self.skeleton, target, self.seed, names
             )
             failed = [check.name for check in certificate.checks if not check.holds]
             if moved is None or failed != [PLACES] or mended + 1 == _MENDED:

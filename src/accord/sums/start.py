@@ -67,4 +67,4 @@ def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start
             raise
         place = Coordinates(post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
         return Start(place, np.zeros((0, post.dim)))
-    return Start(place, other_modes(sums, place, look(sums, place, seed)).ends)
+    return Start(place, other_modes(sums, place, look(sums, place, seed), seed).ends)
