@@ -25,8 +25,10 @@ class Importance(ByTotals):
     2. F along half-lines from the mode: where it rises slowly, a skeleton of components follows it; where a line bends
        down, other modes are looked for.
     3. Small batches of points from a mixture of t distributions, with gradients, the first around the mode; each next
-       proposal is fitted to the weighted points, as far as that is expected to be more efficient.
-    4. Large batches from the last proposal, values only, until enough effective draws are there.
+       proposal is fitted to the weighted points, as far as that is expected to be more efficient; where these are too
+       few, to some transitions of Hamiltonian Monte Carlo.
+    4. Large batches from the last proposal, values only, until enough effective draws are there; and where weights
+       have a heavy tail, some around the heaviest points (incremental mixtures, Raftery & Bao 2010).
     5. The draws: the points of all batches in a random order, each as often as its weight says (systematic resampling).
 
     Parameters

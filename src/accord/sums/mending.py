@@ -41,10 +41,8 @@ def around_heaviest(points: np.ndarray, log_weight: np.ndarray, found: Weighing,
         # half by weight and half by number, as few points may have all the weight
         w = (found.weight[near] / found.weight[near].sum() + 1.0 / count) / 2.0
         apart = found.points[near] - w @ found.points[near]
-        scales.append(_between((apart.T * w) @ apart, main.scale, dim / (dim + count)))
+        # shrunk towards the main one, as few points say little
+        kept = dim / (dim + count)
+        scales.append((1.0 - kept) * (apart.T * w) @ apart + kept * main.scale)
     share = np.full(len(centers), 1.0 / len(centers))
     return Mixture(share, np.array(centers), np.linalg.cholesky(np.array(scales)), np.full(len(centers), _FREEDOM))
-
-
-def _between(own: np.ndarray, usual: np.ndarray, kept: float) -> np.ndarray:
-    return (1.0 - kept) * own + kept * usual
