@@ -251,9 +251,10 @@ def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
     worst = int(k.argmax() if k.max() > _TAILS else wide.argmax())
     (agent, d), x = owners[worst], series[..., worst].astype(np.float64)
     reach = np.abs(x - middle[worst]).max() / spread[worst]
+    tail = f"Pareto k is {k[worst]:.2f}, above 0.5 there is none; " if k[worst] > _TAILS else ""
     return (
-        f"the draws of {names.where(d, agent)} have tails too heavy for a standard deviation: Pareto k is "
-        f"{k[worst]:.2f}, above 0.5 there is none; they reach {reach:.0f} of what their "
+        f"the draws of {names.where(d, agent)} have tails too heavy for a standard deviation: {tail}"
+        f"they reach {reach:.0f} of what their "
         f"quartiles call one, {spread[worst]:.3g}, from the median, and their sd is {x.std():.3g}. Where the posterior "
         "is not like that, chains have strayed to where the step is too long for the method, which does not reject: "
         "smaller steps, or Replicated(), which rejects, tell; quantiles are what can be reported"
