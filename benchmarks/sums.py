@@ -16,7 +16,7 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
-from no_knobs import SETS, least_ess
+from no_knobs import SETS, least_ess, posterior
 from rich.table import Table
 
 import accord
@@ -44,6 +44,7 @@ def _synthetic(count, dim):
 
 
 PROBLEMS = {
+    "diabetes": lambda: posterior("diabetes", AGENTS),
     "wine": lambda: _logistic(*SETS["wine"](), 10.0),
     "digits": lambda: _logistic(*SETS["digits"](), 10.0),
     "breast-cancer-1": lambda: _logistic(*SETS["breast-cancer"](), 1.0),
