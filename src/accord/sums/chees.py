@@ -108,7 +108,8 @@ def walk(
         # widths need more draws than places do where tails are slow
         features = np.concatenate([drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2)
         effective = float(np.nan_to_num(diagnostics(features)[0]).min())
-        diverged = (state.divergences - state.warmup_divergences) / (count * len(taken))
+        lost = state.divergences - state.warmup_divergences
+        diverged = lost / (count * len(taken))
         checks = (
             _enough(effective, target),
             _forgotten(features, count // _GROUP, names),
@@ -120,6 +121,8 @@ def walk(
         )
         certificate = Certificate(checks)
         hopeless = len(taken) * target > max(effective, 1.0) * method.max_transitions
+        # more have diverged than all transitions together may
+        hopeless = hopeless or lost > _DIVERGED * count * method.max_transitions
         if certificate.holds or hopeless or len(taken) >= method.max_transitions:
             return drawn._replace(certificate=certificate)
         # as many more as are missing, but no more than there are: what little is known is uncertain
