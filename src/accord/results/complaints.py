@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from .certificate import Certificate
-from .diagnostics import diagnostics, pareto_k
+from .diagnostics import QUARTILES, diagnostics, pareto_k
 from .findings import FEATURES, TOLERANCE, Balance, Expected, Findings
 
 # Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
@@ -22,9 +22,9 @@ _ERRORS = 4.0
 # Draws whose tails have no variance have a Pareto k above 0.5. Estimates of it scatter: for Student's t with three
 # degrees of freedom, whose k is 1/3, one in fifty is above this at some hundred draws.
 _TAILS = 0.6
-# What a normal distribution's quartiles are apart, in standard deviations, and how many of what they call one a
-# standard deviation is at most: 2 for the exponential of a normal variable, 1.5 for Student's t with 3 degrees.
-_QUARTILES, _WIDEST = 1.349, 3.0
+# How many of what quartiles call one a standard deviation is at most: 2 for the exponential of a normal variable, 1.5
+# for Student's t with 3 degrees.
+_WIDEST = 3.0
 # Chance that draws of the posterior are said not to be in balance with its gradient, in all parameters together, and
 # how far off they must be to matter: a standard deviation wrong by one percent, and as much of a skewness.
 _FALSE_ALARM, _MATTERS = 1e-4, 0.01
@@ -241,7 +241,7 @@ def _unvisited(found: Findings, names: _Names) -> str:
 def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
     """Tails so heavy that a standard deviation says nothing, as rare excursions make them too."""
     low, middle, high = np.quantile(series.astype(np.float64), [0.25, 0.5, 0.75], axis=(0, 1))
-    spread = np.maximum((high - low) / _QUARTILES, np.finfo(float).tiny)
+    spread = np.maximum((high - low) / QUARTILES, np.finfo(float).tiny)
     # a chain that stays away for long has no tail that thins out, and no large k
     wide = series.std(axis=(0, 1), dtype=np.float64) / spread
     wide[np.ptp(series, axis=(0, 1)) == 0] = 0.0

@@ -11,6 +11,7 @@ from scipy.optimize import brentq
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
+from ..results.diagnostics import QUARTILES
 from ..results.findings import FEATURES, Balance
 from ..results.traffic import Traffic
 from ..sums.evaluations import NOWHERE, slopes
@@ -25,8 +26,6 @@ _FEWEST_LOOKS, _MOST_LOOKS, _READ = 200, 40_000, 5e8
 _SHARE_OF_BYTES, _FEW_BYTES = 0.1, 2**18
 # Chance that draws of a log-concave posterior have an F so high.
 _FALSE_ALARM = 1e-3
-# What a normal distribution's quartiles are apart, in standard deviations.
-_QUARTILES = 1.349
 # Mass relative to that of the draws at which another mode is told.
 _MASS = 0.01
 _MOST_EXCHANGES = 10**9
@@ -139,7 +138,7 @@ def balanced(
     `unvisited` are other modes and their masses, where somebody looked.
     """
     low, middle, high = np.quantile(x, [0.25, 0.5, 0.75], axis=(0, 1))
-    factor = (high - low) / _QUARTILES if place is None else place.factor
+    factor = (high - low) / QUARTILES if place is None else place.factor
     if factor.ndim == 1:
         scale = np.abs(factor)
         slope = gradient * (factor if place is None else np.sign(factor))
@@ -177,7 +176,7 @@ def _allowed(value: np.ndarray, dim: int) -> float:
     in a funnel F goes up and down with the volume.
     """
     low, high = np.quantile(value, [0.25, 0.75])
-    effective = max(float(dim), 2.0 * ((high - low) / _QUARTILES) ** 2)
+    effective = max(float(dim), 2.0 * ((high - low) / QUARTILES) ** 2)
     target = np.log(value.size / _FALSE_ALARM) / effective
     # s - log(1 + s) >= s^2 / (2 (1 + s)) bounds the root from above
     above = target + np.sqrt(target**2 + 2.0 * target)

@@ -16,9 +16,8 @@ from ..base.terminal import Progression
 from ..engines.arrays import process_folder
 from ..engines.engine import Builder
 from ..network import Network
-from ..network.averaging import Averaging
 from ..posterior import Posterior
-from ..posterior.totals import ConsensusTotals
+from ..posterior.totals import ConsensusTotals, Totals
 from ..results.certificate import Certificate, Check
 from ..results.points import Points
 from ..results.run import Run
@@ -111,15 +110,16 @@ def draw_chees(
     return Drawn(x, {"acceptance_rate": acceptance}, found.certificate, start=start)
 
 
-def _agreed(drawn: Drawn, totals: Any) -> Drawn:
+def _agreed(drawn: Drawn, gossip: ConsensusTotals | None) -> Drawn:
     """The same, with one check more where sums were made by gossip: that agents have the same weights."""
-    made = getattr(totals, "totals", totals)
-    if not isinstance(made, ConsensusTotals):
+    if gossip is None:
         return drawn
-    holds = made.apart <= _APART
-    text = f"agents' log densities are {made.apart:.2g} apart at most, {_APART} is allowed"
-    remedy = "" if holds else f": consensus={made.averaging.precision:g} is relative to F, which is large; ask for less"
-    check = Check("consensus", made.apart, _APART, holds, text + remedy)
+    holds = gossip.apart <= _APART
+    text = f"agents' log densities are {gossip.apart:.2g} apart at most, {_APART} is allowed"
+    remedy = (
+        "" if holds else f": consensus={gossip.averaging.precision:g} is relative to F, which is large; ask for less"
+    )
+    check = Check("consensus", gossip.apart, _APART, holds, text + remedy)
     return replace(drawn, certificate=Certificate((*drawn.certificate.checks, check)))
 
 
@@ -154,19 +154,19 @@ def sample_by_totals(
     began = time.perf_counter()
     names = " or ".join(type(method).__name__ for method in methods)
     settings = {"engine": engine, "seed": seed, "chains": chains, "draws": draws, "masks": masks}
-    averaging = None
     if consensus is not None:
-        averaging = Averaging(network, consensus)
         settings |= {"consensus": consensus}
     with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
-        totals: Any = placed.totals(network, masks=masks, consensus=consensus)
+        made = placed.totals(network, masks=masks, consensus=consensus)
+        gossip = made if isinstance(made, ConsensusTotals) else None
+        totals: Totals = made
         if checkpoint is not None:
             # points are as many as the draws, so that another number of draws is another run
             parts = fingerprint(post, network, None, methods=repr(methods), extent=draws, **settings)
             folder = process_folder(Path(checkpoint))
             claim(folder, parts)
-            totals = RecordedTotals(totals, folder / "sums", combined(parts))
-        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, averaging)
+            totals = RecordedTotals(made, folder / "sums", combined(parts))
+        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, gossip.averaging if gossip else None)
         with interruptions() as stopped:
 
             def tell(what: str) -> None:
@@ -176,7 +176,7 @@ def sample_by_totals(
 
             try:
                 options = {"draws": draws, "chains": chains, "seed": seed, "tell": tell}
-                method, drawn, why = _first(sums, placed, methods, totals, **options)
+                method, drawn, why = _first(sums, placed, methods, gossip, **options)
             finally:
                 if isinstance(totals, RecordedTotals):
                     totals.write()
@@ -207,7 +207,7 @@ def sample_by_totals(
 
 
 def _first(
-    sums: NetworkSums, post: Posterior, methods: list[ByTotals], totals: Any, **options: Any
+    sums: NetworkSums, post: Posterior, methods: list[ByTotals], gossip: ConsensusTotals | None, **options: Any
 ) -> tuple[ByTotals, Drawn, str]:
     """The first method whose draws are certified, its draws, and why it was taken."""
     reasons: list[str] = []
@@ -215,7 +215,7 @@ def _first(
     for method in methods:
         name = type(method).__name__
         try:
-            drawn = _agreed(DRAW[type(method)](sums, post, method, start=start, **options), totals)
+            drawn = _agreed(DRAW[type(method)](sums, post, method, start=start, **options), gossip)
         except ArithmeticError as error:
             if method is methods[-1]:
                 raise
