@@ -21,8 +21,6 @@ from .potential import Potential, Shard
 # Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then.
 AT_ONCE, _NUMBERS = 128, 1_000_000
 
-# How far above its least a sum is near it.
-_NEAR = 50.0
 # How JAX says that it mixed float widths up.
 _STALE = ("to have the same dtypes", "RuntimeProgramInputMismatch", "verifier errors")
 
@@ -129,8 +127,8 @@ class ConsensusTotals:
     Attributes
     ----------
     apart
-        How far agents' own sums of the first number at points were apart, at most, where that is not far above its
-        least: of F, how far their log weights are.
+        How far agents' own sums of the first number at points were apart, at most, when they were asked for last: of F,
+        how far their log densities are.
     """
 
     def __init__(self, here: TotalsHere, averaging: Averaging) -> None:
@@ -143,9 +141,7 @@ class ConsensusTotals:
             own = np.asarray(leaf, np.float64)
             sums = self.averaging.sums(own.reshape(len(own), -1)).reshape(own.shape)
             if options.get("points") is not None:
-                first = sums.reshape(*sums.shape[:2], -1)[..., 0]
-                near = first[0] < first[0].min() + _NEAR
-                self.apart = max(self.apart, float(np.ptp(first[:, near], axis=0).max()))
+                self.apart = float(np.ptp(sums.reshape(*sums.shape[:2], -1)[..., 0], axis=0).max())
             return sums[0].astype(leaf.dtype)
 
         return jax.tree.map(agreed, self.here.each(function, *arguments, **options))

@@ -28,14 +28,15 @@ from ..samplers.importance import Importance
 from ..storage.fingerprint import claim, combined, fingerprint
 from ..storage.recorded_totals import RecordedTotals
 from ..sums.chees import walk
+from ..sums.evaluations import values
 from ..sums.importance import importance
 from ..sums.start import Start, start_without_points
 from ..tuning.network_sums import NetworkSums
 from .interruptions import interruptions
 from .questions import Questions
 
-# How far agents' log densities may be apart where sums are made by gossip.
-_APART = 0.01
+# How far agents' log densities may be apart where sums are made by gossip, and draws at which that is looked at.
+_APART, _LOOKED_AT = 0.01, 100
 # Exchanges that all sums may take.
 _MOST_EXCHANGES = 10**9
 
@@ -110,10 +111,13 @@ def draw_chees(
     return Drawn(x, {"acceptance_rate": acceptance}, found.certificate, start=start)
 
 
-def _agreed(drawn: Drawn, gossip: ConsensusTotals | None) -> Drawn:
-    """The same, with one check more where sums were made by gossip: that agents have the same weights."""
-    if gossip is None:
-        return drawn
+def _agreed(drawn: Drawn, gossip: ConsensusTotals, sums: NetworkSums) -> Drawn:
+    """The same, with one check more: that agents whose sums are made by gossip have the same log density at draws.
+
+    `sums` are those of `gossip`, and are not recalled from a disk: nobody knows what agents were apart then.
+    """
+    draws = drawn.draws.reshape(-1, drawn.draws.shape[-1])
+    values(sums, None, draws[np.linspace(0, len(draws) - 1, min(_LOOKED_AT, len(draws))).astype(int)])
     holds = gossip.apart <= _APART
     text = f"agents' log densities are {gossip.apart:.2g} apart at most, {_APART} is allowed"
     remedy = (
@@ -159,6 +163,7 @@ def sample_by_totals(
     with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
         made = placed.totals(network, masks=masks, consensus=consensus)
         gossip = made if isinstance(made, ConsensusTotals) else None
+        averaging = None if gossip is None else gossip.averaging
         totals: Totals = made
         if checkpoint is not None:
             # points are as many as the draws, so that another number of draws is another run
@@ -166,7 +171,12 @@ def sample_by_totals(
             folder = process_folder(Path(checkpoint))
             claim(folder, parts)
             totals = RecordedTotals(made, folder / "sums", combined(parts))
-        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, gossip.averaging if gossip else None)
+        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, averaging)
+        checked = NetworkSums(placed, network, _MOST_EXCHANGES, made, masks, averaging)
+
+        def agreed(drawn: Drawn) -> Drawn:
+            return drawn if gossip is None else _agreed(drawn, gossip, checked)
+
         with interruptions() as stopped:
 
             def tell(what: str) -> None:
@@ -176,11 +186,11 @@ def sample_by_totals(
 
             try:
                 options = {"draws": draws, "chains": chains, "seed": seed, "tell": tell}
-                method, drawn, why = _first(sums, placed, methods, gossip, **options)
+                method, drawn, why = _first(sums, placed, methods, agreed, **options)
             finally:
                 if isinstance(totals, RecordedTotals):
                     totals.write()
-        spent = sums.spent
+        spent = sums.spent + checked.spent
     if stopped():
         warnings.warn(f"interrupted: the run keeps {drawn.draws.shape[1]} draws a chain", stacklevel=3)
     elif not drawn.certificate.holds:
@@ -207,7 +217,11 @@ def sample_by_totals(
 
 
 def _first(
-    sums: NetworkSums, post: Posterior, methods: list[ByTotals], gossip: ConsensusTotals | None, **options: Any
+    sums: NetworkSums,
+    post: Posterior,
+    methods: list[ByTotals],
+    agreed: Callable[[Drawn], Drawn],
+    **options: Any,
 ) -> tuple[ByTotals, Drawn, str]:
     """The first method whose draws are certified, its draws, and why it was taken."""
     reasons: list[str] = []
@@ -215,7 +229,7 @@ def _first(
     for method in methods:
         name = type(method).__name__
         try:
-            drawn = _agreed(DRAW[type(method)](sums, post, method, start=start, **options), gossip)
+            drawn = agreed(DRAW[type(method)](sums, post, method, start=start, **options))
         except ArithmeticError as error:
             if method is methods[-1]:
                 raise

@@ -19,8 +19,8 @@ _NO_MASS = 1e12
 NOWHERE = 1e11
 
 
-def values(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, "point dim"] | Drawn) -> np.ndarray:
-    """F, (point,), at some points of coordinates; one sum."""
+def values(sums: NetworkSums, place: Coordinates | None, points: Float[np.ndarray, "point dim"] | Drawn) -> np.ndarray:
+    """F, (point,), at some points of coordinates, or of the user's; one sum."""
     return np.asarray(sums(_value, points=points, values=len(points), coordinates=place), np.float64)
 
 
