@@ -31,6 +31,7 @@ from posteriors import (
     toy,
     two_clusters,
     two_hills,
+    unbounded,
     uneven_noise,
     wide_slab,
 )
@@ -44,6 +45,8 @@ from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
 from accord.storage import recorded_totals
 from accord.sums.proposal import Drawn, student
+from accord.sums.start import start_without_points
+from accord.tuning.network_sums import NetworkSums
 
 RING = accord.Network.ring(4)
 
@@ -194,6 +197,18 @@ def test_what_does_not_fit_is_refused_or_handed_on(make):
     assert not run.certificate.holds and any(digit in run.certificate.why for digit in "0123456789")
     with pytest.raises(ArithmeticError, match="not certified"):
         run.log_evidence  # noqa: B018
+
+
+def test_chains_begin_at_the_nearest_gaussian_where_there_is_no_mode():
+    post = unbounded()
+    with jax.enable_x64(True):
+        place = start_without_points(NetworkSums(post, RING, 10**6), post, seed=0).place
+    start = dict(
+        zip(post.names, zip(place.origin, np.sqrt(np.diag(place.factor @ place.factor.T)), strict=True), strict=True)
+    )
+    # init has effects of 0 with sds of 1, as log tau = 0 says; the mean's law is N(4.4, 3.3)
+    mean, sd = start["mean"]
+    assert abs(mean - 4.4) < 0.5 and 2.5 < sd < 3.5 and start["effect[0]"][1] > 2.0
 
 
 @pytest.mark.slow

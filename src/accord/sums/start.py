@@ -10,6 +10,7 @@ from ..base.counters import generator
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import own_scale
+from ..tuning.nearest_gaussian import nearest_gaussian
 from ..tuning.network_sums import NetworkSums, expand
 from .exploration import look, other_modes
 from .laplace import laplace
@@ -52,7 +53,7 @@ class Start(NamedTuple):
 
 
 def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start:
-    """At the mode, with the scale of the curvature there; where there is no mode, at init with its curvature's.
+    """At the mode, with the scale of the curvature there; where there is no mode, at the Gaussian nearest to it.
 
     Raises
     ------
@@ -65,6 +66,7 @@ def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start
         here = expand(sums, post.init)
         if not here.finite:
             raise
+        # the density may have no bound where there is no mass, as the neck of a funnel: averages do not go there
         place = Coordinates(post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
-        return Start(place, np.zeros((0, post.dim)))
+        return Start(nearest_gaussian(sums, place), np.zeros((0, post.dim)))
     return Start(place, other_modes(sums, place, look(sums, place, seed), seed).ends)

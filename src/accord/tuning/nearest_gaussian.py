@@ -40,7 +40,8 @@ def nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
         following = (precision + mean.hessian) / 2.0
         if not np.isfinite(following).all() or np.linalg.eigvalsh(following)[0] <= 0:
             warnings.warn(
-                "the posterior is not log-concave on average where its draws are: coordinates are those of its mode",
+                "the posterior is not log-concave on average where its draws are: coordinates are those of its "
+                "curvature at one position",
                 stacklevel=4,
             )
             return start
