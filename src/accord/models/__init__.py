@@ -1,0 +1,15 @@
+"""Models as posteriors: ready ones, and `glm`, which makes one of a table and a formula."""
+
+from . import families, priors
+from .ready import gaussian, linear_regression, logistic_regression, poisson_regression, power, quadratic
+
+__all__ = [
+    "families",
+    "gaussian",
+    "linear_regression",
+    "logistic_regression",
+    "poisson_regression",
+    "power",
+    "priors",
+    "quadratic",
+]
