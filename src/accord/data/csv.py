@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..base.errors import unknown_name_error
+from .files import natural, paths_of, site_names
 from .splits import Parts, split
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def read(
         for name, value in [("site", site), ("split", split), ("column", column)]:
             if value is not None:
                 raise ValueError(f"{name} goes with file, one file of all agents; found it with files")
-        paths = _paths(files)
+        paths = paths_of(files)
     else:
         if (site is None) == (split is None):
             found = "neither" if site is None else "both"
@@ -136,7 +135,7 @@ def read(
     names = _covariates(frames, paths, target, site, columns, intercept)
     tables = [_matrix(frame, path, [*names, target]) for frame, path in zip(frames, paths, strict=True)]
     if file is None:
-        sites = _site_names(paths)
+        sites = site_names(paths)
         parts = np.split(np.arange(sum(map(len, tables))), np.cumsum([len(t) for t in tables])[:-1])
     elif site is not None:
         sites, parts = _by_site(frames[0], paths[0], site)
@@ -215,7 +214,7 @@ def at_sites(
     _check_intercept("columns", columns, target, intercept)
     read_one = partial(_read_site, target=target, columns=tuple(columns), intercept=intercept)
     names = ("intercept", *columns) if intercept else tuple(columns)
-    return Table([partial(read_one, os.fspath(file)) for file in files], names, _site_names([Path(f) for f in files]))
+    return Table([partial(read_one, os.fspath(file)) for file in files], names, site_names([Path(f) for f in files]))
 
 
 def _read_site(
@@ -235,44 +234,12 @@ _split = split  # `read` has an argument of that name
 # --- files ---
 
 
-def _paths(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[Path]:
-    """Return the files of a glob, sorted, or of a list, as listed."""
-    if isinstance(files, (str, os.PathLike)):
-        pattern = os.path.expanduser(files)
-        paths = [Path(name) for name in sorted(glob.glob(pattern, recursive=True), key=_natural)]
-        if not paths:
-            raise FileNotFoundError(f"no file matches {os.fspath(files)!r}")
-        return paths
-    paths = [Path(os.path.expanduser(path)) for path in files or ()]
-    if not paths:
-        raise ValueError("files is an empty list")
-    twice = [path for path, times in Counter(paths).items() if times > 1]
-    if twice:
-        raise ValueError(f"files lists {twice[0]} more than once; its rows would count as often")
-    return paths
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a sort key that compares runs of digits by value: site2 before site10."""
-    parts = re.split(r"(\d+)", name)
-    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
-
-
-def _site_names(paths: list[Path]) -> tuple[str, ...]:
-    stems, whole = tuple(path.stem for path in paths), tuple(map(str, paths))
-    for names in (stems, whole):
-        if len(set(names)) == len(names):
-            return names
-    # the same path on different machines
-    return tuple(f"agent {i}" for i in range(len(paths)))
-
-
 def _by_site(frame: pd.DataFrame, path: Path, site: str) -> tuple[tuple[str, ...], Parts]:
     values = frame[site].str.strip().to_numpy(dtype=object)
     unnamed = np.flatnonzero(values == "")
     if unnamed.size:
         raise ValueError(f"{path}: column {site!r} names no site in row {unnamed[0] + 1} below the header")
-    sites = sorted(set(values), key=_natural)
+    sites = sorted(set(values), key=natural)
     return tuple(sites), [np.flatnonzero(values == name) for name in sites]
 
 
