@@ -170,7 +170,7 @@ class Formula:
                 return (column.to_numpy(),)
             known = self.levels.get(component.name)
             if known is None:
-                raise ValueError(f"{component.name} holds numbers, of which none can be chosen: write {component.name} ~")
+                raise ValueError(f"{component.name} holds numbers: leave out [{component.reference!r}]")
             if component.reference not in known:
                 raise unknown_name_error(f"level of {component.name}", str(component.reference), known)
             return ((column == component.reference).to_numpy().astype(np.float64),)
@@ -207,7 +207,8 @@ class Formula:
             return own
 
         design = np.concatenate([np.empty((rows, 0)), *map(evaluated, self._terms)], axis=1)
-        offset = sum(evaluated(term)[:, 0] for term in self._offsets) if self._offsets else None
+        offsets = [evaluated(term)[:, 0] for term in self._offsets]
+        offset = np.sum(offsets, axis=0) if offsets else None
         if self.group is None:
             return Matrices(design, offset, None, None)
         effects = np.concatenate([evaluated(term.expr) for term in self._model.group_terms], axis=1)

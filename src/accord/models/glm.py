@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.tree_util import Partial
+from scipy.special import gammaln
 
 from ..base.errors import unknown_name_error
 from ..data import Study, as_study
@@ -17,16 +17,14 @@ from .families import Family
 from .families.family import Parameter, Rows, Summary
 from .formula import Formula, mean_and_sd
 from .priors import Flat, Normal, Prior
-from .regression import COEFFICIENTS, LogPrior, Predicted, Priors, Regression, by_class, callable_tree
+from .regression import COEFFICIENTS, LogPrior, Other, Predicted, Priors, Regression
 from .unidentified import require_identified
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FAMILIES: dict[str, type[Family]] = {
-    cls.name: cls
-    for cls in (getattr(families, name) for name in families.__all__)
-    if cls is not Family
+    cls.name: cls for cls in (getattr(families, name) for name in families.__all__) if cls is not Family
 }
 
 
@@ -98,25 +96,28 @@ def glm(
     own.require_all_used([*names, *parameters])
     require_identified(chosen, study.sites, shards, columns, found)
     study.check_parameters(len(names) + sum(parameter.init.size for parameter in parameters.values()))
-    is_intercept = np.array([float(name == "Intercept") for name in columns])
+    intercept = columns.index("Intercept") if "Intercept" in columns else None
     log_prior = LogPrior(
-        np.where(is_intercept, 0.0, centre),
-        is_intercept,
-        by_class(found),
-        {name: (prior, parameters[name].sign) for name, prior in others.items()},
+        tuple(0.0 if place == intercept else float(mean) for place, mean in enumerate(centre)),
+        intercept,
+        tuple(found),
+        tuple(
+            Other(name, prior, parameters[name].sign, _log_orders(prior, parameters[name]))
+            for name, prior in others.items()
+        ),
     )
     init = _init(names, columns, chosen, summary, parameters)
     longest = max(len(rows["design"]) for rows in shards)
     return Regression(
         Partial(Predicted(chosen)),
-        callable_tree(log_prior),
+        Partial(log_prior),
         [chosen.shard(rows, longest) for rows in shards],
         init,
         names=_flat_names(init, names, parameters),
-        constraints={name: parameter.constraint for name, parameter in parameters.items() if parameter.constraint},
+        **({"constraints": c} if (c := {n: p.constraint for n, p in parameters.items() if p.constraint}) else {}),
         formula=formula,
         family=chosen,
-        priors=Priors({**dict(zip(names, found, strict=True)), **others}, _note(design, chosen)),
+        priors=Priors({**dict(zip(names, found, strict=True)), **others}, _note(columns, parameters)),
     )
 
 
@@ -151,7 +152,9 @@ def _settled(
     if exposure is not None and not (family.is_log_linear and family.columns == ("y",)):
         raise ValueError(f"the family {family.name} has no exposure: its linear predictor is not the log of a mean")
     if not family.has_intercept and not design.has_intercept:
-        raise ValueError(f"the family {family.name} has a baseline in place of an intercept: take '0 +' out of the formula")
+        raise ValueError(
+            f"the family {family.name} has a baseline in place of an intercept: take '0 +' out of the formula"
+        )
     responses = [design.response(frame) for frame in study.frames]
     if len(responses[0]) != len(family.columns):
         written = {1: "a column", 2: f"{'surv' if 'time' in family.columns else 'prop'}({', '.join(family.columns)})"}
@@ -294,8 +297,14 @@ def _flat_names(
     return tuple(flat)
 
 
-def _note(design: Formula, family: Family) -> str:
-    if not design.has_intercept:
-        return ""
-    what = "Intercept" if family.has_intercept else None
-    return f"The prior of {what} is that of its value at the mean of all columns." if what else ""
+def _log_orders(prior: Prior, parameter: Parameter) -> float:
+    """The log of how many orders of its numbers a prior has, of which a constraint leaves one."""
+    is_ordered = parameter.constraint == "ordered_vector" and not prior.is_vector
+    return float(gammaln(parameter.init.size + 1)) if is_ordered else 0.0
+
+
+def _note(columns: Sequence[str], parameters: Mapping[str, Parameter]) -> str:
+    """Which priors are those of values at the mean of all columns."""
+    centred = [name for name in columns if name == "Intercept"]
+    centred += [name for name, parameter in parameters.items() if parameter.sign]
+    return f"The prior of {centred[0]} is that of its value at the mean of all columns." if centred else ""

@@ -36,6 +36,8 @@ class Prior(ABC):
 
     # whether it is a prior of numbers > 0, such as scales
     is_positive: ClassVar[bool] = False
+    # whether it is one of several numbers together, and `log_density` their joint one
+    is_vector: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         apply_checks(self)
@@ -45,10 +47,10 @@ class Prior(ABC):
         """The log density at x, the constant included."""
 
 
-def stacked(priors: Sequence[Prior]) -> Prior:
+def stacked(priors: Sequence[Prior], dtype: Any) -> Prior:
     """Priors of one class as one, whose numbers are arrays of shape (prior,)."""
     cls = type(priors[0])
-    fields = {name: np.array([vars(prior)[name] for prior in priors]) for name in vars(priors[0])}
+    fields = {name: jnp.asarray([vars(prior)[name] for prior in priors], dtype) for name in vars(priors[0])}
     return unchecked(cls, **fields)
 
 
@@ -165,6 +167,7 @@ class Probabilities(Prior):
     """
 
     concentration: float = checked(_above_zero)
+    is_vector = True
 
     def log_density(self, x: Float[Array, " cut"]) -> Array:
         below = jax.nn.log_sigmoid(x)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 from jaxtyping import Array
 
-from ..base.pytree import pytree
 from ..posterior import Posterior
 from .families import Family
 from .priors import Prior, stacked
@@ -82,57 +79,61 @@ def predictor(family: Family, params: dict[str, Array], rows: dict[str, Array]) 
     return eta + rows["offset"] if "offset" in rows else eta
 
 
-@pytree
+class Other(NamedTuple):
+    """The prior of a parameter beside the coefficients, and what of it is said at the mean of all columns."""
+
+    name: str
+    prior: Prior
+    # its value at the centre: plus so many times what the coefficients add there
+    sign: float
+    # the log of how many orders of its numbers count as one
+    log_orders: float
+
+
+@dataclasses.dataclass(frozen=True)
 class LogPrior:
-    """The log prior: of coefficients class by class, and of the other parameters one by one.
+    """The log prior: of all coefficients, those of one class of priors together, and of the other parameters.
+
+    A value of plain numbers, which become arrays as wide as the parameters are.
 
     Parameters
     ----------
     centre
-        Means of the columns, shape (column,); 0 for the intercept.
-    is_intercept
-        1 for the column of the intercept, which has its prior at the centre; else 0. Shape (column,).
+        Means of the columns; 0 for the intercept.
+    intercept
+        The place of the intercept among the columns, which has its prior at the centre; None: there is none.
     coefficients
-        Priors of one class each, stacked, with the places of what they are priors of among the flat coefficients.
+        The prior of each flat coefficient.
     others
-        By name, the prior and how its value at the centre follows: plus so many times what the coefficients add there.
+        Those of the other parameters.
     """
 
-    centre: np.ndarray
-    is_intercept: np.ndarray
-    coefficients: tuple[tuple[np.ndarray, Prior], ...]
-    others: dict[str, tuple[Prior, float]]
+    centre: tuple[float, ...]
+    intercept: int | None
+    coefficients: tuple[Prior, ...]
+    others: tuple[Other, ...]
 
-    def __call__(self, params: dict[str, Array]) -> Array:
+    def __call__(self, params: dict[str, Array]) -> Array | float:
         """The sum of all log densities."""
-        total, shift = jnp.zeros(()), None
+        total: Array | float = 0.0
+        shift: Array | float = 0.0
         if COEFFICIENTS in params:
             own = params[COEFFICIENTS]
-            shift = self.centre @ own
-            at_centre = jnp.ravel(own + jnp.multiply.outer(self.is_intercept, shift))
-            for places, prior in self.coefficients:
-                total = total + jnp.sum(prior.log_density(at_centre[places]))
-        for name, (prior, sign) in self.others.items():
-            value = params[name] if shift is None else params[name] + sign * shift
-            total = total + jnp.sum(prior.log_density(value))
+            shift = jnp.asarray(self.centre, own.dtype) @ own
+            at_centre = own if self.intercept is None else own.at[self.intercept].add(shift)
+            for places, prior in self._by_class(own.dtype):
+                total = total + jnp.sum(prior.log_density(jnp.ravel(at_centre)[places]))
+        for name, prior, sign, log_orders in self.others:
+            # where there are several predictors, no other parameter is said at the centre
+            value = params[name] + sign * shift if sign else params[name]
+            total = total + jnp.sum(prior.log_density(value)) + log_orders
         return total
 
-
-def by_class(priors: list[Prior]) -> tuple[tuple[np.ndarray, Prior], ...]:
-    """Priors of the flat coefficients, those of one class together."""
-    places: dict[type[Prior], list[int]] = {}
-    for place, prior in enumerate(priors):
-        places.setdefault(type(prior), []).append(place)
-    return tuple((np.array(own), stacked([priors[place] for place in own])) for own in places.values())
-
-
-def callable_tree(value: Any) -> Partial:
-    """A callable pytree as one that JAX takes for a function."""
-    return Partial(_call, value)
-
-
-def _call(value: Any, params: dict[str, Array]) -> Array:
-    return value(params)
+    def _by_class(self, dtype: Any) -> Iterator[tuple[np.ndarray, Prior]]:
+        classes = np.array([type(prior).__name__ for prior in self.coefficients])
+        for name in dict.fromkeys(classes.tolist()):
+            places = np.flatnonzero(classes == name)
+            yield places, stacked([self.coefficients[place] for place in places], dtype)
 
 
 def _short(prior: Prior) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from jaxtyping import Array
 from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Rows, Summary, log_odds, require
+
+Kind = TypeVar("Kind", bound="_Classes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,17 +29,26 @@ class _Classes(Family):
         The classes; None: those that the sites agree on.
     """
 
-    levels: tuple[str, ...] | None = None
-    has_classes = True
+    levels: tuple[str | int | float, ...] | None = None
 
     def __post_init__(self) -> None:
+        if self.levels is not None:
+            object.__setattr__(self, "levels", tuple(self.levels))
         if self.levels is not None and (len(set(self.levels)) != len(self.levels) or len(self.levels) < 2):
             raise ValueError(f"levels must be two or more different classes, found {list(self.levels)}")
 
     @property
-    def _known(self) -> tuple[str, ...]:
+    def _known(self) -> tuple[str | int | float, ...]:
         assert self.levels is not None
         return self.levels
+
+    def settled(self: Kind, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Kind:
+        if self.levels is not None:
+            return self
+        seen = {level for columns in responses for level in np.asarray(columns[0]).tolist()}
+        if not all(isinstance(level, str) for level in seen):
+            seen = {int(level) if level == round(level) else level for level in seen}
+        return dataclasses.replace(self, levels=tuple(sorted(seen)))
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         codes = {level: code for code, level in enumerate(self._known)}
@@ -73,10 +85,16 @@ class Ordinal(_Classes):
     name = "ordinal"
     has_intercept = False
 
+    def settled(self, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
+        if self.levels is None and isinstance(np.asarray(responses[0][0]).tolist()[0], str):
+            raise ValueError("the order of classes is not known: accord.models.families.Ordinal(['low', 'high'])")
+        return super().settled(sites, responses)
+
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
         cuts = len(self._known) - 1
+        labels = tuple(f"{low}|{high}" for low, high in zip(self._known[:-1], self._known[1:], strict=True))
         init = np.array([log_odds((cut + 1.0) / (cuts + 1.0)) for cut in range(cuts)])
-        return {"cutpoints": Parameter(init, "ordered_vector", priors.Probabilities(1.0), is_linear=True)}
+        return {"cutpoints": Parameter(init, "ordered_vector", priors.Probabilities(1.0), -1.0, labels)}
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         cuts, y = params["cutpoints"], rows["y"]

@@ -24,8 +24,14 @@ class Parameter(NamedTuple):
     # one of NumPyro's constraints, or None where it is any number
     constraint: str | None
     prior: Prior
-    # whether it is a linear predictor, whose prior is that of its value at the mean of all columns
-    is_linear: bool = False
+    # its prior is that of its value at the mean of all columns: plus so many times what the coefficients add there
+    sign: float = 0.0
+    # names of its numbers, where it has several
+    labels: tuple[str, ...] = ()
+
+    def names(self, name: str) -> list[str]:
+        """A name for each of its numbers."""
+        return [f"{name}[{label}]" for label in self.labels] if self.labels else [name]
 
 
 class Summary(NamedTuple):
@@ -46,11 +52,10 @@ class Family(ABC):
     has_intercept: ClassVar[bool] = True
     # the linear predictor is the log of a mean, so that an exposure adds its log
     is_log_linear: ClassVar[bool] = False
-    # the response is one of several classes, whose names the sites agree on
-    has_classes: ClassVar[bool] = False
     # one number a row; False: rows of one site enter together
     splits: ClassVar[bool] = True
-    # no coefficient has a finite best value where a column tells these responses from all others; see `extreme`
+    # a column that tells rows that are `extreme` from all others has a coefficient without bound; False: only where it
+    # is the same in all others
     separates: ClassVar[bool] = False
 
     @abstractmethod
@@ -99,7 +104,7 @@ class Family(ABC):
 
     def extreme(self, rows: Rows) -> np.ndarray:
         """Rows whose response is as far as it can be, shape (row,): those that may pull a coefficient to infinity."""
-        return np.zeros(len(rows["y"]), dtype=bool)
+        return np.zeros(len(rows["design"]), dtype=bool)
 
     def shard(self, rows: Rows, longest: int) -> Rows:
         """The rows of one site as they are kept; `longest` is the largest number of rows of a site."""

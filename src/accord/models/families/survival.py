@@ -112,7 +112,9 @@ class PiecewiseExponential(_Survival):
         assert self.cuts is not None
         log_hazard = -_log_mean_time(summary)
         init = np.full(len(self.cuts) + 1, log_hazard)
-        return {"log_hazard": Parameter(init, None, Normal(log_hazard, 2.5), is_linear=True)}
+        ends = [f"{end:.4g}" for end in (0.0, *self.cuts)] + ["inf"]
+        labels = tuple(f"{start}-{end}" for start, end in zip(ends[:-1], ends[1:], strict=True))
+        return {"log_hazard": Parameter(init, None, Normal(log_hazard, 2.5), 1.0, labels)}
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         log_hazard = params["log_hazard"]
