@@ -72,6 +72,7 @@ class Formula:
         self._model = _parsed(text)
         columns = list(frames[0].columns)
         self.group = self._grouping(columns)
+        self.group_is_site = self.group is not None and self.group not in columns
         if self._model.response is None:
             raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
         self._response = self._model.response.term.components[0]
@@ -212,8 +213,9 @@ class Formula:
         if self.group is None:
             return Matrices(design, offset, None, None)
         effects = np.concatenate([evaluated(term.expr) for term in self._model.group_terms], axis=1)
-        whole = self.group not in frame.columns
-        group = np.zeros(rows) if whole else np.unique(frame[self.group].to_numpy(), return_inverse=True)[1]
+        group = (
+            np.zeros(rows) if self.group_is_site else np.unique(frame[self.group].to_numpy(), return_inverse=True)[1]
+        )
         return Matrices(design, offset, effects, group.astype(np.int32))
 
 
