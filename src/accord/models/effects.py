@@ -1,4 +1,4 @@
-"""Effects of sites, or of groups of rows within sites, `(1 | site)` and `(1 + x | ward)`: integrated out at the site."""
+"""Effects of sites, or of groups within sites, `(1 | site)` and `(1 + x | ward)`: integrated out at the site."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def glm(
     formula
         `died ~ age + C(smoking) + log(crp)`, in R's language as `formulae` reads it. On the left: a column,
         `column['level']` where text is to be 0 or 1, `prop(successes, trials)`, `surv(time, event)`. On the right:
-        `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` by the figures of all sites, `offset(log(x))`, `0 +`, and
-        `(1 | site)`, `(1 + x | ward)`: effects of each site, or of groups of rows within sites, that never leave it.
+        `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` by the figures of all sites, `offset(log(x))`, `0 +`,
+        and `(1 | site)`, `(1 + x | ward)`: effects of sites, or of groups of rows within sites, that never leave them.
     family
         normal, student, gamma, beta, bernoulli, binomial, poisson, negative_binomial, categorical, ordinal, weibull,
         piecewise_exponential or cox; or one with numbers of its own, such as `accord.models.families.Student(nu=4)`.
