@@ -34,12 +34,12 @@ class Column:
 
     Parameters
     ----------
-    kind : {"number", "yes-no", "factor"}
-        What its cells are; a yes is 1.
+    kind : {"number", "yes-no", "factor", "group"}
+        What its cells are; a yes is 1. Of a group, which a formula has behind a bar, only missing cells are counted.
     missing : int or str
         Cells without a value; a text such as "< 3" where a floor hides the number.
     mean, sd : float or None
-        Of the cells that have a value, the standard deviation with n in the denominator; None for factors and where a
+        Of the cells that have a value, the standard deviation with n in the denominator; None for texts and where a
         floor hides them.
     quantiles : tuple of (float, float or None)
         Of numbers: a share of the cells, and the value that it is not above, to a thousandth of a standard deviation.
@@ -143,7 +143,7 @@ def _columns(found: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def _missing(table: SiteTable) -> Answer:
-    return {name: int(absent.sum()) for name, absent in table.absent.items()}
+    return {name: int(table.absent[name].sum()) for name in table.kinds}
 
 
 def _sums(table: SiteTable, names: Sequence[str]) -> Answer:
@@ -191,7 +191,7 @@ def _added(first: Any, second: Any) -> Any:
 # --- agreement ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Totals:
     """The exact sums, before floors: `n`, `mean`, `sd`, `quantiles`, `counts` and `missing` by column."""
 
@@ -238,20 +238,10 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
 
 def _totals(tables: Sequence[SiteTable]) -> _Totals:
     kinds = tables[0].kinds
-    numeric = [name for name, kind in kinds.items() if kind != "factor"]
+    numeric = [name for name, kind in kinds.items() if kind in ("number", "yes-no")]
+    sizes, mean, sd = _moments(tables, numeric)
+    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
     factors = [name for name, kind in kinds.items() if kind == "factor"]
-    sums = total(tables, _sums, numeric)
-    sizes = {name: n for name, (n, _) in sums.items()}
-    centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
-    mean, sd = {}, {}
-    for name, (first, second) in total(tables, _squares, centres).items():
-        n = max(sizes[name], 1.0)
-        # the centre is a rounding away from the mean
-        mean[name] = float(centres[name] + first / n)
-        sd[name] = float(np.sqrt(max(second / n - (first / n) ** 2, 0.0)))
-    missing = total(tables, _missing)
-    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name]]
-    quantiles = _quantiles(tables, numbers, sizes, mean, sd)
     counts = {
         name: dict(sorted(found.items(), key=lambda item: natural(item[0])))
         for name, found in total(tables, _counts, factors).items()
@@ -260,7 +250,27 @@ def _totals(tables: Sequence[SiteTable]) -> _Totals:
         if kinds[name] == "yes-no":
             ones = round(sizes[name] * mean[name])
             counts[name] = {"no": int(sizes[name]) - ones, "yes": ones}
-    return _Totals(sum(table.rows for table in tables), missing, mean, sd, quantiles, counts)
+    quantiles = _quantiles(tables, numbers, sizes, mean, sd)
+    rows = sum(table.rows for table in tables)
+    return _Totals(rows, total(tables, _missing), mean, sd, quantiles, counts)
+
+
+def _moments(
+    tables: Sequence[SiteTable], names: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
+    sizes, mean, sd = {}, {}, {}
+    # what overflows is looked for where a model is to be built on it
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = total(tables, _sums, names)
+        centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
+        for name, (first, second) in total(tables, _squares, centres).items():
+            sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
+            # the centre is a rounding away from the mean
+            mean[name] = float(centres[name] + first / n)
+            variance = second / n - (first / n) ** 2
+            sd[name] = float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else np.inf
+    return sizes, mean, sd
 
 
 def _quantiles(
@@ -301,9 +311,15 @@ def _told(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
     if kind == "factor":
         levels = tuple(zip(counts, hidden[1:], strict=True))
         return Column(kind, hidden[0], levels=levels)
-    if present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
+    if kind == "group" or present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
         return Column(kind, hidden[0])
     return Column(kind, hidden[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+
+
+def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
+    """How many levels of a factor the site has too few rows of, and of how many."""
+    counts = _counts(table, [name])[name].values()
+    return sum(isinstance(table.policy.told(count), str) for count in counts), len(counts)
 
 
 def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:
@@ -332,7 +348,7 @@ def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], pol
         parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
     present = found.rows - found.missing[name]
-    if present == 0 or (floors and kind == "yes-no" and any(site.mean is None for site in sites)):
+    if kind == "group" or present == 0 or (floors and kind == "yes-no" and any(site.mean is None for site in sites)):
         return Column(kind, missing)
     return Column(kind, missing, found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
 
