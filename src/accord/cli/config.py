@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in s
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "run")
-OPTIONAL_SECTIONS = ("method", "silo")
+OPTIONAL_SECTIONS = ("method", "silo", "priors")
 RUN_OPTIONS = (
     "draws",
     "burn_in",
@@ -123,8 +124,7 @@ def load(
     folder = Path(output) if output is not None else path.parent / run["output"]
     run.pop("output", None)
     _check_options(run)
-    table = _read_table(dict(document["data"]), path.parent)
-    posterior = _build_model(dict(document["model"]), table, path.parent)
+    table, posterior = _read_problem(document, path.parent)
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
@@ -146,10 +146,31 @@ def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
     document, one_shot = _read_document(path, SECTIONS[:3])
     if one_shot:
         raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
-    table = _read_table(dict(document["data"]), path.parent)
-    posterior = _build_model(dict(document["model"]), table, path.parent)
+    _, posterior = _read_problem(document, path.parent)
     network = _build_network(dict(document["network"]), posterior.num_agents)
     return posterior, network, _named_method(document, path.parent)
+
+
+def load_description(path: str | Path) -> data.Agreed:
+    """Read what `accord describe` needs of a TOML file, and ask the sites.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `load` does; or the data is not that of sites: it is shared out by a rule, or read elsewhere.
+    """
+    path = Path(path)
+    document, _ = _read_document(path, SECTIONS[:1])
+    section = dict(document["data"])
+    for key in ("split", "at_sites"):
+        if section.pop(key, False):
+            raise ValueError(f"[data] with {key} cannot be described: give files, one a site, or file and site")
+    for key in set(inspect.signature(data.read).parameters) | set(inspect.signature(data.study).parameters):
+        # what is done with the columns is no matter here
+        if key not in inspect.signature(data.describe).parameters:
+            section.pop(key, None)
+    model = document.get("model", {})
+    return _read_study(data.describe, section, model if isinstance(model, dict) else {}, path.parent)
 
 
 def method_class(name: str, folder: Path) -> type[Sampler]:
@@ -189,10 +210,13 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
     """The file's sections, and whether its method combines draws of shards."""
     if not path.is_file():
         raise FileNotFoundError(f"no such config file: {path}")
+    text = ""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        # some editors begin a file with a byte order mark
+        text = path.read_text(encoding="utf-8-sig")
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from error
+        raise ValueError(f"{path} is not valid TOML: {error}{_key_of(text, str(error))}") from error
     _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method", {})
     if not isinstance(method, dict):
@@ -203,6 +227,17 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
         if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
             raise ValueError(f"{path} must have a [{section}] section")
     return document, one_shot
+
+
+def _key_of(text: str, message: str) -> str:
+    """The key that an error of TOML is about, in words, from the line that its message names."""
+    place = re.search(r"at line (\d+)", message)
+    lines = text.splitlines()[: int(place[1])] if place else []
+    key = re.match(r"\s*([^=\[#]+?)\s*=", lines[-1]) if lines else None
+    sections = [found[1] for line in lines if (found := re.match(r"\s*\[+([^\]]+)\]", line))]
+    if key is None:
+        return ""
+    return f", the key {key[1]!r}" + (f" of [{sections[-1]}]" if sections else "")
 
 
 def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
@@ -251,19 +286,58 @@ def _check_options(run: dict[str, Any]) -> None:
         raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
 
 
+def _read_problem(document: dict[str, Any], folder: Path) -> tuple[data.Table | data.Study, Posterior]:
+    """The data and the model: a study where the model is a formula, a table of numbers otherwise."""
+    section, model = dict(document["data"]), dict(document["model"])
+    if "formula" in model:
+        study = _read_study(data.study, section, model, folder)
+        model.pop("positive", None)
+        if "priors" in document:
+            model["priors"] = document["priors"]
+        return study, _call("[model] with a formula", models.glm, study, **model)
+    if "priors" in document:
+        raise ValueError("[priors] goes with a formula in [model]; found none")
+    table = _read_table(section, folder)
+    return table, _build_model(model, table, folder)
+
+
+def _read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
+    """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
+    _require_known("key of [data] with a formula", section, inspect.signature(read).parameters)
+    _require_types("[data]", section, read)
+    if "formula" in model:
+        formula = _require_type("[model]", "formula", model["formula"], "str")
+        # weights and the like are columns too
+        beside = [value for key, value in model.items() if isinstance(value, str) and key not in ("formula", "family")]
+        section.setdefault("formula", [formula, *(name for name in beside if name != model.get("positive"))])
+        if "positive" in model:
+            response = formula.partition("~")[0].strip()
+            section["positive"] = {response: model["positive"], **section.get("positive", {})}
+    if isinstance(section.get("policy"), dict):
+        section["policy"] = _call("policy of [data]", data.Policy, **section["policy"])
+    return read(**_placed(section, folder))
+
+
 def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
     if section.pop("at_sites", False):
         # each file is read where it lies, by a path of that machine
         _require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
+        _require_types("[data]", section, data.at_sites)
         return _call("[data] at sites", data.at_sites, **section)
     _require_known("key of [data]", section, inspect.signature(data.read).parameters)
     _require_given("[data]", section, ("target",))
+    _require_types("[data]", section, data.read)
+    return data.read(**_placed(section, folder))
+
+
+def _placed(section: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The section with paths of files from the folder of the config file."""
     for key in ("files", "file"):
         if isinstance(section.get(key), str):
             section[key] = str(folder / section[key])
         elif isinstance(section.get(key), list):
             section[key] = [str(folder / name) for name in section[key]]
-    return data.read(**section)
+    return section
 
 
 def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
@@ -271,6 +345,7 @@ def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Po
     if ":" not in name:
         if name not in MODELS:
             raise unknown_name_error("model", name, [*MODELS, "module:function"])
+        _require_types("[model]", section, MODELS[name])
         section.setdefault("names", table.columns)
         return _call(f"model {name}", MODELS[name], table.shards, **section)
     posterior = _call(f"model {name}", _imported("model", name, folder), table.shards, **section)
@@ -325,6 +400,35 @@ def _call(what: str, function: Callable[..., Any], *arguments: Any, **options: A
     except TypeError as error:
         raise ValueError(f"{what}: {error}") from error
     return function(*arguments, **options)
+
+
+# What values of TOML an annotation allows, and what to call them.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
+    "float": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "Sequence": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"),
+    "Mapping": (lambda value: isinstance(value, dict), "a table, as {name = ...}"),
+    "Policy": (lambda value: isinstance(value, dict), "a table, as {rows = 10}"),
+}
+
+
+def _require_types(where: str, section: dict[str, Any], function: Callable[..., Any]) -> None:
+    """Refuse values of another type than the function's annotations say; those it says more of are its own to check."""
+    parameters = inspect.signature(function).parameters
+    for key, value in section.items():
+        if key in parameters:
+            _require_type(where, key, value, str(parameters[key].annotation))
+
+
+def _require_type(where: str, key: str, value: Any, annotation: str) -> Any:
+    names = [re.split(r"[\[.]", part.strip())[0] for part in re.split(r"\|(?![^\[]*\])", annotation)]
+    allowed = [_TYPES[name] for name in names if name in _TYPES]
+    if allowed and not any(holds(value) for holds, _ in allowed):
+        words = " or ".join(dict.fromkeys(word for _, word in allowed))
+        raise ValueError(f"{key} in {where} must be {words}, found {value!r}")
+    return value
 
 
 def _require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:

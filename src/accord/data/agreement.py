@@ -7,8 +7,8 @@ added. No smallest or largest value is asked for or told: it is the cell of one 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -45,6 +45,8 @@ class Column:
         Of numbers: a share of the cells, and the value that it is not above, to a thousandth of a standard deviation.
     levels : tuple of (str, int or str)
         Of factors, in natural order, and how many cells each has.
+    unnamed : int
+        Levels that are not among these, as too few cells of every site have them.
     """
 
     kind: str
@@ -53,6 +55,12 @@ class Column:
     sd: float | None = None
     quantiles: tuple[tuple[float, float | None], ...] = ()
     levels: tuple[tuple[str, Count], ...] = ()
+    unnamed: int = 0
+
+    def without(self, levels: Collection[str]) -> Column:
+        """The column with these levels counted, and not named."""
+        named = tuple((level, count) for level, count in self.levels if level not in levels)
+        return replace(self, levels=named, unnamed=len(self.levels) - len(named))
 
 
 @dataclass(frozen=True)
@@ -213,8 +221,8 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
     dropped
         How many rows each left out.
     floors
-        Whether the mean of a yes-no column of all together is hidden where a site's is. A model is built on it, and
-        then it is told.
+        Whether the mean of a yes-no column of all together is hidden where a site's is, and rare levels are not named.
+        A model is built on them, and then they are told.
     """
     kinds = tables[0].kinds
     strictest = reduce(Policy.stricter, [table.policy for table in tables])
@@ -227,6 +235,10 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
         name: _together(name, kind, together, [site[name] for site in by_site], strictest, floors)
         for name, kind in kinds.items()
     }
+    if floors:
+        rare = {name: _rare_everywhere([site[name] for site in by_site]) for name in kinds}
+        by_site = tuple({name: column.without(rare[name]) for name, column in site.items()} for site in by_site)
+        columns = {name: column.without(rare[name]) for name, column in columns.items()}
     return Agreed(
         tuple(table.name for table in tables),
         tuple(table.rows for table in tables),
@@ -314,6 +326,12 @@ def _told(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
     if kind == "group" or present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
         return Column(kind, hidden[0])
     return Column(kind, hidden[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+
+
+def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
+    """The levels that no site has rows enough of."""
+    told = {level for site in sites for level, count in site.levels if not str(count).startswith("<")}
+    return {level for site in sites for level, _ in site.levels} - told
 
 
 def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:

@@ -22,6 +22,9 @@ class Mentions:
         Those on the left.
     factors : frozenset of str
         Those in `C(...)`, whose levels may look like numbers.
+    steady : frozenset of str
+        Those that may well be the same in every row: named beside formulas, as weights are, or by a call of several on
+        the left, as numbers of trials.
     groups : frozenset of str
         Those that only say which group a row is in, as in ``(1 | ward)``: nobody but the site hears of its groups.
 
@@ -35,20 +38,23 @@ class Mentions:
     names: frozenset[str]
     responses: frozenset[str]
     factors: frozenset[str]
+    steady: frozenset[str]
     groups: frozenset[str]
 
     @classmethod
     def of(cls, formula: str | Sequence[str]) -> Mentions:
-        """The names in one formula, or in several."""
+        """The names in a formula, or in several texts: formulas and names of columns beside them."""
         formulas = [formula] if isinstance(formula, str) else list(formula)
         text = "\n".join(formulas)
         groups = re.findall(r"\|([^()|]+)\)", text)
         rest = re.sub(r"\|([^()|]+)\)", ")", text)
         left = "\n".join(one.partition("~")[0] for one in formulas if "~" in one)
+        beside = [one for one in formulas if "~" not in one]
         return cls(
             _names(text),
             _names(left),
             _names("\n".join(re.findall(rf"\bC\(\s*({_NAME})", text))),
+            _names("\n".join([*beside, *re.findall(r"\(([^()]*,[^()]*)\)", left)])),
             _names("\n".join(groups)) - _names(rest),
         )
 

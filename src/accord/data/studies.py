@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +97,9 @@ def study(
     columns : sequence of str, optional
         The columns to read; by default all, or those that `formula` names.
     formula : str or sequence of str, optional
-        Formulas whose names say which columns to read, where `columns` does not.
+        A formula whose names say which columns to read, where `columns` does not, and names of columns beside it, such
+        as that of weights. What it has in ``C(...)`` is a factor, and what it has only behind a bar, as in
+        ``(1 | ward)``, says which group a row is in: of those nobody but the site hears.
     dates : mapping, optional
         Columns of dates, and how they are written: ``{"admitted": "%Y-%m-%d"}`` makes days since 1970 of them. With
         ``{"format": "%d.%m.%Y", "since": "2020-01-01", "unit": "years"}`` they count from another day, in years.
@@ -155,7 +157,8 @@ def describe(
 ) -> Agreed:
     """Say what is in the files, by site and together, as far as the floors of the sites allow.
 
-    Missing cells, constant columns and rare levels are told, and are no errors. The parameters are those of `study`.
+    Missing cells and constant columns are told, and are no errors; levels that too few rows of every site have are
+    counted and not named. The parameters are those of `study`.
 
     Raises
     ------
@@ -237,7 +240,7 @@ def _made(
     complete = not problems and all(table.rows for table in tables)
     agreed = agree(tables, dropped, floors=False) if complete else None
     if agreed is not None:
-        found += _unusable(agreed, constant) + _rare(tables, agreed)
+        found += _unusable(agreed, {*constant, *wanted.steady}) + _rare(tables, agreed)
     _raise(found)
     warn_of_dropped(tables, dropped)
     if missing == "indicator" and agreed is not None:
@@ -260,7 +263,7 @@ def _too_small(tables: Sequence[SiteTable]) -> list[str]:
     ]
 
 
-def _unusable(agreed: Agreed, constant: Sequence[str]) -> list[str]:
+def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
     """Columns that no model could use."""
     problems = []
     for name, column in agreed.columns.items():

@@ -44,6 +44,11 @@ class Wanted:
         return [*known, *(name for name in self.rules.named if name not in known)]
 
     @property
+    def steady(self) -> frozenset[str]:
+        """Columns that may be constant."""
+        return frozenset() if self.mentions is None else self.mentions.steady
+
+    @property
     def responses(self) -> frozenset[str]:
         """Columns that are explained, and so never filled."""
         return frozenset() if self.mentions is None else self.mentions.responses
