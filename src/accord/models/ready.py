@@ -16,10 +16,10 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from .base.checks import positive
-from .posterior import Posterior
-from .posterior.quadratic import flat_prior, quadratic_likelihood
-from .posterior.shards import Source, is_unread
+from ..base.checks import positive
+from ..posterior import Posterior
+from ..posterior.quadratic import flat_prior, quadratic_likelihood
+from ..posterior.shards import Source, is_unread
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:
