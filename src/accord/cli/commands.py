@@ -355,6 +355,10 @@ def _is_part(job: Job, config: Path) -> bool:
 
 def _write(drawn: Run, job: Job, config: Path) -> pd.DataFrame:
     """Write the run's files; its summary, whose warnings are shown here."""
+    # so that the file alone tells whose draws these are, and on what scale
+    drawn.settings["sites"] = list(job.sites)
+    if job.agreed is not None:
+        drawn.settings["agreed"] = job.agreed.to_json()
     drawn.save(job.output / "run.nc")
     summary = drawn.summary(job.sites)
     columns = ["worst agent" if column == _WORST else " ".join(column) for column in summary.columns]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -13,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import combine, data, models, samplers
+from .. import combine, data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
@@ -24,12 +22,9 @@ from ..results.run import Run
 from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
+from .problem import read_problem, read_study
+from .sections import call, imported, pop_name, require_known
 
-MODELS: dict[str, Callable[..., Posterior]] = {
-    "linear_regression": models.linear_regression,
-    "logistic_regression": models.logistic_regression,
-    "poisson_regression": models.poisson_regression,
-}
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
@@ -72,6 +67,8 @@ class Job:
         How many draws a chain will have.
     has_checkpoint
         Whether the run is kept in a folder while it runs.
+    agreed
+        What the sites of a study agreed on.
     """
 
     title: str
@@ -81,6 +78,7 @@ class Job:
     engine: str
     draws: int
     has_checkpoint: bool
+    agreed: data.Agreed | None = None
 
 
 def load(
@@ -118,20 +116,21 @@ def load(
         run["checkpoint"] = Path(checkpoint)
     elif "checkpoint" in run:
         run["checkpoint"] = path.parent / run["checkpoint"]
-    _require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
+    require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
     if output is None and "output" not in run:
         raise ValueError('[run] must name an output folder: output = "results"')
     folder = Path(output) if output is not None else path.parent / run["output"]
     run.pop("output", None)
     _check_options(run)
-    table, posterior = _read_problem(document, path.parent)
+    table, posterior = read_problem(document, path.parent)
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
         title, draw = _over_network(posterior, document, run, path.parent)
     defaults = inspect.signature(sample).parameters
     chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
-    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run)
+    agreed = table.agreed if isinstance(table, data.Study) else None
+    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run, agreed=agreed)
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
@@ -146,7 +145,7 @@ def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
     document, one_shot = _read_document(path, SECTIONS[:3])
     if one_shot:
         raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
-    _, posterior = _read_problem(document, path.parent)
+    _, posterior = read_problem(document, path.parent)
     network = _build_network(dict(document["network"]), posterior.num_agents)
     return posterior, network, _named_method(document, path.parent)
 
@@ -170,7 +169,7 @@ def load_description(path: str | Path) -> data.Agreed:
         if key not in inspect.signature(data.describe).parameters:
             section.pop(key, None)
     model = document.get("model", {})
-    return _read_study(data.describe, section, model if isinstance(model, dict) else {}, path.parent)
+    return read_study(data.describe, section, model if isinstance(model, dict) else {}, path.parent)
 
 
 def method_class(name: str, folder: Path) -> type[Sampler]:
@@ -185,7 +184,7 @@ def method_class(name: str, folder: Path) -> type[Sampler]:
         if name not in METHODS:
             raise unknown_name_error("method", name, [*METHODS, *ONE_SHOT, "module:Class"])
         return METHODS[name]
-    found = _imported("method", name, folder)
+    found = imported("method", name, folder)
     if not (isinstance(found, type) and issubclass(found, Sampler)):
         raise ValueError(f"method {name!r} must be a subclass of accord.Sampler, found {found!r}")
     return found
@@ -217,7 +216,7 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}{_key_of(text, str(error))}") from error
-    _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
+    require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method", {})
     if not isinstance(method, dict):
         raise ValueError(f"[method] must be a section, found {method!r}")
@@ -260,15 +259,15 @@ def _over_network(
 def _build_silo(section: Any) -> Silo:
     if not isinstance(section, dict):
         raise ValueError(f"[silo] must be a section, found {section!r}")
-    _require_known("key of [silo]", section, [f.name for f in fields(Silo)])
+    require_known("key of [silo]", section, [f.name for f in fields(Silo)])
     return Silo(**section)
 
 
 def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:
     options = dict(document["method"])
-    name = _pop_name("method", options)
+    name = pop_name("method", options)
     known = [option for option in inspect.signature(ONE_SHOT[name]).parameters if option not in ONE_SHOT_OPTIONS]
-    _require_known(f"number of {name}", options, known[1:])
+    require_known(f"number of {name}", options, known[1:])
 
     def draw(progress: bool | None = None) -> Run:
         with waiting(f"{name}: sampling every shard alone", progress):
@@ -286,159 +285,19 @@ def _check_options(run: dict[str, Any]) -> None:
         raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
 
 
-def _read_problem(document: dict[str, Any], folder: Path) -> tuple[data.Table | data.Study, Posterior]:
-    """The data and the model: a study where the model is a formula, a table of numbers otherwise."""
-    section, model = dict(document["data"]), dict(document["model"])
-    if "formula" in model:
-        study = _read_study(data.study, section, model, folder)
-        model.pop("positive", None)
-        if "priors" in document:
-            model["priors"] = document["priors"]
-        return study, _call("[model] with a formula", models.glm, study, **model)
-    if "priors" in document:
-        raise ValueError("[priors] goes with a formula in [model]; found none")
-    table = _read_table(section, folder)
-    return table, _build_model(model, table, folder)
-
-
-def _read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
-    """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
-    _require_known("key of [data] with a formula", section, inspect.signature(read).parameters)
-    _require_types("[data]", section, read)
-    if "formula" in model:
-        formula = _require_type("[model]", "formula", model["formula"], "str")
-        # weights and the like are columns too
-        beside = [value for key, value in model.items() if isinstance(value, str) and key not in ("formula", "family")]
-        section.setdefault("formula", [formula, *(name for name in beside if name != model.get("positive"))])
-        if "positive" in model:
-            response = formula.partition("~")[0].strip()
-            section["positive"] = {response: model["positive"], **section.get("positive", {})}
-    if isinstance(section.get("policy"), dict):
-        section["policy"] = _call("policy of [data]", data.Policy, **section["policy"])
-    return read(**_placed(section, folder))
-
-
-def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
-    if section.pop("at_sites", False):
-        # each file is read where it lies, by a path of that machine
-        _require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
-        _require_types("[data]", section, data.at_sites)
-        return _call("[data] at sites", data.at_sites, **section)
-    _require_known("key of [data]", section, inspect.signature(data.read).parameters)
-    _require_given("[data]", section, ("target",))
-    _require_types("[data]", section, data.read)
-    return data.read(**_placed(section, folder))
-
-
-def _placed(section: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The section with paths of files from the folder of the config file."""
-    for key in ("files", "file"):
-        if isinstance(section.get(key), str):
-            section[key] = str(folder / section[key])
-        elif isinstance(section.get(key), list):
-            section[key] = [str(folder / name) for name in section[key]]
-    return section
-
-
-def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
-    name = _pop_name("model", section)
-    if ":" not in name:
-        if name not in MODELS:
-            raise unknown_name_error("model", name, [*MODELS, "module:function"])
-        _require_types("[model]", section, MODELS[name])
-        section.setdefault("names", table.columns)
-        return _call(f"model {name}", MODELS[name], table.shards, **section)
-    posterior = _call(f"model {name}", _imported("model", name, folder), table.shards, **section)
-    if not isinstance(posterior, Posterior):
-        raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
-    return posterior
-
-
 def _build_network(section: dict[str, Any], num_agents: int) -> Network:
-    name = _pop_name("network", section)
+    name = pop_name("network", section)
     return Network.build(name, num_agents, **section)
 
 
 def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
-    name = _pop_name("method", section)
+    name = pop_name("method", section)
     method = method_class(name, folder)
-    _require_known(f"number of {name}", section, [f.name for f in fields(method)])
+    require_known(f"number of {name}", section, [f.name for f in fields(method)])
     for key, value in section.items():
         if isinstance(value, dict):
             schedule = value.pop("schedule", "polynomial")
             if schedule not in SCHEDULES:
                 raise unknown_name_error("schedule", schedule, SCHEDULES)
-            section[key] = _call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
-    return _call(f"method {name}", method, **section)
-
-
-def _imported(kind: str, name: str, folder: Path) -> Any:
-    """The object that "module:name" names; modules in the folder are found."""
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        # the module is the user's: it may raise anything
-        raise ValueError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(folder.resolve()))
-
-
-def _pop_name(section: str, content: dict[str, Any]) -> str:
-    _require_given(f"[{section}]", content, ("name",))
-    name = content.pop("name")
-    if not isinstance(name, str):
-        raise ValueError(f"name in [{section}] must be a string, found {name!r}")
-    return name
-
-
-def _call(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call with the file's keys as keyword arguments; keys that do not fit are the file's error, not a traceback."""
-    try:
-        inspect.signature(function).bind(*arguments, **options)
-    except TypeError as error:
-        raise ValueError(f"{what}: {error}") from error
-    return function(*arguments, **options)
-
-
-# What values of TOML an annotation allows, and what to call them.
-_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
-    "float": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
-    "str": (lambda value: isinstance(value, str), "a string"),
-    "Sequence": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"),
-    "Mapping": (lambda value: isinstance(value, dict), "a table, as {name = ...}"),
-    "Policy": (lambda value: isinstance(value, dict), "a table, as {rows = 10}"),
-}
-
-
-def _require_types(where: str, section: dict[str, Any], function: Callable[..., Any]) -> None:
-    """Refuse values of another type than the function's annotations say; those it says more of are its own to check."""
-    parameters = inspect.signature(function).parameters
-    for key, value in section.items():
-        if key in parameters:
-            _require_type(where, key, value, str(parameters[key].annotation))
-
-
-def _require_type(where: str, key: str, value: Any, annotation: str) -> Any:
-    names = [re.split(r"[\[.]", part.strip())[0] for part in re.split(r"\|(?![^\[]*\])", annotation)]
-    allowed = [_TYPES[name] for name in names if name in _TYPES]
-    if allowed and not any(holds(value) for holds, _ in allowed):
-        words = " or ".join(dict.fromkeys(word for _, word in allowed))
-        raise ValueError(f"{key} in {where} must be {words}, found {value!r}")
-    return value
-
-
-def _require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:
-    choices = list(choices)
-    for name in found:
-        if name not in choices:
-            raise unknown_name_error(kind, name, choices)
-
-
-def _require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:
-    for name in names:
-        if name not in found:
-            raise ValueError(f"{where} must have the key {name!r}")
+            section[key] = call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
+    return call(f"method {name}", method, **section)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 from rich.table import Table
 
 from ..data.agreement import QUANTILES, Agreed, Column
@@ -46,15 +47,18 @@ def _cells(column: Column) -> list[str]:
     missing = str(column.missing)
     if column.kind == "factor":
         levels = [f"{level} {count}" for level, count in column.levels]
-        levels += [f"{column.unnamed} levels of too few rows each"] if column.unnamed else []
+        levels += [f"{column.unnamed} more with too few rows to be named"] if column.unnamed else []
         return [missing, ", ".join(levels)]
     if column.kind == "group":
         return [missing]
     if column.kind == "yes-no":
-        return [missing, _number(column.mean)]
+        return [missing, *_numbers(column.sd, column.mean)]
     quantiles = [value for _, value in column.quantiles] or [None] * len(QUANTILES)
-    return [missing, *map(_number, (column.mean, column.sd, *quantiles))]
+    return [missing, *_numbers(column.sd, column.mean, column.sd, *quantiles)]
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"
+def _numbers(sd: float | None, *values: float | None) -> list[str]:
+    """Numbers with as many decimals as show three digits of the standard deviation."""
+    decimals = int(np.clip(2 - np.floor(np.log10(sd)), 0, 6)) if sd and np.isfinite(sd) else 3
+    form = f".{decimals}f" if all(abs(value or 0.0) < 1e9 for value in values) else ".4g"
+    return ["-" if value is None else format(value, form) for value in values]

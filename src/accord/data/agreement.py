@@ -341,11 +341,13 @@ def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
 
 
 def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:
-    """Counts as they are told: where one alone is under the floor, the smallest other is hidden with it."""
+    """Counts as they are told: where those under the floor follow from the others, the smallest other is hidden too."""
     told = [policy.told(count) for count in counts]
     under = [n for n, count in enumerate(told) if isinstance(count, str)]
     others = [n for n, count in enumerate(counts) if count and n not in under]
-    if len(under) == 1 and others:
+    # the sum of all is known; of one it is the count, and the least or most that several can have is their counts
+    follows = sum(counts[n] for n in under) in (len(under), len(under) * (policy.cells - 1))
+    if under and others and (len(under) == 1 or follows):
         told[min(others, key=lambda n: counts[n])] = "hidden"
     return told
 
