@@ -1,16 +1,24 @@
 """Studies: named columns by site, what sites agree on about them, and what nobody hears."""
 
+import io
 import json
 import os
 import re
 import warnings
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
 
+import accord
 from accord import data
 from accord.base.errors import DataError
+from accord.base.terminal import folded
+from accord.cli.commands import app
+from accord.cli.describe import blocks
 from accord.data.agreement import QUANTILES
 from accord.data.mentions import Mentions
 
@@ -24,7 +32,7 @@ def raises(message, error=DataError):
     return pytest.raises(error, match=re.escape(message))
 
 
-def people(site, rows=60, seed=0):
+def people(site, rows=80, seed=0):
     """A clean table of one hospital, as text."""
     rng = np.random.default_rng([seed, SITES.index(site)])
     days = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D")
@@ -100,7 +108,7 @@ def test_a_messy_table_is_read_as_the_clean_one_where_it_has_values(messy):
     with pytest.warns(UserWarning, match="left out: 4 at south, 5 at west"):
         study = data.study(messy, missing="drop", **OPTIONS)
     assert study.agreed.dropped == (0, 0, 4, 5)
-    assert [len(frame) for frame in study.frames] == [60, 60, 56, 55]
+    assert [len(frame) for frame in study.frames] == [80, 80, 76, 75]
     own = people("north")
     np.testing.assert_array_equal(study.frames[1]["age"], own["age"].astype(float))
     np.testing.assert_array_equal(study.frames[1]["smoking"], own["smoking"])
@@ -114,7 +122,7 @@ def test_missing_cells_are_filled_and_marked(messy):
     assert list(study.agreed.columns) == ["died", "age", "smoking", "crp", "smoking_missing", "crp_missing"]
     east, north, south, west = study.frames
     present = np.concatenate([frame["crp"][frame["crp_missing"] == 0] for frame in study.frames])
-    assert len(present) == 236
+    assert len(present) == 316
     np.testing.assert_allclose(study.agreed.means["crp"], present.mean(), rtol=1e-14)
     np.testing.assert_allclose(study.agreed.sds["crp"], present.std(), rtol=1e-14)
     np.testing.assert_array_equal(np.flatnonzero(south["crp_missing"]), [3, 8, 20, 33])
@@ -515,3 +523,209 @@ def test_a_file_is_read_once(clean, tmp_path):
         data.study(clean)
     with raises("are one file by a link; its rows would count twice", ValueError):
         data.read(clean, target="age")
+
+
+# --- in a configuration file ---
+
+CONFIG = """
+[data]
+files = "*.csv"
+{data}
+[model]
+{model}
+[network]
+name = "ring"
+[run]
+draws = 500
+output = "out"
+{more}
+"""
+GOOD = {
+    "data": 'missing = "drop"\ndates = {admitted = {format = "%d.%m.%Y", since = "2020-01-01", unit = "years"}}',
+    "model": 'formula = "died ~ age + C(smoking) + log(crp) + admitted"\nfamily = "bernoulli"\npositive = "yes"',
+    "more": '[priors]\nage = {name = "Normal", loc = 0.0, scale = 0.1}',
+}
+
+
+def invoke(folder, command, **sections):
+    path = folder / "job.toml"
+    path.write_text(CONFIG.format(**{**GOOD, **sections}))
+    return CliRunner().invoke(app, [command, str(path)], env={"COLUMNS": "100"})
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
+    result = invoke(tmp_path, "run")
+    assert result.exit_code == 0, result.output
+    assert "warning: rows with a missing cell are left out: 4 at south, 5 at west" in result.stderr
+    run = accord.Run.load(tmp_path / "out" / "run.nc")
+    assert run.names == ("Intercept", "age", "C(smoking)[former]", "C(smoking)[never]", "log(crp)", "admitted")
+    # the file alone says whose draws these are, and what the sites agreed on
+    agreed = data.Agreed.from_json(run.settings["agreed"])
+    assert agreed.dropped == (0, 0, 4, 5) and agreed.kinds["admitted"] == "number" and "icu" not in agreed.kinds
+    assert set(run.summary()["worst agent", "agent"]) <= set(SITES)
+    with pytest.warns(UserWarning, match="left out"):
+        study = data.study(
+            messy,
+            formula="died ~ age + C(smoking) + log(crp) + admitted",
+            missing="drop",
+            positive={"died": "yes"},
+            dates={"admitted": data.Dates("%d.%m.%Y", "2020-01-01", "years")},
+        )
+    assert study.agreed == agreed
+
+
+CRP = {"data": 'target = "age"\ncolumns = ["crp"]', "more": ""}
+BAD = {
+    "formula": ({"model": "formula = 3"}, "formula in [model] must be a string, found 3"),
+    "missing": ({"data": "missing = true"}, "missing in [data] must be a string, found True"),
+    "strings": ({"data": 'strings = "stage"'}, "strings in [data] must be a list of strings, found 'stage'"),
+    "dates": ({"data": 'dates = "%Y"'}, "dates in [data] must be a table, as {name = ...}, found '%Y'"),
+    "key": ({"data": "postive = {}"}, "unknown key of [data] for a study 'postive', did you mean 'positive'?"),
+    "policy": ({"data": "policy = {row = 3}"}, "unknown key of policy in [data] 'row', did you mean 'rows'?"),
+    "prior": (
+        {"more": "[priors]\nage = 3"},
+        'age in [priors] must be a table with a name, as {name = "Flat", ...}, found 3',
+    ),
+    "prior name": (
+        {"more": '[priors]\nage = {name = "normal"}'},
+        "unknown age in [priors] 'normal', did you mean 'Normal'",
+    ),
+    "prior number": (
+        {"more": '[priors]\nage = {name = "Normal", loc = "0", scale = 1}'},
+        "loc in age in [priors] must be a number, found '0'",
+    ),
+    "no formula": (
+        {"data": 'target = "age"', "model": 'name = "linear_regression"'},
+        "[priors] goes with a formula in [model]; found none",
+    ),
+    "toml": ({"data": "missing = drop"}, "Invalid value (at line 4, column 11), the key 'missing' of [data]"),
+    "twice": ({"more": "draws = 3"}, "the key 'draws' of [run]"),
+    "standardise": (
+        {"data": 'target = "age"\nstandardise = "false"', "model": 'name = "linear_regression"', "more": ""},
+        "standardise in [data] must be true or false, found 'false'",
+    ),
+    "number": (
+        {
+            "data": 'target = "age"\ncolumns = ["crp"]',
+            "model": 'name = "linear_regression"\nnoise_scale = "1"',
+            "more": "",
+        },
+        "noise_scale in [model] must be a number, found '1'",
+    ),
+    "flag": (
+        {
+            "data": 'target = "age"\ncolumns = ["crp"]',
+            "model": 'name = "linear_regression"\nnoise_scale = true',
+            "more": "",
+        },
+        "noise_scale in [model] must be a number, found True",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_in_the_file_names_section_key_and_value(clean, tmp_path, name):
+    sections, message = BAD[name]
+    result = invoke(tmp_path, "run", **sections)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert message in line
+    assert "Traceback" not in result.output and not (tmp_path / "out").exists()
+
+
+def test_a_broken_study_is_told_whole_by_the_command(tmp_path):
+    broken(tmp_path)
+    result = invoke(tmp_path, "run", data='dates = {admitted = "%d.%m.%Y"}')
+    assert result.exit_code == 1
+    assert len(result.stderr.splitlines()) == 1 + 7
+    assert CANARY not in result.output
+    for text in ("(east.csv): column 'age': line 6", "(south.csv): column 'died': line 2", "west (west.csv): refused"):
+        assert text in result.stderr
+
+
+# --- accord describe ---
+
+
+def test_describe_tells_columns_by_site_and_together(messy, tmp_path):
+    smoking = (tmp_path / "west.csv").read_text().replace("never", CANARY, 2)
+    (tmp_path / "west.csv").write_text(smoking)
+    path = tmp_path / "job.toml"
+    # only [data] is needed, and what it says of the model is no matter
+    path.write_text('[data]\nfiles = "*.csv"\nmissing = "drop"\npositive = {died = "yes"}\ntarget = "died"\n')
+    result = CliRunner().invoke(app, ["describe", str(path), "--output", str(tmp_path / "agreed.json")])
+    assert result.exit_code == 0, result.output
+    agreed = data.Agreed.from_json((tmp_path / "agreed.json").read_text())
+    assert agreed == data.describe(messy, positive={"died": "yes"})
+    shown = result.stdout
+    told = {block.split(":")[0]: block for block in shown.split("\n\n")}
+    assert re.search(r"^together +320 *$", shown.split("\n\n")[0], re.MULTILINE)
+    east = people("east")["age"].astype(float)
+    line = re.search(r"^east +(.*)$", told["age"], re.MULTILINE)[1].split()
+    assert line[0] == "0" and float(line[1]) == round(east.mean(), 1) and float(line[2]) == round(east.std(ddof=0), 1)
+    quantiles = np.quantile(east, QUANTILES, method="inverted_cdf")
+    assert (np.abs(np.array(line[3:], float) - quantiles) < 1.5e-3 * east.std() + 0.05).all()
+    assert re.search(r"^south +4 ", told["crp"], re.MULTILINE)
+    # so few rows are not named, nor is the day of admission, which every few people share
+    assert CANARY not in shown and CANARY not in agreed.to_json()
+    assert "1 more with too few rows to be named" in told["smoking"]
+    assert "20." not in told["admitted"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_description_loses_no_column(messy, width):
+    agreed = data.describe(messy, positive={"died": "yes"}, dates=DATES)
+
+    def text(columns):
+        stream = io.StringIO()
+        console = Console(file=stream, width=columns, markup=False, highlight=False)
+        for table in blocks(agreed):
+            console.print(folded(table, columns))
+        return stream.getvalue()
+
+    narrow = text(width)
+    assert max(map(len, narrow.splitlines())) <= width
+    assert Counter("".join(narrow.split())) == Counter("".join(text(1000).split()))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('file = "east.csv"\nsplit = "iid"\nagents = 3', "[data] with split cannot be described"),
+        ("at_sites = true", "[data] with at_sites cannot be described"),
+        ('files = "*.csv"\ncolumn = ["age"]\nstandardize = true', "unknown key of [data] for a study 'standardize'"),
+        ("files = 3", "files in [data] must be"),
+        ('files = "*.csv"\ncolumns = ["icu", "agee"]', "no site has a column 'agee'"),
+    ],
+)
+def test_what_cannot_be_described_is_one_line(clean, tmp_path, text, message):
+    (tmp_path / "job.toml").write_text(f"[data]\n{text}\n")
+    result = CliRunner().invoke(app, ["describe", str(tmp_path / "job.toml")])
+    assert result.exit_code == 1 and message in result.stderr, result.stderr
+    assert len([line for line in result.stderr.splitlines() if line.startswith("error: ")]) == 1
+
+
+# --- accord.data.read is as strict ---
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("x,x,y\n1,2,3\n2,3,4\n", {}, "column 'x' is in the header more than once"),
+        ("x,y\n1e200,3\n-1e200,4\n", {}, "column 'x': the sum of its squares is beyond float64; change its unit"),
+        ("x,y\n1e400,3\n2,4\n", {}, "is not a finite number"),
+        ("x,y\n1,3\n2,4\n", {"standardise": "false"}, "standardise must be true or false, found 'false'"),
+        ("x,y\n1,3\n2,4\n", {"intercept": 1}, "intercept must be true or false, found 1"),
+    ],
+)
+def test_read_refuses_what_it_would_misread(tmp_path, text, options, message):
+    (tmp_path / "a.csv").write_text(text)
+    with raises(message, ValueError):
+        data.read([tmp_path / "a.csv"], target="y", **options)
+
+
+def test_read_takes_a_byte_order_mark_and_no_site_as_target(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfx,y\n1,3\n2,4\n")
+    assert data.read([tmp_path / "a.csv"], target="y").columns == ("intercept", "x")
+    with raises("site and target are one column, 'y'", ValueError):
+        data.read(file=tmp_path / "a.csv", site="y", target="y")

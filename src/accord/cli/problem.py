@@ -84,7 +84,7 @@ def _sites_named(sites: Sequence[str]) -> Iterator[None]:
 
 def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
     """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
-    require_known("key of [data] with a formula", section, inspect.signature(read).parameters)
+    require_known("key of [data] for a study", section, inspect.signature(read).parameters)
     require_types("[data]", section, read)
     if "formula" in model:
         formula = require_type("[model]", "formula", model["formula"], "str")
@@ -95,7 +95,8 @@ def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[st
             response = formula.partition("~")[0].strip()
             section["positive"] = {response: model["positive"], **section.get("positive", {})}
     if isinstance(section.get("policy"), dict):
-        section["policy"] = call("policy of [data]", data.Policy, **section["policy"])
+        require_known("key of policy in [data]", section["policy"], inspect.signature(data.Policy).parameters)
+        section["policy"] = data.Policy(**section["policy"])
     return read(**_placed(section, folder))
 
 
