@@ -324,7 +324,7 @@ BAD = {
     "column": ({"data": 'files = "site-*.csv"\ntarget = "yy"'}, "unknown column 'yy', did you mean 'y'?"),
     "labels": (
         {"data": 'files = "site-*.csv"\ntarget = "age"'},
-        "labels of a logistic regression must be 0 or 1, agent 0 has",
+        "labels of a logistic regression must be 0 or 1, agent 0 (site-0) has",
     ),
     "glob": ({"data": 'files = "nothing-*.csv"\ntarget = "y"'}, "no file matches"),
     "toml": ({"data": "files = = 3"}, "is not valid TOML"),

@@ -7,8 +7,8 @@ added. No smallest or largest value is asked for or told: it is the cell of one 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -34,17 +34,19 @@ class Column:
 
     Parameters
     ----------
-    kind : {"number", "yes-no", "factor"}
-        What its cells are; a yes is 1.
+    kind : {"number", "yes-no", "factor", "group"}
+        What its cells are; a yes is 1. Of a group, which a formula has behind a bar, only missing cells are counted.
     missing : int or str
         Cells without a value; a text such as "< 3" where a floor hides the number.
     mean, sd : float or None
-        Of the cells that have a value, the standard deviation with n in the denominator; None for factors and where a
+        Of the cells that have a value, the standard deviation with n in the denominator; None for texts and where a
         floor hides them.
     quantiles : tuple of (float, float or None)
         Of numbers: a share of the cells, and the value that it is not above, to a thousandth of a standard deviation.
     levels : tuple of (str, int or str)
         Of factors, in natural order, and how many cells each has.
+    unnamed : int
+        Levels that are not among these, as too few cells of every site have them.
     """
 
     kind: str
@@ -53,6 +55,12 @@ class Column:
     sd: float | None = None
     quantiles: tuple[tuple[float, float | None], ...] = ()
     levels: tuple[tuple[str, Count], ...] = ()
+    unnamed: int = 0
+
+    def without(self, levels: Collection[str]) -> Column:
+        """The column with these levels counted, and not named."""
+        named = tuple((level, count) for level, count in self.levels if level not in levels)
+        return replace(self, levels=named, unnamed=len(self.levels) - len(named))
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ def _columns(found: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def _missing(table: SiteTable) -> Answer:
-    return {name: int(absent.sum()) for name, absent in table.absent.items()}
+    return {name: int(table.absent[name].sum()) for name in table.kinds}
 
 
 def _sums(table: SiteTable, names: Sequence[str]) -> Answer:
@@ -191,7 +199,7 @@ def _added(first: Any, second: Any) -> Any:
 # --- agreement ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Totals:
     """The exact sums, before floors: `n`, `mean`, `sd`, `quantiles`, `counts` and `missing` by column."""
 
@@ -213,8 +221,8 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
     dropped
         How many rows each left out.
     floors
-        Whether the mean of a yes-no column of all together is hidden where a site's is. A model is built on it, and
-        then it is told.
+        Whether the mean of a yes-no column of all together is hidden where a site's is, and rare levels are not named.
+        A model is built on them, and then they are told.
     """
     kinds = tables[0].kinds
     strictest = reduce(Policy.stricter, [table.policy for table in tables])
@@ -227,6 +235,10 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
         name: _together(name, kind, together, [site[name] for site in by_site], strictest, floors)
         for name, kind in kinds.items()
     }
+    if floors:
+        rare = {name: _rare_everywhere([site[name] for site in by_site]) for name in kinds}
+        by_site = tuple({name: column.without(rare[name]) for name, column in site.items()} for site in by_site)
+        columns = {name: column.without(rare[name]) for name, column in columns.items()}
     return Agreed(
         tuple(table.name for table in tables),
         tuple(table.rows for table in tables),
@@ -238,20 +250,10 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
 
 def _totals(tables: Sequence[SiteTable]) -> _Totals:
     kinds = tables[0].kinds
-    numeric = [name for name, kind in kinds.items() if kind != "factor"]
+    numeric = [name for name, kind in kinds.items() if kind in ("number", "yes-no")]
+    sizes, mean, sd = _moments(tables, numeric)
+    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
     factors = [name for name, kind in kinds.items() if kind == "factor"]
-    sums = total(tables, _sums, numeric)
-    sizes = {name: n for name, (n, _) in sums.items()}
-    centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
-    mean, sd = {}, {}
-    for name, (first, second) in total(tables, _squares, centres).items():
-        n = max(sizes[name], 1.0)
-        # the centre is a rounding away from the mean
-        mean[name] = float(centres[name] + first / n)
-        sd[name] = float(np.sqrt(max(second / n - (first / n) ** 2, 0.0)))
-    missing = total(tables, _missing)
-    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name]]
-    quantiles = _quantiles(tables, numbers, sizes, mean, sd)
     counts = {
         name: dict(sorted(found.items(), key=lambda item: natural(item[0])))
         for name, found in total(tables, _counts, factors).items()
@@ -260,7 +262,27 @@ def _totals(tables: Sequence[SiteTable]) -> _Totals:
         if kinds[name] == "yes-no":
             ones = round(sizes[name] * mean[name])
             counts[name] = {"no": int(sizes[name]) - ones, "yes": ones}
-    return _Totals(sum(table.rows for table in tables), missing, mean, sd, quantiles, counts)
+    quantiles = _quantiles(tables, numbers, sizes, mean, sd)
+    rows = sum(table.rows for table in tables)
+    return _Totals(rows, total(tables, _missing), mean, sd, quantiles, counts)
+
+
+def _moments(
+    tables: Sequence[SiteTable], names: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
+    sizes, mean, sd = {}, {}, {}
+    # what overflows is looked for where a model is to be built on it
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = total(tables, _sums, names)
+        centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
+        for name, (first, second) in total(tables, _squares, centres).items():
+            sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
+            # the centre is a rounding away from the mean
+            mean[name] = float(centres[name] + first / n)
+            variance = second / n - (first / n) ** 2
+            sd[name] = float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else np.inf
+    return sizes, mean, sd
 
 
 def _quantiles(
@@ -301,17 +323,31 @@ def _told(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
     if kind == "factor":
         levels = tuple(zip(counts, hidden[1:], strict=True))
         return Column(kind, hidden[0], levels=levels)
-    if present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
+    if kind == "group" or present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
         return Column(kind, hidden[0])
     return Column(kind, hidden[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
 
 
+def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
+    """The levels that no site has rows enough of."""
+    told = {level for site in sites for level, count in site.levels if not str(count).startswith("<")}
+    return {level for site in sites for level, _ in site.levels} - told
+
+
+def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
+    """How many levels of a factor the site has too few rows of, and of how many."""
+    counts = _counts(table, [name])[name].values()
+    return sum(isinstance(table.policy.told(count), str) for count in counts), len(counts)
+
+
 def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:
-    """Counts as they are told: where one alone is under the floor, the smallest other is hidden with it."""
+    """Counts as they are told: where those under the floor follow from the others, the smallest other is hidden too."""
     told = [policy.told(count) for count in counts]
     under = [n for n, count in enumerate(told) if isinstance(count, str)]
     others = [n for n, count in enumerate(counts) if count and n not in under]
-    if len(under) == 1 and others:
+    # the sum of all is known; of one it is the count, and the least or most that several can have is their counts
+    follows = sum(counts[n] for n in under) in (len(under), len(under) * (policy.cells - 1))
+    if under and others and (len(under) == 1 or follows):
         told[min(others, key=lambda n: counts[n])] = "hidden"
     return told
 
@@ -332,7 +368,7 @@ def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], pol
         parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
     present = found.rows - found.missing[name]
-    if present == 0 or (floors and kind == "yes-no" and any(site.mean is None for site in sites)):
+    if kind == "group" or present == 0 or (floors and kind == "yes-no" and any(site.mean is None for site in sites)):
         return Column(kind, missing)
     return Column(kind, missing, found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
 

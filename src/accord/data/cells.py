@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -60,6 +61,7 @@ class Rules:
     positive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     strings: tuple[str, ...] = ()
     blanks: tuple[str, ...] = BLANKS
+    groups: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -68,13 +70,16 @@ class Rules:
         positive: Mapping[str, str | Sequence[str]] | None,
         strings: Sequence[str],
         blanks: Sequence[str],
+        factors: Sequence[str],
+        groups: Sequence[str],
     ) -> Rules:
-        """The rules that the arguments of `study` say."""
+        """The rules that the arguments of `study` say, and formulas of factors and groups."""
         return cls(
             {name: _dates(name, value) for name, value in (dates or {}).items()},
             {name: _words(f"positive of {name!r}", value) for name, value in (positive or {}).items()},
-            _words("strings", strings),
+            (*_words("strings", strings), *factors),
             _words("blanks", blanks),
+            tuple(groups),
         )
 
     @property
@@ -88,6 +93,8 @@ class Rules:
             return partial(_yes_no, self.positive[name])
         if name in self.dates:
             return partial(_days, self.dates[name])
+        if name in self.groups:
+            return _group
         return _factor if name in self.strings else _unruled
 
 
@@ -111,14 +118,15 @@ def _words(what: str, value: Any) -> tuple[str, ...]:
     return tuple(words)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Reading:
     """What became of the cells of a column.
 
     Parameters
     ----------
     kind
-        "number", "yes-no", "factor", "empty" (no cell has a value) or "unclear".
+        "number", "yes-no", "factor", "group" (a factor of which nobody else hears), "empty" (no cell has a value) or
+        "unclear".
     values
         Shape (row,): float64, NaN where there is no value; or texts, "" where there is none.
     problem, rows
@@ -131,7 +139,7 @@ class Reading:
     rows: Sequence[int] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SiteTable:
     """The rows of one site, which stay there: questions are asked of it, and small summaries come back.
 
@@ -187,16 +195,18 @@ class SiteTable:
         )
 
     def as_agreed(self, kinds: Mapping[str, str]) -> SiteTable:
-        """The table with the kinds that the sites agreed on; a column without a value takes either."""
-        empty = {"factor": np.full(self.rows, "", object)}
+        """The table of the columns that the sites agreed on; one without a value here takes the kind of the others."""
+        texts, numbers = np.full(self.rows, "", object), np.full(self.rows, np.nan)
+        empty = {"factor": texts, "group": texts, "number": numbers, "yes-no": numbers}
         values = {
-            name: empty.get(kinds[name], np.full(self.rows, np.nan)) if self.kinds[name] == "empty" else values
-            for name, values in self.values.items()
+            name: empty[kind] if self.kinds[name] == "empty" else self.values[name] for name, kind in kinds.items()
         }
-        return replace(self, kinds=dict(kinds), values=values)
+        # what is missing is told of columns too that the sites do not agree on
+        absent = {name: cells for name, cells in self.absent.items() if name in kinds or self.kinds[name] != "empty"}
+        return replace(self, kinds=dict(kinds), values=values, absent=absent)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Source:
     """The cells of a site as they were found.
 
@@ -286,6 +296,10 @@ def _factor(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     return Reading("factor", np.where(absent, "", _texts(cells)))
 
 
+def _group(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    return Reading("group", _factor(cells, absent).values)
+
+
 def _texts(cells: np.ndarray) -> np.ndarray:
     """Cells as texts; a number in memory as a file would hold it: 2, not 2.0."""
     if cells.dtype == object:
@@ -300,8 +314,8 @@ def _yes_no(words: tuple[str, ...], cells: np.ndarray, absent: Bool[np.ndarray, 
     texts = _texts(cells)
     ones = np.isin(texts.astype(str), words)
     others = ~ones & ~absent
-    first = texts[others][:1]
-    strange = np.flatnonzero(others & ~np.isin(texts.astype(str), first.astype(str)))
+    usual = [text for text, _ in Counter(texts[others].tolist()).most_common(1)]
+    strange = np.flatnonzero(others & ~np.isin(texts.astype(str), usual))
     if strange.size:
         return Reading("unclear", texts, "a third text beside positive and the other one", strange.tolist())
     return Reading("yes-no", np.where(absent, np.nan, ones.astype(np.float64)))

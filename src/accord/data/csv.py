@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import warnings
 from collections import Counter
@@ -116,6 +117,11 @@ def read(
     """
     if (files is None) == (file is None):
         raise ValueError(f"give one of files and file; found {'neither' if files is None else 'both'}")
+    if site == target:
+        raise ValueError(f"site and target are one column, {site!r}: a site cannot be explained by its own name")
+    for name, flag in [("standardise", standardise), ("intercept", intercept)]:
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be true or false, found {flag!r}")
     if file is None:
         for name, value in [("site", site), ("split", split), ("column", column)]:
             if value is not None:
@@ -248,6 +254,7 @@ def _frame(path: Path, site: str | None) -> pd.DataFrame:
     import pandas as pd
 
     try:
+        _refuse_duplicates(path)
         with warnings.catch_warnings():
             # Rows of more fields than the header: pandas would drop the last ones.
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -269,6 +276,15 @@ def _frame(path: Path, site: str | None) -> pd.DataFrame:
     if frame.empty:
         raise ValueError(f"{path} has a header but no rows")
     return frame
+
+
+def _refuse_duplicates(path: Path) -> None:
+    """Raise `ValueError` if a name is twice in the header: pandas would give the second one a name of its own."""
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        header = [name.strip() for name in next(csv.reader(stream, skipinitialspace=True), [])]
+    twice = [name for name, times in Counter(header).items() if times > 1 and name]
+    if twice:
+        raise ValueError(f"{path}: column {twice[0]!r} is in the header more than once")
 
 
 def _covariates(
@@ -360,4 +376,9 @@ def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Floa
     if constant.size:
         name, value = names[constant[0]], X[0, constant[0]]
         raise ValueError(f"column {name!r} is {value:g} in every row; leave it out of columns")
-    return (X - X.mean(axis=0)) / X.std(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = X.mean(axis=0), X.std(axis=0)
+    beyond = np.flatnonzero(~np.isfinite(sd))
+    if beyond.size:
+        raise ValueError(f"column {names[beyond[0]]!r}: the sum of its squares is beyond float64; change its unit")
+    return (X - mean) / sd

@@ -88,14 +88,22 @@ def sources_in_memory(table: Any, policy: Policy) -> list[Source]:
 def _columns_in_memory(site: str, table: Any) -> tuple[dict[str, np.ndarray], range]:
     if not (isinstance(table, Mapping) or (hasattr(table, "columns") and hasattr(table, "to_dict"))):
         raise _no_study(f"a {type(table).__name__} for {site}")
-    # what is no number of NumPy, such as texts and pandas' own types, is looked at cell by cell
-    arrays = {str(name): np.asarray(table[name]) for name in table}
+    arrays = {str(name): _array(table[name]) for name in table}
     if not arrays:
         raise DataError(f"{site}: the table has no columns")
     shapes = {values.shape for values in arrays.values()}
     if len(shapes) > 1 or len(next(iter(shapes))) != 1:
         raise DataError(f"{site}: columns must have one shape (row,), found {', '.join(map(str, sorted(shapes)))}")
     return arrays, range(next(iter(shapes))[0])
+
+
+def _array(column: Any) -> np.ndarray:
+    """A column as an array, with None where pandas has a word of its own for a missing cell."""
+    values = np.asarray(column)
+    if values.dtype == object and hasattr(column, "isna"):
+        values = values.copy()
+        values[np.asarray(column.isna())] = None
+    return values
 
 
 def _no_study(found: str) -> TypeError:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from ..base.errors import DataError, unknown_name_error
-from .agreement import Agreed, agree
-from .cells import BLANKS, Dates, Rules, SiteTable, Source
+from .agreement import Agreed, agree, rare_levels
+from .cells import BLANKS, Dates, SiteTable, Source
+from .missing import filled, warn_of_dropped, without_missing, without_value
 from .policy import Policy
 from .sources import sources_in_files, sources_in_memory
+from .wanted import Wanted, tables_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("error", "drop", "indicator")
-# The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
-_LEVEL, _MARK = "missing", "_missing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +97,9 @@ def study(
     columns : sequence of str, optional
         The columns to read; by default all, or those that `formula` names.
     formula : str or sequence of str, optional
-        Formulas whose names say which columns to read, where `columns` does not.
+        A formula whose names say which columns to read, where `columns` does not, and names of columns beside it, such
+        as that of weights. What it has in ``C(...)`` is a factor, and what it has only behind a bar, as in
+        ``(1 | ward)``, says which group a row is in: of those nobody but the site hears.
     dates : mapping, optional
         Columns of dates, and how they are written: ``{"admitted": "%Y-%m-%d"}`` makes days since 1970 of them. With
         ``{"format": "%d.%m.%Y", "since": "2020-01-01", "unit": "years"}`` they count from another day, in years.
@@ -138,8 +138,8 @@ def study(
     >>> found = study(file="all.csv", site="hospital", formula="died ~ age + sex")  # doctest: +SKIP
     """
     sources, problems = sources_in_files(files, file, site, policy)
-    rules = Rules.of(dates, positive, strings, blanks)
-    return _made(sources, problems, columns, formula, rules, missing, constant)
+    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
+    return _made(sources, problems, wanted, missing, constant)
 
 
 def describe(
@@ -157,7 +157,8 @@ def describe(
 ) -> Agreed:
     """Say what is in the files, by site and together, as far as the floors of the sites allow.
 
-    Missing cells, constant columns and rare levels are told, and are no errors. The parameters are those of `study`.
+    Missing cells and constant columns are told, and are no errors; levels that too few rows of every site have are
+    counted and not named. The parameters are those of `study`.
 
     Raises
     ------
@@ -165,7 +166,7 @@ def describe(
         As `study` does.
     """
     sources, problems = sources_in_files(files, file, site, policy)
-    tables, found = _tables(sources, columns, formula, Rules.of(dates, positive, strings, blanks))
+    tables, found = tables_of(sources, Wanted.of(columns, formula, dates, positive, strings, blanks))
     _raise([*problems, *found, *_too_small(tables)])
     return agree(tables, [0] * len(tables), floors=True)
 
@@ -216,137 +217,42 @@ def _from_memory(
     policy: Policy | None = None,
 ) -> Study:
     sources = sources_in_memory(table, policy or Policy())
-    rules = Rules.of(dates, positive, strings, blanks)
-    return _made(sources, [], columns, formula, rules, missing, constant)
+    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
+    return _made(sources, [], wanted, missing, constant)
 
 
 # --- from cells to a study ---
 
 
 def _made(
-    sources: Sequence[Source],
-    problems: Sequence[str],
-    columns: Sequence[str] | None,
-    formula: str | Sequence[str] | None,
-    rules: Rules,
-    missing: str,
-    constant: Sequence[str],
+    sources: Sequence[Source], problems: Sequence[str], wanted: Wanted, missing: str, constant: Sequence[str]
 ) -> Study:
     if missing not in MISSING:
         raise unknown_name_error("missing", missing, MISSING)
-    tables, found = _tables(sources, columns, formula, rules)
-    found = [*problems, *found]
-    responses = _responses(formula)
-    refused = [name for name in (tables[0].kinds if tables else ()) if missing == "error" or name in responses]
-    if missing != "drop":
-        found += _without_value(tables, refused)
-    dropped = [0] * len(tables)
-    if missing == "drop" and not found:
-        tables, dropped = _dropped(tables)
+    tables, found = tables_of(sources, wanted)
+    found, dropped = [*problems, *found], [0] * len(tables)
+    if missing == "drop":
+        tables, dropped = without_missing(tables)
+    else:
+        found += without_value(tables, None if missing == "error" else wanted.responses)
     found += _too_small(tables)
-    if not problems and tables and all(table.rows for table in tables):
-        found += _unusable(tables, constant)
+    # of some sites only, columns may look constant
+    complete = not problems and all(table.rows for table in tables)
+    agreed = agree(tables, dropped, floors=False) if complete else None
+    if agreed is not None:
+        found += _unusable(agreed, {*constant, *wanted.steady}) + _rare(tables, agreed)
     _raise(found)
-    _warn_of_dropped(tables, dropped)
-    if missing == "indicator":
-        tables = _filled(tables)
+    warn_of_dropped(tables, dropped)
+    if missing == "indicator" and agreed is not None:
+        tables = filled(tables, agreed)
+        agreed = agree(tables, dropped, floors=False)
+    assert agreed is not None
     return Study(
         tuple(table.name for table in tables),
         tuple(_frame(table) for table in tables),
-        agree(tables, dropped, floors=False),
+        agreed,
         tuple(table.policy for table in tables),
     )
-
-
-def _tables(
-    sources: Sequence[Source], columns: Sequence[str] | None, formula: str | Sequence[str] | None, rules: Rules
-) -> tuple[list[SiteTable], list[str]]:
-    """The sites' tables of all columns that are clear, and what is wrong with the others."""
-    names, problems = _chosen(sources, columns, formula, rules)
-    tables = []
-    for source in sources:
-        table, found = source.table([name for name in names if name in source.columns], rules)
-        tables.append(table)
-        problems += found
-    everywhere = [name for name in names if all(name in table.kinds for table in tables)]
-    kinds = {}
-    for name in everywhere:
-        found_kinds = {table.name: table.kinds[name] for table in tables}
-        if "unclear" in found_kinds.values():
-            continue
-        kind = _one_kind(set(found_kinds.values()))
-        if kind is None:
-            problems.append(_conflict(name, found_kinds))
-        elif kind == "empty":
-            problems.append(f"column {name!r}: no cell of any site has a value")
-        else:
-            kinds[name] = kind
-    return [table.as_agreed(kinds) for table in tables], problems
-
-
-def _chosen(
-    sources: Sequence[Source], columns: Sequence[str] | None, formula: str | Sequence[str] | None, rules: Rules
-) -> tuple[list[str], list[str]]:
-    """The names of the columns to read, and what is wrong with the headers."""
-    known = list(dict.fromkeys(name for source in sources for name in source.columns))
-    if isinstance(columns, str):
-        raise ValueError(f"columns must be a list of names, found {columns!r}")
-    if columns is not None:
-        names = list(dict.fromkeys(columns))
-    else:
-        mentioned = _mentioned(formula)
-        names = [name for name in known if mentioned is None or name in mentioned]
-        names += [name for name in rules.named if name not in known]
-    owners = {name: next((s.name for s in sources if name in s.columns), None) for name in names}
-    problems = []
-    for name, owner in owners.items():
-        if owner is None and sources:
-            problems.append(f"no site has a column {name!r}")
-        elif owner is not None:
-            lack = [source.where for source in sources if name not in source.columns]
-            problems += [f"{where}: there is no column {name!r}, which {owner} has" for where in lack]
-    return [name for name, owner in owners.items() if owner is not None], problems
-
-
-def _mentioned(formula: str | Sequence[str] | None) -> set[str] | None:
-    """All that could be a column in formulas: names, and anything in backquotes."""
-    if formula is None:
-        return None
-    formulas = [formula] if isinstance(formula, str) else formula
-    return {quoted or name for text in formulas for quoted, name in re.findall(r"`([^`]+)`|([^\W\d][\w.]*)", text)}
-
-
-def _responses(formula: str | Sequence[str] | None) -> set[str]:
-    """The names on the left of formulas."""
-    formulas = [] if formula is None else [formula] if isinstance(formula, str) else formula
-    return _mentioned([text.partition("~")[0] for text in formulas if "~" in text]) or set()
-
-
-def _one_kind(kinds: set[str]) -> str | None:
-    """The kind that a column has, of those that sites found; None where they differ."""
-    kinds = kinds - {"empty"} or {"empty"}
-    if kinds == {"number", "yes-no"}:
-        return "number"
-    return kinds.pop() if len(kinds) == 1 else None
-
-
-def _conflict(name: str, kinds: Mapping[str, str]) -> str:
-    words = {"number": "numbers", "yes-no": "0 and 1", "factor": "texts"}
-    sides = [
-        f"{word} at {', '.join(site for site, found in kinds.items() if found == kind)}"
-        for kind, word in words.items()
-        if kind in kinds.values()
-    ]
-    return f"column {name!r} holds {' and '.join(sides)}; name it in strings or positive, or mend the files"
-
-
-def _without_value(tables: Sequence[SiteTable], names: Sequence[str]) -> list[str]:
-    return [
-        table.says(name, rows.tolist(), "no value")
-        for table in tables
-        for name in names
-        if (rows := np.flatnonzero(table.absent[name])).size
-    ]
 
 
 def _too_small(tables: Sequence[SiteTable]) -> list[str]:
@@ -357,78 +263,38 @@ def _too_small(tables: Sequence[SiteTable]) -> list[str]:
     ]
 
 
-def _unusable(tables: Sequence[SiteTable], constant: Sequence[str]) -> list[str]:
-    """Columns that no model could use, and levels that would tell of a few rows."""
+def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
+    """Columns that no model could use."""
     problems = []
-    for name, kind in tables[0].kinds.items():
-        values = [np.unique(table.present(name).astype(str if kind == "factor" else float)) for table in tables]
-        if len(np.unique(np.concatenate(values))) == 1 and name not in constant:
-            problems.append(
-                f"column {name!r} is the same in every row of every site; leave it out or name it in constant"
-            )
-    return problems + _rare(tables)
+    for name, column in agreed.columns.items():
+        same = column.kind == "factor" and len(column.levels) == 1
+        if column.mean is not None and column.sd is not None:
+            if np.isinf(column.sd):
+                problems.append(f"column {name!r}: the sum of its squares is beyond float64; change its unit")
+            # a constant is a rounding away from its mean
+            same = bool(column.sd <= np.finfo(float).eps * abs(column.mean))
+        if same and name not in constant:
+            problems.append(f"column {name!r} is the same in every row; leave it out, or name it in constant")
+    return problems
 
 
-def _rare(tables: Sequence[SiteTable]) -> list[str]:
+def _rare(tables: Sequence[SiteTable], agreed: Agreed) -> list[str]:
     """Refusals of sites where levels are rare; a site whose policy tells them warns."""
     refusals = []
     for table in tables:
-        for name, kind in table.kinds.items():
-            if kind != "factor":
+        for name in agreed.levels:
+            rare, levels = rare_levels(table, name)
+            if not rare:
                 continue
-            _, counts = np.unique(table.present(name).astype(str), return_counts=True)
-            rare = int((counts < table.policy.cells).sum())
-            if rare:
-                text = (
-                    f"{table.where}: column {name!r}: {rare} of {len(counts)} levels have fewer than "
-                    f"{table.policy.cells} rows, the floor of the site"
-                )
-                if table.policy.rare == "refuse":
-                    refusals.append(f"{text}; merge levels, or leave the column out")
-                else:
-                    warnings.warn(text, stacklevel=2)
+            text = (
+                f"{table.where}: column {name!r}: {rare} of {levels} levels have fewer than {table.policy.cells} rows, "
+                "the floor of the site"
+            )
+            if table.policy.rare == "refuse":
+                refusals.append(f"{text}; merge levels, or leave the column out")
+            else:
+                warnings.warn(text, stacklevel=4)
     return refusals
-
-
-# --- missing cells ---
-
-
-def _dropped(tables: Sequence[SiteTable]) -> tuple[list[SiteTable], list[int]]:
-    """Tables of the rows whose cells all have a value, and how many others there were."""
-    kept: list[Bool[np.ndarray, " row"]] = [
-        ~np.any([np.zeros(table.rows, bool), *table.absent.values()], axis=0) for table in tables
-    ]
-    rest = [table.only(rows) for table, rows in zip(tables, kept, strict=True)]
-    return rest, [int((~rows).sum()) for rows in kept]
-
-
-def _warn_of_dropped(tables: Sequence[SiteTable], dropped: Sequence[int]) -> None:
-    parts = [
-        f"{table.policy.told(count)} at {table.name}" for table, count in zip(tables, dropped, strict=True) if count
-    ]
-    if parts:
-        warnings.warn(f"rows with a missing cell are left out: {', '.join(parts)}", stacklevel=4)
-
-
-def _filled(tables: Sequence[SiteTable]) -> list[SiteTable]:
-    """Tables without missing cells: filled with what was agreed, and marked in columns of their own."""
-    means = agree(tables, [0] * len(tables), floors=False).means
-    marked = [name for name in tables[0].kinds if any(table.absent[name].any() for table in tables)]
-    return [_filled_at(table, marked, means) for table in tables]
-
-
-def _filled_at(table: SiteTable, marked: Sequence[str], means: Mapping[str, float]) -> SiteTable:
-    kinds, values, absent = dict(table.kinds), dict(table.values), dict(table.absent)
-    for name in marked:
-        mark, at = f"{name}{_MARK}", table.absent[name]
-        if mark in table.kinds:
-            raise DataError(f"there is a column {mark!r} already, which is to mark the missing cells of {name!r}")
-        kinds[mark], values[mark], absent[mark] = "yes-no", at.astype(np.float64), np.zeros(table.rows, bool)
-        values[name] = np.where(at, _LEVEL if kinds[name] == "factor" else means[name], values[name])
-        if kinds[name] == "factor":
-            # a level as any other; means and standard deviations are those of the cells that have a value
-            absent[name] = np.zeros(table.rows, bool)
-    return replace(table, kinds=kinds, values=values, absent=absent)
 
 
 def _frame(table: SiteTable) -> pd.DataFrame:

@@ -359,10 +359,11 @@ class Run:
         Parameters
         ----------
         sites
-            Names of all agents, to name them by; None: their numbers.
+            Names of all agents, to name them by; None: those that `accord run` wrote with the run, or their numbers.
         """
         import pandas as pd
 
+        sites = self.settings.get("sites") if sites is None else sites
         drawn = Drawn(
             self.average, self.kept, self.agents, self.names, self.findings, self.certificate, self.points is not None
         )
