@@ -269,9 +269,11 @@ def test_each_family_fits_best_where_statsmodels_does(name):
 # --- effects of groups ---
 
 
-@pytest.mark.parametrize("formula", ["y ~ x + (1 | site)", "y ~ x + (1 | h)", "y ~ x + (1 + x | h)", "y ~ (0 + x | g)"])
+@pytest.mark.parametrize(
+    "formula", ["y ~ x + (1 | site)", "y ~ x + (1 | ward)", "y ~ x + (1 + x | site:h)", "y ~ (0 + x | site:g)"]
+)
 def test_effects_of_groups_are_integrated_out(formula, table):
-    study = sites(table)
+    study = sites(table.assign(ward=table.g + "-" + (np.arange(60) // 10).astype(str)))
     slopes = "(1 + x" in formula
     post = glm(study, formula, "normal", flat("sigma", "group_sd", *["group_sd_2"] * slopes))
     params = {"coefficients": np.array([0.4, -0.7][: 1 + ("~ x" in formula)]), "sigma": np.array(1.3)}
@@ -279,15 +281,15 @@ def test_effects_of_groups_are_integrated_out(formula, table):
     if slopes:
         params |= {"group_sd_2": np.array(0.5), "group_correlation": np.array(-0.6)}
         assert post.names[2:] == (
-            "group_correlation[Intercept, x|h]",
-            "group_sd[Intercept|h]",
-            "group_sd_2[x|h]",
+            "group_correlation[Intercept, x|site:h]",
+            "group_sd[Intercept|site:h]",
+            "group_sd_2[x|site:h]",
             "sigma",
         )
     spread = np.array([[0.64, -0.24], [-0.24, 0.25]]) if slopes else np.array([[0.64]])
     expected = 0.0
     for frame in study.frames:
-        name = formula.rstrip(")").split("| ")[1]
+        name = formula.rstrip(")").split("| ")[1].removeprefix("site:")
         for _, own in frame.groupby(frame[name]) if name != "site" else [(0, frame)]:
             columns = (
                 np.c_[np.ones(len(own)), own.x] if slopes else np.c_[own.x if "(0" in formula else np.ones(len(own))]
@@ -338,7 +340,10 @@ ERRORS = {
     "separated": (("one ~ sign", "bernoulli", {"sign": priors.Flat()}), "sign separates the responses completely"),
     "zero counts": (("many ~ sign", "poisson", {"sign": priors.Flat()}), "sign separates"),
     "factors": (("y ~ x + (1 | g) + (1 | h)",), r"one grouping factor .* \['g', 'h'\]"),
-    "effects": (("y ~ x + (1 + x + z | h)",), "two effects at most"),
+    "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, s0 and s1"),
+    "grouping": (("y ~ x + (1 | g:h)",), "must be grouped by site, a column, or site:column"),
+    "group": (("y ~ x + (1 | ward)",), "unknown column 'ward'"),
+    "effects": (("y ~ x + (1 + x + z | site:h)",), "two effects at most"),
     "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects"),
 }
 

@@ -15,6 +15,7 @@ from accord import models
 from accord.base.errors import DataError
 from accord.engines.agreement import bind
 from accord.engines.local import LocalEngine
+from accord.posterior.shards import Extent
 from accord.samplers import DASG, DGLMC, GCMC, Gibbs, HubSGLD, Replicated
 from accord.samplers.conditional import curvatures
 
@@ -200,18 +201,18 @@ def test_what_was_read_is_not_pickled_and_local_functions_travel():
 
 def test_the_stack_of_some_is_a_part_of_the_stack_of_all():
     post = unequal_shards(2)
-    whole, some = post.stacked(spectral=True), post.stacked(spectral=True, agents=[1, 4], rows=int(post.sizes.max()))
+    whole, some = post.stacked(spectral=True), post.stacked(spectral=True, agents=[1, 4], extent=post.extent)
     for part, all_parts in zip(jax.tree.leaves(some[:2]), jax.tree.leaves(whole[:2]), strict=True):
         np.testing.assert_array_equal(part, all_parts[jnp.array([1, 4])])
     np.testing.assert_allclose(some.quadratic.hessian, whole.quadratic.hessian[jnp.array([1, 4])], rtol=1e-6)
     shortest = post.alone(1, 4).stacked(agents=[1, 4])
     assert jax.tree.leaves(shortest.rows)[0].shape == (2, post.sizes[4], 2)
     # whole shards are never filled up
-    assert jax.tree.leaves(models.power([0.0, 1.0], 1.5).stacked(agents=[1], rows=9).rows)[0].shape == (1, 1)
+    assert models.power([0.0, 1.0], 1.5).extent == Extent(None, None)
     with pytest.raises(ValueError, match=r"agents must be one or more different numbers, found \[1, 1\]"):
         post.stacked(agents=[1, 1])
     with pytest.raises(ValueError, match="rows must be at least those of the longest shard, 10 of agent 4; found 9"):
-        post.stacked(agents=[1, 4], rows=9)
+        post.stacked(agents=[1, 4], extent=Extent(9, None))
 
 
 def test_eigenvectors_do_not_depend_on_who_else_is_stacked():
