@@ -3,11 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import scipy.stats
 import statsmodels.api as sm
 from formulae import design_matrices
+from numpyro.distributions.transforms import SimplexToOrderedTransform
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 from statsmodels.othermod.betareg import BetaModel
 
@@ -264,6 +267,173 @@ def test_each_family_fits_best_where_statsmodels_does(name):
     units = {key: np.maximum(np.abs(params[key]), 1e-3) for key in slopes}
     for key, slope in slopes.items():
         assert (np.abs(slope * units[key]) < 2e-3 * np.sqrt(len(frame))).all(), key
+
+
+# --- posteriors on real data, by NUTS on the pooled rows ---
+
+
+def _heart():
+    frame = data("heart")
+    return frame.assign(survival=frame.survival + 1.0)
+
+
+def _diabetes():
+    from sklearn.datasets import load_diabetes
+
+    return load_diabetes(as_frame=True).frame[["target", "bmi", "bp"]]
+
+
+def _student():
+    return _diabetes(), "target ~ bmi + bp", "student"
+
+
+def _weibull():
+    return _heart(), "surv(survival, censors) ~ age", "weibull"
+
+
+def _piecewise():
+    return _heart(), "surv(survival, censors) ~ age", families.PiecewiseExponential(cuts=(30.0, 200.0))
+
+
+SAMPLED = {
+    **{name: (lambda fit=fit: fit()[:3]) for name, fit in FITS.items() if "cox" not in name},
+    "student": _student,
+    "weibull": _weibull,
+    "piecewise": _piecewise,
+}
+
+
+def _responses(family, y, params, eta):
+    """The response's distribution by NumPyro, or its log density where it has none."""
+    sigma, shape = params.get("sigma"), params.get("shape")
+    precision, half = params.get("precision", 1.0), jax.nn.sigmoid(eta)
+    spread = params.get("concentration", 1.0)
+    return {
+        "normal": lambda: dist.Normal(eta, sigma).log_prob(y[0]),
+        "student": lambda: dist.StudentT(params["nu"], eta, sigma).log_prob(y[0]),
+        "bernoulli": lambda: dist.Bernoulli(logits=eta).log_prob(y[0]),
+        "binomial": lambda: dist.Binomial(y[1], logits=eta).log_prob(y[0]),
+        "poisson": lambda: dist.Poisson(jnp.exp(eta)).log_prob(y[0]),
+        "negative_binomial": lambda: dist.NegativeBinomial2(jnp.exp(eta), spread).log_prob(y[0]),
+        "gamma": lambda: dist.Gamma(shape, shape / jnp.exp(eta)).log_prob(y[0]),
+        "beta": lambda: dist.Beta(precision * half, precision * (1.0 - half)).log_prob(y[0]),
+        "categorical": lambda: dist.Categorical(logits=jnp.c_[jnp.zeros(len(eta)), eta]).log_prob(y[0]),
+        "ordinal": lambda: dist.OrderedLogistic(eta, params["cutpoints"]).log_prob(y[0]),
+        "weibull": lambda: jnp.where(
+            y[1] == 1, dist.Weibull(jnp.exp(eta), shape).log_prob(y[0]), -((y[0] / jnp.exp(eta)) ** shape)
+        ),
+        # as many events as a Poisson variable in each interval
+        "piecewise_exponential": lambda: (
+            dist.Poisson(jnp.exp(params["log_hazard"] + eta[:, None]) * y[0], validate_args=False).log_prob(y[1])
+            - jnp.where(y[1] > 0, jnp.log(y[0]), 0.0)
+        ),
+    }[family]().sum()
+
+
+def _as_numpyro(prior):
+    return {
+        "Normal": lambda: dist.Normal(prior.loc, prior.scale),
+        "Exponential": lambda: dist.Exponential(1.0 / prior.scale),
+        "HalfCauchy": lambda: dist.HalfCauchy(prior.scale),
+        "Gamma": lambda: dist.Gamma(prior.shape, prior.rate),
+    }[type(prior).__name__]()
+
+
+def _pooled(post, X, y):
+    """The model of all rows as NumPyro has it, in standardised columns, with coefficients on the scale of the data."""
+    mean, sd = X.mean(axis=0), X.std(axis=0)
+    several = len(post.family.predictors)
+    at_zero = post.family.has_intercept
+
+    def slope(name, place):
+        prior = post.priors[name]
+        return numpyro.sample(name, dist.Normal(0.0, prior.scale * sd[place])) / sd[place]
+
+    def predictor(names, intercept):
+        b = jnp.stack([slope(name, place) for place, name in enumerate(names)])
+        if not at_zero:
+            return b, X @ b, mean @ b
+        centred = numpyro.sample(f"c {intercept}", _as_numpyro(post.priors[intercept]))
+        return jnp.concatenate([(centred - mean @ b)[None], b]), centred + (X - mean) @ b, 0.0
+
+    def model():
+        columns = [name for name in post.priors if not name.startswith("Intercept")]
+        if several:
+            own = [
+                predictor([n for n in columns if n.endswith(f"|{k}")], f"Intercept|{k}") for k in post.family.predictors
+            ]
+            b, eta, params = jnp.stack([b for b, *_ in own], 1), jnp.stack([eta for _, eta, _ in own], 1), {}
+        else:
+            others = [n for n in columns if n in ("sigma", "nu", "shape", "precision", "concentration")]
+            vectors = [n for n in columns if n in ("cutpoints", "log_hazard")]
+            b, eta, shift = predictor([n for n in columns if n not in (*others, *vectors)], "Intercept")
+            params = {name: numpyro.sample(name, _as_numpyro(post.priors[name])) for name in others}
+            if "cutpoints" in vectors:
+                count = len(post.family.levels)
+                turned = SimplexToOrderedTransform(shift)
+                drawn = dist.TransformedDistribution(dist.Dirichlet(jnp.ones(count)), turned)
+                params["cutpoints"] = numpyro.sample("cutpoints", drawn)
+            if "log_hazard" in vectors:
+                own = _as_numpyro(post.priors["log_hazard"]).expand([len(post.family.cuts) + 1]).to_event(1)
+                params["log_hazard"] = numpyro.sample("at centre", own) - shift
+        numpyro.deterministic("all", jnp.concatenate([b.ravel(), *(jnp.ravel(params[n]) for n in sorted(params))]))
+        numpyro.factor("rows", _responses(post.family.name, y, params, eta))
+
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.busy
+@pytest.mark.parametrize("name", SAMPLED)
+def test_each_family_has_the_posterior_of_nuts_on_the_pooled_rows(name):
+    frame, formula, family = SAMPLED[name]()
+    if name == "poisson":
+        formula = "mdvis ~ lncoins + disea"
+    if name == "ordinal":
+        frame = frame.assign(PID=frame.PID // 2)
+    study = sites(frame, constant=["n"])
+    post = glm(study, formula, family)
+    design = np.concatenate([shard["design"] for shard in post.shards]).astype(float)
+    X = design[:, 1:] if post.family.has_intercept else design
+    y = [np.concatenate([shard[part] for shard in post.shards]) for part in ("y", "trials") if part in post.shards[0]]
+    if "event" in post.shards[0]:
+        y = [np.concatenate([shard[part] for shard in post.shards]) for part in ("time", "event")]
+    if name == "piecewise":
+        time, event = y
+        ends = np.array([0.0, 30.0, 200.0, np.inf])
+        spent = np.clip(time[:, None] - ends[:-1], 0.0, np.diff(ends))
+        last = (time[:, None] > ends[:-1]) & (time[:, None] <= ends[1:])
+        y = [spent, event[:, None] * last]
+    with jax.enable_x64(True):
+        sampler = numpyro.infer.NUTS(_pooled(post, X, y), target_accept_prob=0.9)
+        chains = numpyro.infer.MCMC(sampler, num_warmup=500, num_samples=5000, progress_bar=False)
+        chains.run(jax.random.key(0))
+        expected = np.asarray(chains.get_samples()["all"])
+    run = accord.sample(post, accord.Network.complete(3), draws=1500, chains=4, seed=1)
+    drawn = run.draws[:, :, 0].reshape(-1, len(post.names)).astype(float)
+    off = np.abs(drawn.mean(axis=0) - expected.mean(axis=0)) / expected.std(axis=0)
+    assert (off < 0.1).all(), dict(zip(post.names, off, strict=True))
+    ratio = drawn.std(axis=0) / expected.std(axis=0)
+    assert (np.abs(np.log(ratio)) < 0.08).all(), dict(zip(post.names, ratio, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("efron", [True, False])
+def test_a_cox_posterior_is_statsmodels_partial_likelihood_times_the_prior(efron):
+    frame, formula, family, params, _ = _cox(efron)
+    post = glm(sites(frame), formula, family)
+    strata = np.repeat(np.arange(3), [len(own) for own in sites(frame).frames])
+    ties = "efron" if efron else "breslow"
+    model = sm.PHReg(frame.time, frame[["age"]], status=frame.censors, strata=strata, ties=ties)
+    grid = np.linspace(-0.15, 0.25, 801)
+    log = np.array([model.loglike(np.array([b])) for b in grid])
+    log += scipy.stats.norm.logpdf(grid, 0, post.priors["age"].scale)
+    weights = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
+    mean = weights @ grid
+    sd = np.sqrt(weights @ (grid - mean) ** 2)
+    drawn = accord.sample(post, accord.Network.complete(3), draws=1500, chains=4, seed=1).draws[:, :, 0].astype(float)
+    assert abs(drawn.mean() - mean) < 0.06 * sd
+    assert abs(np.log(drawn.std() / sd)) < 0.05
 
 
 # --- effects of groups ---
