@@ -40,14 +40,14 @@ def log_likelihood(post, params):
         return sum(jnp.sum(likelihood(params, jax.tree.map(jnp.asarray, shard))) for shard in post.shards)
 
     with jax.enable_x64(True):
-        value, slopes = jax.value_and_grad(total)({name: jnp.asarray(value) for name, value in params.items()})
+        value, slopes = jax.jit(jax.value_and_grad(total))({name: jnp.asarray(value) for name, value in params.items()})
         return float(value), jax.tree.map(np.asarray, slopes)
 
 
 def log_density(post, params):
     """Of the posterior in the user's parameters: prior and likelihood, without the volume of constraints."""
     with jax.enable_x64(True):
-        prior = float(post._log_prior({name: jnp.asarray(value) for name, value in params.items()}))
+        prior = float(jax.jit(post._log_prior)({name: jnp.asarray(value) for name, value in params.items()}))
     return prior + log_likelihood(post, params)[0]
 
 
@@ -324,7 +324,7 @@ def _responses(family, y, params, eta):
         ),
         # as many events as a Poisson variable in each interval
         "piecewise_exponential": lambda: (
-            dist.Poisson(jnp.exp(params["log_hazard"] + eta[:, None]) * y[0], validate_args=False).log_prob(y[1])
+            dist.Poisson(jnp.exp(params["log_hazard"][None] + eta[:, None]) * y[0], validate_args=False).log_prob(y[1])
             - jnp.where(y[1] > 0, jnp.log(y[0]), 0.0)
         ),
     }[family]().sum()
@@ -370,9 +370,8 @@ def _pooled(post, X, y):
             params = {name: numpyro.sample(name, _as_numpyro(post.priors[name])) for name in others}
             if "cutpoints" in vectors:
                 count = len(post.family.levels)
-                turned = SimplexToOrderedTransform(shift)
-                drawn = dist.TransformedDistribution(dist.Dirichlet(jnp.ones(count)), turned)
-                params["cutpoints"] = numpyro.sample("cutpoints", drawn)
+                drawn = dist.TransformedDistribution(dist.Dirichlet(jnp.ones(count)), SimplexToOrderedTransform())
+                params["cutpoints"] = numpyro.sample("at centre", drawn) + shift
             if "log_hazard" in vectors:
                 own = _as_numpyro(post.priors["log_hazard"]).expand([len(post.family.cuts) + 1]).to_event(1)
                 params["log_hazard"] = numpyro.sample("at centre", own) - shift
@@ -470,7 +469,7 @@ def test_effects_of_groups_are_integrated_out(formula, table):
     with jax.enable_x64(True):
         free = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(_unconstrained(params))])
         volume = post.parameters.with_volume(free)[1]
-        found = float(post.logdensity(free) - volume)
+        found = float(jax.jit(post.logdensity)(free) - volume)
     expected += np.log(0.5) if slopes else 0.0
     np.testing.assert_allclose(found, expected, rtol=1e-7)
 
@@ -491,6 +490,8 @@ ERRORS = {
     "numbers as levels": (("y ~ C(x)",), "must be of a column of text"),
     "response": (("x + z",), "has no response"),
     "syntax": (("y ~ x +",), "cannot be read"),
+    "a group without parentheses": (("y ~ x | g",), "a part is not understood, g: write effects"),
+    "a product of groups": (("y ~ z + (x | g) * z",), "a part is not understood, g, x:"),
     "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in \d+ of \d+ rows of s0"),
     "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
     "domain": (("x ~ z", "poisson"), "10 of 10 responses of s0 are not counts"),
@@ -512,7 +513,7 @@ ERRORS = {
     "factors": (("y ~ x + (1 | g) + (1 | h)",), r"one grouping factor .* \['g', 'h'\]"),
     "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, s0 and s1"),
     "grouping": (("y ~ x + (1 | g:h)",), "must be grouped by site, a column, or site:column"),
-    "group": (("y ~ x + (1 | ward)",), "unknown column 'ward'"),
+    "group": (("y ~ x + (1 | ward)",), "unknown column in the formula 'ward'"),
     "effects": (("y ~ x + (1 + x + z | site:h)",), "two effects at most"),
     "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects"),
 }
@@ -571,5 +572,5 @@ def test_linear_regression_without_a_noise_scale_has_it_as_a_parameter(table):
     )
     likelihood = log_likelihood(post, params)[0]
     with jax.enable_x64(True):
-        prior = float(post._log_prior(jax.tree.map(jnp.asarray, params)))
+        prior = float(jax.jit(post._log_prior)(jax.tree.map(jnp.asarray, params)))
     np.testing.assert_allclose(likelihood + prior, expected, rtol=1e-10)

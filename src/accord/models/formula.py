@@ -53,6 +53,8 @@ class Formula:
         Their names.
     levels
         By factor, the levels that the sites agreed on; other columns are numbers.
+    known
+        The names of all columns, for errors, where frames have some of them.
 
     Raises
     ------
@@ -69,23 +71,25 @@ class Formula:
         frames: Sequence[pd.DataFrame],
         sites: Sequence[str],
         levels: Mapping[str, Sequence[str]],
+        known: Sequence[str] | None = None,
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
         self._model = _parsed(text)
         columns = list(frames[0].columns)
+        choices = columns if known is None else known
         self._within: str | None = None
         self._is_nested = False
         # the grouping factor, as it is written
-        self.group = self._grouping(columns)
+        self.group = self._grouping(columns, choices)
         self._require_within_sites(frames, sites)
         if self._model.response is None:
             raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
         self._response = self._model.response.term.components[0]
         for part in _parts(self._response):
-            _require_columns(part, columns)
+            _require_columns(part, columns, choices)
         self._environment = _environment()
         for part in self._predictors():
-            _require_columns(part, columns)
+            _require_columns(part, columns, choices)
             _require_known(part, self.levels)
         for part in self._predictors():
             if _is_call(part) and part.callee in _STANDARDS:
@@ -103,7 +107,7 @@ class Formula:
             for component in getattr(term, "components", ()):
                 yield from _parts(component)
 
-    def _grouping(self, columns: Sequence[str]) -> str | None:
+    def _grouping(self, columns: Sequence[str], choices: Sequence[str]) -> str | None:
         """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
         factors = {term.factor.name: term.factor.components for term in self._model.group_terms}
         if not factors:
@@ -116,7 +120,7 @@ class Formula:
             raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
         for column in within:
             if column not in columns:
-                raise unknown_name_error("column", column, [*columns, SITE])
+                raise unknown_name_error("column in the formula", column, [*choices, SITE])
         self._within = within[0] if within else None
         self._is_nested = len(components) > len(within)
         return name
@@ -258,13 +262,26 @@ def mean_and_sd(values: Sequence[np.ndarray]) -> tuple[Any, Any]:
 def _parsed(text: str) -> Any:
     try:
         from formulae.model_description import model_description
+        from formulae.scanner import Scanner
     except ImportError as error:
         raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
     try:
-        return model_description(text)
+        model = model_description(text)
+        tokens = Scanner(text).scan()
     except Exception as error:
         # its scanner, parser and resolver have exceptions of their own
         raise ValueError(f"the formula {text!r} cannot be read: {error}") from error
+    # formulae leaves out, without a word, what follows where it expects no more
+    named = {token.lexeme.strip("`") for token in tokens if token.kind in ("IDENTIFIER", "BQNAME")}
+    calls = [part for part in _all_parts(model) if _is_call(part)]
+    seen = model.var_names.union(*({call.callee, *call.kwargs} for call in calls))
+    lost = sorted(named - seen)
+    if lost or (any(token.kind == "PIPE" for token in tokens) and not model.group_terms):
+        raise ValueError(
+            f"of the formula {text!r} a part is not understood{''.join(f', {name}' for name in lost)}: write effects "
+            "of groups in parentheses, (x | group), and add them to other terms"
+        )
+    return model
 
 
 def _environment() -> Any:
@@ -280,6 +297,16 @@ def _environment() -> Any:
 
 
 # --- parts of a formula: calls, operations, names and values ---
+
+
+def _all_parts(model: Any) -> Iterator[Any]:
+    """All parts of a parsed formula, its response and grouping factors too."""
+    terms = [*model.common_terms, *(side for term in model.group_terms for side in (term.expr, term.factor))]
+    if model.response is not None:
+        terms.append(model.response.term)
+    for term in terms:
+        for component in getattr(term, "components", ()):
+            yield from _parts(component)
 
 
 def _parts(part: Any) -> Iterator[Any]:
@@ -308,9 +335,9 @@ def _evaluated(part: Any, frame: pd.DataFrame, environment: Any) -> np.ndarray:
         return np.asarray(part.eval(frame, environment), np.float64)
 
 
-def _require_columns(part: Any, columns: Sequence[str]) -> None:
+def _require_columns(part: Any, columns: Sequence[str], choices: Sequence[str]) -> None:
     if _is_name(part) and part.name not in columns and part.name not in _CODINGS:
-        raise unknown_name_error("column in the formula", str(part.name), columns)
+        raise unknown_name_error("column in the formula", str(part.name), choices)
 
 
 def _require_known(call: Any, levels: Mapping[str, Any]) -> None:

@@ -81,16 +81,16 @@ def glm(
     ('Intercept', 'age')
     """
     study = _study(table, formula, weights, exposure)
-    design = Formula(formula, study.frames, study.sites, study.agreed.levels)
+    design = Formula(formula, study.frames, study.sites, study.agreed.levels, _columns(table, study))
     chosen, shards = _settled(_family(family), design, study, weights, exposure)
-    if not any(rows["design"].shape[1] for rows in shards) and chosen.has_intercept:
-        raise ValueError(f"the formula {formula!r} has no coefficient")
     summary = _summary(chosen, shards)
     columns = design.names if chosen.has_intercept else design.names[1:]
     parameters = chosen.parameters(summary)
     if design.group is not None:
         effects.require_possible(chosen, design)
         parameters |= effects.parameters(chosen, design, summary, shards)
+    if not columns and (chosen.has_intercept or not parameters):
+        raise ValueError(f"the formula {formula!r} has no coefficient")
     centre, spread = mean_and_sd([rows["design"] for rows in shards])
     names = _names(columns, chosen)
     own = _Wanted(priors or {}, design.terms, design.names, chosen.predictors)
@@ -140,6 +140,14 @@ def _study(table: Any, formula: str, *columns: str | None) -> Study:
     left = formula.partition("~")[0]
     several = [name.strip() for name in left.partition("(")[2].rstrip(" )").split(",")] if "(" in left else []
     return as_study(table, formula=[formula, *named], constant=[*named, *several])
+
+
+def _columns(table: Any, study: Study) -> list[str]:
+    """The names of all columns of the table, of which the study may have some."""
+    if isinstance(table, Study):
+        return list(study.frames[0].columns)
+    tables = table.values() if isinstance(table, Mapping) else table
+    return list(dict.fromkeys(name for own in tables for name in own))
 
 
 def _family(family: str | Family) -> Family:
