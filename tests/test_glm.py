@@ -306,6 +306,7 @@ SAMPLED = {
 def _responses(family, y, params, eta):
     """The response's distribution by NumPyro, or its log density where it has none."""
     sigma, shape = params.get("sigma"), params.get("shape")
+    spent = jnp.where(y[0] > 0, y[0], 1.0)
     precision, half = params.get("precision", 1.0), jax.nn.sigmoid(eta)
     spread = params.get("concentration", 1.0)
     return {
@@ -323,9 +324,8 @@ def _responses(family, y, params, eta):
             y[1] == 1, dist.Weibull(jnp.exp(eta), shape).log_prob(y[0]), -((y[0] / jnp.exp(eta)) ** shape)
         ),
         # as many events as a Poisson variable in each interval
-        "piecewise_exponential": lambda: (
-            dist.Poisson(jnp.exp(params["log_hazard"][None] + eta[:, None]) * y[0], validate_args=False).log_prob(y[1])
-            - jnp.where(y[1] > 0, jnp.log(y[0]), 0.0)
+        "piecewise_exponential": lambda: jnp.where(
+            y[0] > 0, dist.Poisson(jnp.exp(params["log_hazard"][None] + eta[:, None]) * spent).log_prob(y[1]), 0.0
         ),
     }[family]().sum()
 
