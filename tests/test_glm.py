@@ -474,6 +474,48 @@ def test_effects_of_groups_are_integrated_out(formula, table):
     np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
+@pytest.mark.slow
+@pytest.mark.busy
+def test_effects_of_groups_have_the_posterior_of_nuts_on_effects_and_all():
+    rng = np.random.default_rng(4)
+    n, wards = 420, 30
+    ward = np.sort(rng.integers(0, wards, n))
+    x = rng.normal(1.0, 1.0, n)
+    u = rng.normal(size=(wards, 2))
+    effects = np.c_[0.8 * u[:, 0], 0.5 * (-0.5 * u[:, 0] + np.sqrt(0.75) * u[:, 1])]
+    eta = 0.3 - 0.6 * x + effects[ward, 0] + effects[ward, 1] * x
+    frame = pd.DataFrame(
+        {"x": x, "ward": [f"w{i}" for i in ward], "y": 1.0 * (rng.random(n) < scipy.special.expit(eta))}
+    )
+    places = np.flatnonzero(np.isin(np.arange(n), np.searchsorted(ward, [10, 20])))
+    parts = [frame.iloc[a:b] for a, b in zip([0, *places], [*places, n], strict=True)]
+    study = accord.data.as_study(parts, policy=POLICY)
+    post = glm(study, "y ~ x + (1 + x | ward)", "bernoulli")
+
+    def model():
+        centred = numpyro.sample("c", _as_numpyro(post.priors["Intercept"]))
+        slope = numpyro.sample("x", _as_numpyro(post.priors["x"]))
+        sds = [numpyro.sample(name, _as_numpyro(post.priors[name])) for name in ("group_sd", "group_sd_2")]
+        rho = numpyro.sample("rho", dist.Uniform(-1.0, 1.0))
+        z = numpyro.sample("z", dist.Normal(jnp.zeros((wards, 2)), 1.0).to_event(2))
+        own = jnp.stack([sds[0] * z[:, 0], sds[1] * (rho * z[:, 0] + jnp.sqrt(1.0 - rho**2) * z[:, 1])], axis=1)
+        logits = centred + slope * (x - x.mean()) + own[ward, 0] + own[ward, 1] * x
+        numpyro.factor("rows", dist.Bernoulli(logits=logits).log_prob(y).sum())
+        numpyro.deterministic("all", jnp.stack([centred - slope * x.mean(), slope, rho, *sds]))
+
+    with jax.enable_x64(True):
+        sampler = numpyro.infer.NUTS(model, target_accept_prob=0.95)
+        chain = numpyro.infer.MCMC(sampler, num_warmup=500, num_samples=5000, progress_bar=False)
+        chain.run(jax.random.key(0))
+        expected = np.asarray(chain.get_samples()["all"])
+    run = accord.sample(post, accord.Network.complete(3), draws=1500, chains=4, seed=1)
+    drawn = run.draws[:, :, 0].reshape(-1, 5).astype(float)
+    off = np.abs(drawn.mean(axis=0) - expected.mean(axis=0)) / expected.std(axis=0)
+    assert (off < 0.1).all(), dict(zip(post.names, off, strict=True))
+    ratio = drawn.std(axis=0) / expected.std(axis=0)
+    assert (np.abs(np.log(ratio)) < 0.08).all(), dict(zip(post.names, ratio, strict=True))
+
+
 def _unconstrained(params):
     logs = {name: np.log(value) for name, value in params.items() if "sd" in name or name == "sigma"}
     turned = {name: scipy.special.logit((value + 1) / 2) for name, value in params.items() if "correlation" in name}
@@ -504,6 +546,10 @@ ERRORS = {
     "baseline": (("surv(z, one) ~ 0 + x", "cox"), "baseline in place of an intercept"),
     "no coefficient": (("y ~ 0",), "has no coefficient|cannot be read"),
     "prior of nothing": (("y ~ x", "normal", {"zz": priors.Flat()}), "unknown prior of 'zz'"),
+    "prior of no intercept": (
+        ("surv(z, one) ~ x", "cox", {"Intercept": priors.Flat()}),
+        "unknown prior of 'Intercept'",
+    ),
     "prior that is none": (("y ~ x", "normal", {"x": 2.5}), "must be one of accord.models.priors, found 2.5"),
     "prior of a scale": (("y ~ x", "normal", {"sigma": priors.Normal(0, 1)}), "sigma must be one of numbers > 0"),
     "prior of a coefficient": (("y ~ x", "normal", {"x": priors.HalfNormal(1)}), "x must be one of any number"),

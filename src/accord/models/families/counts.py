@@ -51,6 +51,7 @@ class Binomial(Family):
 
     name = "binomial"
     columns = ("y", "trials")
+    left = "prop(y, trials)"
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y, trials = (numbers(site, column) for column in columns)

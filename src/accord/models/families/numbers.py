@@ -28,6 +28,10 @@ class _Located(Family):
         sd = self.unit(summary)
         return {"sigma": Parameter(np.array(sd), "positive", priors.Exponential(sd))}
 
+    def amounts(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        y = rows["y"]
+        return y - rows["offset"] if "offset" in rows else y, np.ones(len(y))
+
     def start(self, summary: Summary) -> float:
         return summary.mean
 
