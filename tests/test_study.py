@@ -170,6 +170,25 @@ def test_a_formula_says_which_columns_are_read_and_what_as(tmp_path):
         data.study(str(tmp_path / "*.csv"), **OPTIONS, columns=["notes", "age"])
 
 
+def test_what_is_beside_a_formula_may_be_constant():
+    rng = np.random.default_rng(0)
+    table = {"x": rng.normal(size=12), "dead": rng.integers(0, 5, 12), "n": np.full(12, 9), "w": np.ones(12)}
+    for formula in ("prop(dead, n) ~ x", ["prop(dead, n) ~ x", "w"]):
+        assert data.as_study([table], formula=formula).agreed.sds["n"] == 0.0
+    with raises("column 'n' is the same in every row"):
+        data.as_study([table], formula="dead ~ x + n")
+    with raises("column 'w' is the same in every row"):
+        data.as_study([table], formula="dead ~ w")
+
+
+def test_any_text_may_mean_that_there_is_no_value():
+    table = {"x": ["1", "-9", "3", ""] * 3}
+    with pytest.warns(UserWarning, match="left out: 6 at agent 0"):
+        study = data.as_study([table], blanks=["-9", ""], missing="drop", policy=data.Policy(rows=6))
+    np.testing.assert_array_equal(study.frames[0]["x"], [1.0, 3.0] * 3)
+    assert data.as_study([{"x": ["a", "NA"] * 6}], blanks=[]).agreed.levels == {"x": ("NA", "a")}
+
+
 def test_names_in_formulas():
     found = Mentions.of(["log(y) ~ x.1 + `a b`:C( z ) + (x.1 | g/h) + (1 | z)", "exposure"])
     assert found.names == {"log", "y", "x.1", "a b", "C", "z", "g", "h", "exposure"}
@@ -581,6 +600,8 @@ BAD = {
     "missing": ({"data": "missing = true"}, "missing in [data] must be a string, found True"),
     "strings": ({"data": 'strings = "stage"'}, "strings in [data] must be a list of strings, found 'stage'"),
     "dates": ({"data": 'dates = "%Y"'}, "dates in [data] must be a table, as {name = ...}, found '%Y'"),
+    "positive": ({"data": 'positive = ["yes"]'}, "positive in [data] must be a table, as {name = ...}, found ['yes']"),
+    "columns": ({"data": "columns = [1, 2]"}, "columns in [data] must be a list of strings, found [1, 2]"),
     "key": ({"data": "postive = {}"}, "unknown key of [data] for a study 'postive', did you mean 'positive'?"),
     "policy": ({"data": "policy = {row = 3}"}, "unknown key of policy in [data] 'row', did you mean 'rows'?"),
     "prior": (

@@ -22,7 +22,7 @@ from ..results.run import Run
 from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
-from .problem import read_problem, read_study
+from .problem import read_problem, read_study, sites_named
 from .sections import call, imported, pop_name, require_known
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
@@ -130,6 +130,7 @@ def load(
     defaults = inspect.signature(sample).parameters
     chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
     agreed = table.agreed if isinstance(table, data.Study) else None
+    draw = partial(_drawn, draw, table.sites)
     return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run, agreed=agreed)
 
 
@@ -254,6 +255,11 @@ def _over_network(
     name = "what accord chooses" if sampler is None else type(sampler).__name__
     title = f"{posterior!r} on {network!r} by {name}"
     return title, partial(sample, posterior, network, sampler, **run)
+
+
+def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | None = None) -> Run:
+    with sites_named(sites):
+        return draw(progress=progress)
 
 
 def _build_silo(section: Any) -> Silo:

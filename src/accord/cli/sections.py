@@ -66,7 +66,10 @@ def require_types(where: str, section: dict[str, Any], function: Callable[..., A
 
 def require_type(where: str, key: str, value: Any, annotation: str) -> Any:
     """The value, if it is of a type that an annotation says."""
-    names = [re.split(r"[\[.]", part.strip())[0] for part in re.split(r"\|(?![^\[]*\])", annotation)]
+    while annotation != (flat := re.sub(r"\[[^\[\]]*\]", "", annotation)):
+        # Mapping[str, list[str]] is a Mapping
+        annotation = flat
+    names = [part.strip() for part in annotation.split("|")]
     allowed = [_TYPES[name] for name in names if name in _TYPES]
     if allowed and not any(holds(value) for holds, _ in allowed):
         words = " or ".join(dict.fromkeys(word for _, word in allowed))
