@@ -341,6 +341,34 @@ def test_small_counts_are_told_as_small():
     assert [value is None for _, value in first["x"].quantiles] == [True, False, False, False, True]
 
 
+def test_hidden_counts_do_not_follow_from_their_sum(tmp_path):
+    # 30 rows: were 28 told, the two others would be of one row each
+    levels = ["a"] * 16 + ["d"] * 12 + ["b", "c"]
+    write(tmp_path, {"n": pd.DataFrame({"f": levels}), "s": pd.DataFrame({"f": ["a", "b", "c"] * 10})})
+    told = data.describe(str(tmp_path / "*.csv")).by_site[0]["f"].levels
+    assert dict(told) == {"a": 16, "b": "< 3", "c": "< 3", "d": "hidden"}
+
+
+def test_means_that_would_tell_a_small_count_are_hidden(tmp_path):
+    n = pd.DataFrame({"died": [1] + [0] * 29, "x": [*map(str, range(6)), *[""] * 24]})
+    s = pd.DataFrame({"died": [1, 0] * 15, "x": range(30)})
+    agreed = data.describe(write(tmp_path, {"n": n, "s": s}))
+    first, second = agreed.by_site
+    assert first["died"].mean is None and second["died"].mean == 0.5
+    # with that of the others and the rows it would follow
+    assert agreed.columns["died"].mean is None
+    assert (first["x"].mean, first["x"].missing, second["x"].mean) == (None, 24, 14.5)
+    assert agreed.columns["x"].mean == 12.5
+
+
+@pytest.mark.parametrize("other", [data.Policy(12, 2, 0.2, "refuse"), data.Policy(8, 4, 0.05, "tell")])
+def test_the_stricter_policy_is_that_of_each_floor(other):
+    own = data.Policy(10, 3, 0.1, "tell")
+    for policy in (own.stricter(other), other.stricter(own)):
+        assert (policy.rows, policy.cells) == (max(10, other.rows), max(3, other.cells))
+        assert policy.parameters == min(0.1, other.parameters) and policy.rare == other.rare
+
+
 def test_a_site_refuses_rare_levels_unless_its_policy_tells_them():
     tables = [{"f": ["a"] * 20 + ["pipe"] * 2}, {"f": ["a", "pipe"] * 10}]
     with raises("agent 0: column 'f': 1 of 2 levels have fewer than 3 rows, the floor of the site") as caught:
@@ -490,6 +518,13 @@ def test_columns_that_no_model_could_use(columns, message):
         data.as_study([columns, columns], missing="drop")
 
 
+def test_kinds_of_numbers_are_one():
+    study = data.as_study([{"x": [0, 1] * 6}, {"x": [0, 7] * 6}])
+    assert study.agreed.kinds == {"x": "number"}
+    # underscores are no part of numbers, but of names
+    assert data.as_study([{"x": ["1_0", "2_0"] * 6}]).agreed.kinds == {"x": "factor"}
+
+
 def test_constant_at_one_site_is_no_error():
     study = data.as_study([{"x": np.zeros(12), "f": ["a"] * 12}, {"x": np.ones(12), "f": ["b"] * 12}])
     assert study.agreed.sds == {"x": 0.5} and study.agreed.levels == {"f": ("a", "b")}
@@ -574,6 +609,9 @@ def invoke(folder, command, **sections):
 
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
+    # no column that the formula does not name is read, called as the family or not
+    east = pd.read_csv(tmp_path / "east.csv", dtype=str)
+    east.assign(bernoulli="").to_csv(tmp_path / "east.csv", index=False)
     result = invoke(tmp_path, "run")
     assert result.exit_code == 0, result.output
     assert "warning: rows with a missing cell are left out: 4 at south, 5 at west" in result.stderr
