@@ -47,6 +47,9 @@ def test_leaving_an_agent_out_is_sampling_without_it(run, agent):
     law, whole = regression(others).exact(), regression(SHARDS).exact()
     found = run.leave_out(agent)
     close(found.points, law)
+    np.testing.assert_allclose(found.mean, law.mean, atol=0.1 * law.sd.max())
+    np.testing.assert_allclose(found.cov, law.cov, atol=0.1 * law.cov.max())
+    assert abs(found.weights.mean() - 1.0) < 1e-9
     np.testing.assert_allclose(found.pull, (whole.mean - law.mean) / whole.sd, atol=0.1)
     rest = [np.concatenate(part) for part in zip(*others, strict=True)]
     assert abs(found.log_predictive - (evidence(X, Y) - evidence(*rest))) < 0.1

@@ -15,6 +15,7 @@ from accord import models
 from accord.base.errors import DataError
 from accord.engines.agreement import bind
 from accord.engines.local import LocalEngine
+from accord.posterior.shards import Extent
 from accord.samplers import DASG, DGLMC, GCMC, Gibbs, HubSGLD, Replicated
 from accord.samplers.conditional import curvatures
 
@@ -82,7 +83,10 @@ def test_one_function_among_arrays_defers_them_all():
         post.shards  # noqa: B018
 
 
-@pytest.mark.parametrize("build", [models.linear_regression, models.logistic_regression, models.poisson_regression])
+@pytest.mark.parametrize(
+    "build",
+    [partial(models.linear_regression, noise_scale=1.0), models.logistic_regression, models.poisson_regression],
+)
 def test_arrays_functions_and_files_give_the_same_draws(build, tmp_path):
     shards = data()
     lazy = [build(given, names=NAMES) for given in (as_functions(shards), as_files(shards, tmp_path))]
@@ -176,7 +180,7 @@ def test_a_wrong_quadratic_is_named_where_it_is_read():
 
 def test_alone_carries_nothing_of_the_others():
     shards = [(X + CANARY * agent, y) for agent, (X, y) in enumerate(data())]
-    post = models.linear_regression(shards)
+    post = models.linear_regression(shards, noise_scale=1.0)
     for agent in range(AGENTS):
         sent = pickle.dumps(post.alone(agent))
         for other, (X, _) in enumerate(shards):
@@ -197,25 +201,25 @@ def test_what_was_read_is_not_pickled_and_local_functions_travel():
 
 def test_the_stack_of_some_is_a_part_of_the_stack_of_all():
     post = unequal_shards(2)
-    whole, some = post.stacked(spectral=True), post.stacked(spectral=True, agents=[1, 4], rows=int(post.sizes.max()))
+    whole, some = post.stacked(spectral=True), post.stacked(spectral=True, agents=[1, 4], extent=post.extent)
     for part, all_parts in zip(jax.tree.leaves(some[:2]), jax.tree.leaves(whole[:2]), strict=True):
         np.testing.assert_array_equal(part, all_parts[jnp.array([1, 4])])
     np.testing.assert_allclose(some.quadratic.hessian, whole.quadratic.hessian[jnp.array([1, 4])], rtol=1e-6)
     shortest = post.alone(1, 4).stacked(agents=[1, 4])
     assert jax.tree.leaves(shortest.rows)[0].shape == (2, post.sizes[4], 2)
     # whole shards are never filled up
-    assert jax.tree.leaves(models.power([0.0, 1.0], 1.5).stacked(agents=[1], rows=9).rows)[0].shape == (1, 1)
+    assert models.power([0.0, 1.0], 1.5).extent == Extent(None, None)
     with pytest.raises(ValueError, match=r"agents must be one or more different numbers, found \[1, 1\]"):
         post.stacked(agents=[1, 1])
     with pytest.raises(ValueError, match="rows must be at least those of the longest shard, 10 of agent 4; found 9"):
-        post.stacked(agents=[1, 4], rows=9)
+        post.stacked(agents=[1, 4], extent=Extent(9, None))
 
 
 def test_eigenvectors_do_not_depend_on_who_else_is_stacked():
     rng = np.random.default_rng(0)
     # fewer rows than parameters: the prior's eigenvalue is a multiple one
     shards = [(rng.standard_normal((n, 6)), rng.standard_normal(n)) for n in (2, 5, 3, 7)]
-    post = models.linear_regression(shards)
+    post = models.linear_regression(shards, noise_scale=1.0)
     with jax.enable_x64(True):
         whole = post.stacked(spectral=True).quadratic
         parts = [post.stacked(spectral=True, agents=[i]).quadratic for i in range(4)]

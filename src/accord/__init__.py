@@ -11,7 +11,7 @@ from .engines.mesh import processes
 from .engines.silo.engine import Silo
 from .exact.law import Law, law
 from .network import Network
-from .posterior import Posterior
+from .posterior import Local, Posterior
 from .posterior import pooled_nuts as reference
 from .results.comparison import Comparison, compare
 from .results.run import Run
@@ -27,6 +27,7 @@ __all__ = [
     "DivergenceError",
     "Gaussian",
     "Law",
+    "Local",
     "Network",
     "Plan",
     "Posterior",

@@ -19,6 +19,7 @@ from ..posterior import Posterior
 from ..posterior.pooled_nuts import nuts_chain, require_blackjax
 from ..posterior.potential import Potential, Shard
 from ..results.run import Run, Traffic
+from ..results.scales import in_both_scales
 
 # A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
 # sides of its mode and along every axis of its curvature, has no posterior that draws could describe.
@@ -104,13 +105,9 @@ def one_shot(
     if combined.numbers_sent is not None:
         total = combined.numbers_sent * np.dtype(np.float64).itemsize
     return Run(
-        average=average,
+        **in_both_scales(post, average, post.num_agents),
         agents=agents,
-        # one array seen N times: every agent has the same draws
-        kept=np.broadcast_to(average[:, :, None], (chains, draws, post.num_agents, post.dim)),
         statistics={"consensus_error": np.zeros((chains, draws), average.dtype), **combined.statistics},
-        names=post.names,
-        variables=post.variables,
         traffic=Traffic(
             rounds=1,
             exchanges=1,

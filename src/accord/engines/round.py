@@ -8,7 +8,6 @@ a part of them; its `Collectives` reach the others.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +92,7 @@ class Problem:
     @property
     def dim(self) -> int:
         """Number of flat parameters."""
-        return sum(math.prod(shape) for shape in self.potential.shapes)
+        return self.potential.dim
 
     def agents(self, round: Any) -> Agent:
         """All agents, stacked, at a round."""

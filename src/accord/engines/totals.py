@@ -220,7 +220,7 @@ class TotalsEngine(LocalEngine):
             host: Any = jax.tree.map(np.asarray, (problem.facts, problem.shared))
             asked = Asked(sampler, *host)
             self.server = QueryServer(totals, asked, post.coordinates)
-            prior = replace(problem.potential, log_likelihood=Partial(_of_no_rows), splits=False)
+            prior = replace(problem.potential, log_likelihood=Partial(_of_no_rows), latents=None, rowwise=False)
             return replace(
                 problem,
                 potential=replace(prior, log_likelihood=Partial(_unseen)),

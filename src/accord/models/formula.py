@@ -12,6 +12,8 @@ from ..base.errors import unknown_name_error
 if TYPE_CHECKING:
     import pandas as pd
 
+# What formulas call the site of a row in grouping factors, a column or not.
+SITE = "site"
 # What gives each row a number of its own, whatever other rows there are; also as `np.log` and so on.
 _ROW_BY_ROW: dict[str, Callable[..., Any]] = {
     name: getattr(np, name)
@@ -71,7 +73,11 @@ class Formula:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
         self._model = _parsed(text)
         columns = list(frames[0].columns)
+        self._within: str | None = None
+        self._is_nested = False
+        # the grouping factor, as it is written
         self.group = self._grouping(columns)
+        self._require_within_sites(frames, sites)
         if self._model.response is None:
             raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
         self._response = self._model.response.term.components[0]
@@ -98,18 +104,37 @@ class Formula:
                 yield from _parts(component)
 
     def _grouping(self, columns: Sequence[str]) -> str | None:
-        """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site where no column is."""
+        """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
         factors = {term.factor.name: term.factor.components for term in self._model.group_terms}
         if not factors:
             return None
         if len(factors) > 1:
             raise ValueError(f"effects of one grouping factor are possible, found {sorted(factors)}")
         ((name, components),) = factors.items()
-        if len(components) > 1 or not hasattr(components[0], "reference"):
-            raise ValueError(f"effects must be grouped by a column, found {name!r}")
-        if name not in columns and name != "site":
-            raise unknown_name_error("column", name, [*columns, "site"])
+        within = [component.name for component in components if component.name != SITE]
+        if len(within) > 1 or not all(hasattr(component, "reference") for component in components):
+            raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
+        for column in within:
+            if column not in columns:
+                raise unknown_name_error("column", column, [*columns, SITE])
+        self._within = within[0] if within else None
+        self._is_nested = len(components) > len(within)
         return name
+
+    def _require_within_sites(self, frames: Sequence[pd.DataFrame], sites: Sequence[str]) -> None:
+        """Raise `ValueError` where groups of the same name are at several sites, so that they may be one group."""
+        if self._within is None or self._is_nested:
+            return
+        places: dict[Any, list[str]] = {}
+        for frame, site in zip(frames, sites, strict=True):
+            for name in frame[self._within].unique():
+                places.setdefault(name, []).append(site)
+        for several in places.values():
+            if len(several) > 1:
+                raise ValueError(
+                    f"groups of {self._within} have rows of several sites, {several[0]} and {several[1]} among them, "
+                    f"and effects stay at a site: write {SITE}:{self._within} where each site has groups of its own"
+                )
 
     def _standard(self, call: Any, frames: Sequence[pd.DataFrame], sites: Sequence[str]) -> Any:
         """The transform of `call` with the mean and standard deviation of its argument over all sites."""
@@ -132,8 +157,9 @@ class Formula:
         count = max([2, *(len(own) for own in self.levels.values())])
         made: dict[str, Any] = {name: np.ones(count) for name in columns}
         factors = dict(self.levels)
-        if self.group is not None and self.group not in factors:
-            factors[self.group] = ["0", "1"]
+        for name in (SITE, self._within):
+            if self.group is not None and name is not None and name not in factors:
+                factors[name] = ["0", "1"]
         for name, own in factors.items():
             values = [own[row % len(own)] for row in range(count)]
             made[name] = pd.Categorical(values, categories=own, ordered=True)
@@ -158,6 +184,11 @@ class Formula:
             for term in self._model.group_terms
             for label in (["Intercept"] if term.expr.kind == "intercept" else term.expr.labels)
         )
+
+    @property
+    def group_is_site(self) -> bool:
+        """Whether all rows of a site are one group."""
+        return self.group is not None and self._within is None
 
     # --- evaluation at a site ---
 
@@ -195,7 +226,7 @@ class Formula:
         for name in used:
             if name in self.levels:
                 both[name] = pd.Categorical(both[name], categories=self.levels[name], ordered=True)
-            else:
+            elif name != self._within:
                 both[name] = both[name].astype(np.float64)
 
         def evaluated(term: Any) -> np.ndarray:
@@ -212,8 +243,8 @@ class Formula:
         if self.group is None:
             return Matrices(design, offset, None, None)
         effects = np.concatenate([evaluated(term.expr) for term in self._model.group_terms], axis=1)
-        whole = self.group not in frame.columns
-        group = np.zeros(rows) if whole else np.unique(frame[self.group].to_numpy(), return_inverse=True)[1]
+        groups = np.zeros(rows) if self._within is None else frame[self._within].to_numpy()
+        group = np.unique(groups, return_inverse=True)[1]
         return Matrices(design, offset, effects, group.astype(np.int32))
 
 

@@ -12,7 +12,7 @@ from scipy.special import gammaln
 
 from ..base.errors import unknown_name_error
 from ..data import Study, as_study
-from . import families
+from . import effects, families
 from .families import Family
 from .families.family import Parameter, Rows, Summary
 from .formula import Formula, mean_and_sd
@@ -46,7 +46,8 @@ def glm(
     formula
         `died ~ age + C(smoking) + log(crp)`, in R's language as `formulae` reads it. On the left: a column,
         `column['level']` where text is to be 0 or 1, `prop(successes, trials)`, `surv(time, event)`. On the right:
-        `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` by the figures of all sites, `offset(log(x))`, `0 +`.
+        `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` by the figures of all sites, `offset(log(x))`, `0 +`,
+        and `(1 | site)`, `(1 + x | ward)`: effects of sites, or of groups of rows within sites, that never leave them.
     family
         normal, student, gamma, beta, bernoulli, binomial, poisson, negative_binomial, categorical, ordinal, weibull,
         piecewise_exponential or cox; or one with numbers of its own, such as `accord.models.families.Student(nu=4)`.
@@ -87,6 +88,9 @@ def glm(
     summary = _summary(chosen, shards)
     columns = design.names if chosen.has_intercept else design.names[1:]
     parameters = chosen.parameters(summary)
+    if design.group is not None:
+        effects.require_possible(chosen, design)
+        parameters |= effects.parameters(chosen, design, summary, shards)
     centre, spread = mean_and_sd([rows["design"] for rows in shards])
     names = _names(columns, chosen)
     own = _Wanted(priors or {}, design.terms, design.names, chosen.predictors)
@@ -109,12 +113,15 @@ def glm(
     init = _init(names, columns, chosen, summary, parameters)
     longest = max(len(rows["design"]) for rows in shards)
     return Regression(
-        Partial(Predicted(chosen)),
+        Partial(Predicted(chosen) if design.group is None else effects.PredictedInGroups(chosen)),
         Partial(log_prior),
         [chosen.shard(rows, longest) for rows in shards],
         init,
         names=_flat_names(init, names, parameters),
-        **({"constraints": c} if (c := {n: p.constraint for n, p in parameters.items() if p.constraint}) else {}),
+        constraints={
+            name: parameter.constraint for name, parameter in parameters.items() if parameter.constraint is not None
+        },
+        local=None if design.group is None else effects.local(design),
         formula=formula,
         family=chosen,
         priors=Priors({**dict(zip(names, found, strict=True)), **others}, _note(columns, parameters)),
@@ -169,6 +176,8 @@ def _settled(
         if exposure is not None:
             log_exposure = np.log(_column(frame, exposure, site, "exposure", least=0.0, strictly=True))
             offset = log_exposure if offset is None else offset + log_exposure
+        if matrices.effects is not None and matrices.group is not None:
+            rows |= {"effects": matrices.effects, "group": matrices.group}
         if offset is not None:
             rows["offset"] = np.repeat(offset[:, None], max(len(family.predictors), 1), axis=1)
             rows["offset"] = rows["offset"] if family.predictors else offset

@@ -74,6 +74,17 @@ class Normal(Prior):
 
 
 @pytree
+class Uniform(Prior):
+    """Uniform between two numbers."""
+
+    low: float = checked(_finite)
+    high: float = checked(_finite)
+
+    def log_density(self, x: Array) -> Array:
+        return jnp.zeros_like(x) - jnp.log(self.high - self.low)
+
+
+@pytree
 class StudentT(Prior):
     """Student t of degrees of freedom, a location and a scale."""
 

@@ -1,5 +1,6 @@
-"""The posterior: shards, local potentials, coordinates, starting points."""
+"""The posterior: shards, parameters, latents, local potentials, coordinates, starting points."""
 
+from .latents import Local
 from .posterior import Posterior
 
-__all__ = ["Posterior"]
+__all__ = ["Local", "Posterior"]

@@ -49,7 +49,7 @@ def joint(posts: Mapping[str, Posterior]) -> tuple[Posterior, tuple[Potential, .
     init, check = tuple(post._params for post in posts.values()), partial(_check_rows, models)
     whole = Posterior(Partial(_log_likelihood, likelihoods), Partial(_log_prior, priors), sources, init, check=check)
     potentials = [
-        Potential(post._log_likelihood, post._log_prior, None, post.num_agents, True, *post._structure)
+        Potential(post._log_likelihood, post._log_prior, None, post.parameters, None, post.num_agents, True)
         for post in posts.values()
     ]
     return whole, tuple(potentials)
@@ -80,6 +80,10 @@ def _check_rows(models: dict[str, Posterior], agent: int, shards: tuple[Any, ...
     for (name, model), shard in zip(models.items(), shards, strict=True):
         if model._check is not None:
             model._check(agent, shard)
+        if model._local is not None:
+            raise ValueError(
+                f"rows can be left out one by one where they have no latents in common; those of {name} do"
+            )
         if jax.eval_shape(model._log_likelihood, model._params, shard).shape == ():
             raise ValueError(
                 f"rows can be left out where the log likelihood gives one number a row; that of {name} gives one for "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from math import prod
 from typing import Any, Protocol
 
 import jax
@@ -18,19 +19,20 @@ from ..base.gaussian import Gaussian
 from ..network import Network
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, moved
+from .declared import check_prior, check_rows_alone, is_rowwise
+from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
 from .newton import Expansion, newton, spectrum
-from .potential import Potential, Shard, unravel
+from .parameters import check_variables, flat_names, unconstrained, variables
+from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
-from .shards import Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
+from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here
 
 # Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
 _NEWTON_DIM = 500
 # Agents whose facts are found at the same time otherwise.
 _AGENTS_AT_ONCE = 1024
-# Rows that are looked at to tell whether they depend on one another.
-_LOOKED_AT = 32
 
 
 class DataOwners(Protocol):
@@ -52,7 +54,8 @@ class Posterior:
     ----------
     log_likelihood
         `log_likelihood(params, rows)`: one number a row, shape (rows,), so that padding, minibatches and unequal
-        shards work. A scalar is allowed for shards that do not split; then all have one shape.
+        shards work. A scalar is allowed for shards that do not split; then all have one shape. With `local`,
+        `log_likelihood(params, latents, rows)`.
     log_prior
         `log_prior(params)`: a scalar, the whole prior (each agent takes 1/N of it).
     shards
@@ -63,7 +66,14 @@ class Posterior:
     init
         The parameters to start from: any pytree of floats; its structure is that of `params`.
     names
-        A name for each of the `dim` flat parameters; found from `init` when left out.
+        A name for each number of the parameters; found from `init` when left out.
+    constraints
+        By the name of a variable of `init`, what its values must be: one of NumPyro's
+        `numpyro.distributions.constraints`, or its name, such as "positive", "unit_interval" or "simplex". `params`,
+        `init` and what a run reports are in the user's scale; methods move in unconstrained numbers, and the prior is
+        told the volume that the transform takes (needs NumPyro).
+    local
+        Latents of which every site, or group of rows at a site, has its own; see `accord.Local`.
     quadratic
         Says that every f_i is a quadratic function (Gaussian posterior). It is checked.
     check
@@ -74,7 +84,8 @@ class Posterior:
     ------
     ValueError
         No shard or an empty one, NaN or infinity in data, shards of different columns or dtypes of structure,
-        a log likelihood of the wrong shape, a wrong number of names, or `quadratic=True` for what is not.
+        a log likelihood of the wrong shape, a wrong number of names, an init that violates a constraint, groups that
+        are not numbered from 0 on, or `quadratic=True` for what is not.
     DataError
         A function or a file failed, or data is asked for that does not lie here; the agent is named.
     """
@@ -89,25 +100,22 @@ class Posterior:
         names: Sequence[str] | None = None,
         quadratic: bool = False,
         check: Callable[[int, PyTree], None] | None = None,
+        constraints: Mapping[str, Any] | None = None,
+        local: Local | None = None,
     ) -> None:
         if len(shards) == 0:
             raise ValueError("a posterior needs at least one shard, found none")
-        paths: Any
-        paths, _ = jax.tree_util.tree_flatten_with_path(init)
-        if not paths:
-            raise ValueError("init holds no parameter: it must be a pytree with at least one array")
-        leaves = [np.asarray(leaf, dtype=np.float64) for _, leaf in paths]
-        self.init = np.concatenate([leaf.ravel() for leaf in leaves])
-        if not np.isfinite(self.init).all():
-            raise ValueError("init must be finite, found NaN or infinity")
-        self.variables = tuple(
-            (jax.tree_util.keystr(path, simple=True, separator=".") or "x", leaf.shape)
-            for (path, _), leaf in zip(paths, leaves, strict=True)
-        )
-        _check_variables([name for name, _ in self.variables])
-        self.names = _names(self.variables) if names is None else tuple(names)
-        if len(self.names) != self.dim or len(set(self.names)) != self.dim:
-            raise ValueError(f"names must be {self.dim} different strings, one a parameter, found {list(self.names)}")
+        self.parameters, self.init = unconstrained(init, constraints or {})
+        self.variables = variables(init)
+        check_variables([name for name, _ in self.variables])
+        self.names = flat_names(self.variables) if names is None else tuple(names)
+        count = sum(prod(shape) for _, shape in self.variables)
+        if len(self.names) != count or len(set(self.names)) != count:
+            raise ValueError(f"names must be {count} different strings, one a parameter, found {list(self.names)}")
+        if quadratic and (self.parameters.constrained or local is not None):
+            raise ValueError(
+                "quadratic=True says that all parameters are normal: it goes without constraints and local"
+            )
         self.quadratic = quadratic
         self.num_agents = len(shards)
         # what methods move in, where that is not the user's parameters themselves
@@ -115,6 +123,9 @@ class Posterior:
         # who answers `each`, if the data lies elsewhere
         self.owners: DataOwners | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
+        self._start, self._constraints, self._local = self.init, constraints, local
+        # what is wrong with a declaration is said before data is read
+        self.latents = None if local is None else Latents.of(local)
         # Bare functions become pytrees so that a posterior can be an argument of compiled code.
         functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
         self._log_likelihood, self._log_prior = functions
@@ -159,19 +170,34 @@ class Posterior:
 
     @property
     def splits(self) -> bool:
-        """Whether the log likelihood is given row by row, so that minibatches exist."""
-        return self._counts[1]
+        """Whether the log likelihood is a sum over rows, so that minibatches exist."""
+        return self._counts[1] and self._local is None
+
+    @property
+    def extent(self) -> Extent:
+        """What shards are filled up to."""
+        sizes, rowwise, groups = self._counts
+        return Extent(int(sizes.max()) if rowwise else None, None if self._local is None else int(groups.max()))
+
+    @property
+    def unconstrained_names(self) -> tuple[str, ...]:
+        """A name for each of the `dim` numbers that methods move in; those of `names` where these are as many."""
+        shapes = zip(self.variables, self.parameters.shapes, strict=True)
+        if all(own == free for (_, own), free in shapes):
+            return self.names
+        free = zip(self.variables, self.parameters.shapes, strict=True)
+        return flat_names(tuple((name, shape) for (name, _), shape in free))
 
     @cached_property
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
         functions = (self._log_likelihood, self._log_prior, self.coordinates)
-        return Potential(*functions, self.num_agents, self.splits, *self._structure)
+        return Potential(*functions, self.parameters, self.latents, self.num_agents, self._counts[1])
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
         if "_counts" in vars(self):
-            rows = f", {self.sizes.sum()} rows" if self.splits else ""
+            rows = f", {self.sizes.sum()} rows" if self._counts[1] else ""
         else:
             # showing a posterior is no reason to read its data
             rows = ", data not read"
@@ -199,9 +225,17 @@ class Posterior:
 
     def with_shards(self, shards: Sequence[Source]) -> Posterior:
         """The same model of other data: one shard an agent, checked and read as at construction."""
-        names, init = self.names, self._params
-        functions = self._log_likelihood, self._log_prior
-        return Posterior(*functions, shards, init, names=names, quadratic=self.quadratic, check=self._check)
+        return Posterior(
+            self._log_likelihood,
+            self._log_prior,
+            shards,
+            self._params,
+            names=self.names,
+            quadratic=self.quadratic,
+            check=self._check,
+            constraints=self._constraints,
+            local=self._local,
+        )
 
     def with_data_at(self, owners: DataOwners) -> Posterior:
         """The same posterior without any data: `each` is answered by those who hold it."""
@@ -223,8 +257,7 @@ class Posterior:
         """The same posterior in the user's parameters x, of which totals are, whatever coordinates this one is in."""
         if self.coordinates is None:
             return self
-        init = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(self._params)])
-        return self._with(coordinates=None, init=init)
+        return self._with(coordinates=None, init=self._start)
 
     def _require(self, agents: Sequence[int]) -> None:
         for agent in agents:
@@ -234,11 +267,7 @@ class Posterior:
 
     def unravel(self, x: Any) -> PyTree:
         """The parameters as the user's pytree at a flat position, shape (dim,)."""
-        return unravel(jnp.asarray(x), *self._structure)
-
-    @property
-    def _structure(self) -> tuple[tuple[tuple[int, ...], ...], Any]:
-        return tuple(shape for _, shape in self.variables), jax.tree.structure(self._params)
+        return self.parameters(jnp.asarray(x))
 
     @cached_property
     def _read(self) -> Shards:
@@ -251,30 +280,49 @@ class Posterior:
         return found
 
     @cached_property
-    def _counts(self) -> tuple[np.ndarray, bool]:
-        """Rows of each agent, and whether shards split into them."""
+    def _counts(self) -> tuple[np.ndarray, bool, np.ndarray]:
+        """Rows of each agent, whether the log likelihood is given row by row, and groups of each agent's rows."""
         if self.owners is not None:
-            sizes, splits = self.each(_count)
-            return sizes.astype(np.int64), bool(splits.all())
+            sizes, rowwise, groups = self.each(_count)
+            return sizes.astype(np.int64), bool(rowwise.all()), groups.astype(np.int64)
         shards = self._read
         first = self.held[0]
-        _check_prior(self._log_prior, self._params)
-        if _splits(self._log_likelihood, self._params, shards[first]):
+        check_prior(self._log_prior, self._params)
+        log_likelihood, none = self._log_likelihood, np.zeros(len(shards), np.int64)
+        if self._local is not None:
+            # the rows' numbers are asked for with latents as they start
+            log_likelihood = with_latents(self._local, self._log_likelihood)
+            check_local(self._local, self._params, shards[first])
+        if is_rowwise(log_likelihood, self._params, shards[first]):
             counts = row_counts(shards)
             # ready models have checks of their own, and rows that do not
             if self._check is None:
-                _check_rows_alone(self._log_likelihood, self._params, shards[first], first)
-            return counts, True
+                check_rows_alone(log_likelihood, self._params, shards[first], first)
+            groups = none if self._local is None else np.array([own.max() + 1 for own in self._groups])
+            return counts, True, groups
+        if self._local is not None:
+            raise ValueError("with local, log_likelihood must return one number a row, found a scalar")
         check_one_shape(shards)
-        return np.ones(len(shards), dtype=np.int64), False
+        return np.ones(len(shards), dtype=np.int64), False, none
+
+    @cached_property
+    def _groups(self) -> list[np.ndarray]:
+        """The group of each row, of each agent held here."""
+        assert self._local is not None
+        return [groups_of(self._local, rows, agent) for agent, rows in self._read.items()]
 
     @cached_property
     def _padded(self) -> PyTree:
-        return padded(self._read, int(self.sizes.max()) if self.splits else None)
+        return padded(self._read, self.extent.rows)
 
-    def _rows(self) -> Shard:
+    def _rows(self, extent: Extent | None = None) -> Shard:
         """The shards held here, without quadratic forms, as arrays of NumPy."""
-        return Shard(self._padded, self.sizes.astype(np.int32), None)
+        rows = self._padded if extent is None else padded(self._read, extent.rows)
+        groups, extent = None, self.extent if extent is None else extent
+        if self._local is not None:
+            assert extent.rows is not None and extent.groups is not None
+            groups = padded_groups(self._groups, self.held, extent.rows, extent.groups)
+        return Shard(rows, self.sizes.astype(np.int32), None, groups)
 
     def _pooled(self) -> Shard:
         """All shards on the device in the present float width; never kept, as widths change and traces end."""
@@ -303,7 +351,9 @@ class Posterior:
     def _spectral_form(self) -> Quadratic:
         return with_eigenvectors(self._quadratic_form)
 
-    def stacked(self, *, spectral: bool = False, agents: Sequence[int] | None = None, rows: int | None = None) -> Shard:
+    def stacked(
+        self, *, spectral: bool = False, agents: Sequence[int] | None = None, extent: Extent | None = None
+    ) -> Shard:
         """Agents' shards stacked on a leading agent axis, as device arrays of the present float width.
 
         Parameters
@@ -312,23 +362,21 @@ class Posterior:
             Also the eigenvectors of quadratic potentials, which closed-form proximal steps use.
         agents
             Whose shards, in this order; None: those of all.
-        rows
-            Rows to fill up to, at least those of the longest of these shards; None: as many as that. Shards that do
-            not split are left as they are.
+        extent
+            What to fill up to, at least that of these shards; None: no more than that. Shards that do not split are
+            left as they are.
         """
         agents = range(self.num_agents) if agents is None else agents
         self._require(agents)
         if self.held != tuple(agents):
-            return self.alone(*agents).stacked(spectral=spectral, agents=agents, rows=rows)
-        shards = self._rows()
-        if rows is not None and self.splits:
+            return self.alone(*agents).stacked(spectral=spectral, agents=agents, extent=extent)
+        if extent is not None and extent.rows is not None and extent.rows < self.sizes.max():
             longest = int(self.sizes.argmax())
-            if rows < self.sizes[longest]:
-                raise ValueError(
-                    f"rows must be at least those of the longest shard, {self.sizes[longest]} of agent "
-                    f"{self.held[longest]}; found {rows}"
-                )
-            shards = shards._replace(rows=padded(self._read, rows))
+            raise ValueError(
+                f"rows must be at least those of the longest shard, {self.sizes[longest]} of agent "
+                f"{self.held[longest]}; found {extent.rows}"
+            )
+        shards = self._rows(extent)
         if self.quadratic:
             shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
         return _on_device(shards)
@@ -468,11 +516,12 @@ class Posterior:
                     value, gradient = value_and_gradient(x)
                     return Expansion(float(value), np.asarray(gradient), np.asarray(hessian(x)))
 
-                mode, curvature = newton(expand, self.init, self.names, last_step=1e-6)
+                mode, curvature = newton(expand, self.init, self.unconstrained_names, last_step=1e-6)
                 found = spectrum(curvature)
                 if not found.enough[0]:
                     raise ArithmeticError(
-                        f"no mode found: the potential is flat in a direction of which {self.names[found.flattest]} "
+                        "no mode found: the potential is flat in a direction of which "
+                        f"{self.unconstrained_names[found.flattest]} "
                         "is the largest part (a rank-deficient design under a flat prior does this)"
                     )
                 return mode
@@ -515,7 +564,7 @@ class Posterior:
         linear = np.einsum("nij,j->ni", hessians, mode) - self.gradients(mode)
         shards = [{"hessian": h, "linear": b} for h, b in zip(hessians, linear, strict=True)]
         functions = Partial(quadratic_likelihood), Partial(flat_prior)
-        return Posterior(*functions, shards, mode, names=self.names, quadratic=True)
+        return Posterior(*functions, shards, mode, names=self.unconstrained_names, quadratic=True)
 
 
 def _on_device(shards: Shard) -> Shard:
@@ -532,63 +581,6 @@ def _on_device(shards: Shard) -> Shard:
         return array.astype(kinds[array.dtype.kind]) if wide else array
 
     return jax.device_put(jax.tree.map(narrowed, shards))
-
-
-def _check_variables(names: list[str]) -> None:
-    """Names of variables must be usable in the tree of a run: unique, no dimension's name, no path."""
-    for name in names:
-        if name in ("chain", "draw", "agent") or "/" in name or names.count(name) > 1:
-            raise ValueError(
-                f"the name {name!r} in init cannot be used: names must differ, hold no '/', and not be chain, draw "
-                "or agent"
-            )
-
-
-def _names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
-    names = []
-    for name, shape in variables:
-        names += [name + (str(list(index)) if shape else "") for index in np.ndindex(*shape)]
-    return tuple(names)
-
-
-def _check_prior(log_prior: Partial, params: PyTree) -> None:
-    """Raise `ValueError` unless the log prior is one number."""
-    shape = getattr(jax.eval_shape(log_prior, params), "shape", None)
-    if shape != ():
-        raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
-
-
-def _check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, agent: int) -> None:
-    """Raise `ValueError` where numbers of rows change when another is left out: shards are padded with rows."""
-    count = len(jax.tree.leaves(shard)[0])
-    if count < 2:
-        return
-    some = min(count, _LOOKED_AT)
-    whole, part = (
-        np.asarray(jax.jit(log_likelihood)(params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
-        for n in (some, some - 1)
-    )
-    # rounding of another order of additions is far below this
-    if not np.allclose(whole[:-1], part, rtol=1e-3, atol=1e-3, equal_nan=True):
-        raise ValueError(
-            f"log_likelihood must give each row a number that depends on no other row: of agent {agent} they change by "
-            f"up to {np.nanmax(np.abs(whole[:-1] - part)):.3g} when the last row is left out. Centre or scale columns "
-            "before, or return their sum"
-        )
-
-
-def _splits(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
-    shape = jax.eval_shape(log_likelihood, params, shard)
-    if not hasattr(shape, "shape"):
-        raise ValueError(f"log_likelihood must return one array, found {type(shape).__name__}")
-    if shape.shape == ():
-        return False
-    leading = jax.tree.leaves(shard)[0].shape[:1]
-    if len(leading) == 1 and shape.shape == leading:
-        return True
-    raise ValueError(
-        f"log_likelihood must return one number a row, shape {leading}, or a scalar; found shape {shape.shape}"
-    )
 
 
 # --- what agents are asked for, see `Posterior.each` ---
@@ -612,8 +604,9 @@ def _evaluate(
     return jax.lax.map(one, (shards, own), batch_size=at_once)
 
 
-def _count(potential: Potential, shard: Shard) -> tuple[Array, Array]:
-    return jnp.asarray(shard.size), jnp.asarray(potential.splits)
+def _count(potential: Potential, shard: Shard) -> tuple[Array, Array, Array]:
+    groups = 0 if shard.groups is None else shard.groups.count
+    return jnp.asarray(shard.size), jnp.asarray(potential.rowwise), jnp.asarray(groups)
 
 
 def _gradient(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:

@@ -7,51 +7,56 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..base.pytree import pytree, static, unchecked
 from .coordinates import Coordinates
+from .latents import Groups, Latents
+from .parameters import Parameters
 from .quadratic import Quadratic
 
 
 class Shard(NamedTuple):
-    """The data of one agent: rows padded to the longest shard, their real number, and a quadratic form if any."""
+    """The data of one agent.
+
+    Rows are padded to the longest shard, and `size` is their real number; a quadratic form, and the groups of rows,
+    where there are some.
+    """
 
     rows: PyTree
     size: Any
     quadratic: Quadratic | None
-
-
-def unravel(x: Float[Array, " dim"], shapes: tuple[tuple[int, ...], ...], treedef: Any) -> PyTree:
-    """The parameters at a flat position, as a pytree of such a structure."""
-    leaves, start = [], 0
-    for shape in shapes:
-        stop = start + int(np.prod(shape, dtype=int))
-        leaves.append(x[start:stop].reshape(shape))
-        start = stop
-    return treedef.unflatten(leaves)
+    groups: Groups | None = None
 
 
 @pytree
 class Potential:
     """The potential f_i = -(log likelihood of shard i) - (log prior) / N, of a shard and a flat position.
 
-    In `coordinates` its positions are z, and the user's parameters are those at x.
+    In `coordinates` its positions are z, and the user's parameters are those at x. Of constrained parameters the prior
+    is that of the unconstrained numbers that x is; latents of the shard are integrated out.
     """
 
     log_likelihood: Partial
     log_prior: Partial
     coordinates: Coordinates | None
+    parameters: Parameters
+    latents: Latents | None
     num_agents: int = static()
-    splits: bool = static()
-    shapes: tuple[tuple[int, ...], ...] = static()
-    treedef: Any = static()
+    rowwise: bool = static()
+
+    @property
+    def dim(self) -> int:
+        """Number of flat parameters."""
+        return self.parameters.dim
 
     def unravel(self, x: Float[Array, " dim"]) -> PyTree:
         """The parameters, as the user's pytree, at a flat position."""
-        return unravel(x if self.coordinates is None else self.coordinates(x), self.shapes, self.treedef)
+        return self.parameters(self._placed(x))
+
+    def _placed(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        return x if self.coordinates is None else self.coordinates(x)
 
     def within(self, coordinates: Coordinates) -> Potential:
         """The same potential as a function of coordinates, which must not have any yet."""
@@ -65,16 +70,32 @@ class Potential:
 
     def value(self, shard: Shard, x: Float[Array, " dim"], batch: UInt32[Array, " batch"] | None = None) -> Array:
         """f_i(x), or its unbiased estimate from the rows `batch % n_i`, scaled by n_i / len(batch)."""
+        return -self.shard_log_likelihood(shard, x, batch) - self.log_prior_at(x) / self.num_agents
+
+    def log_prior_at(self, x: Float[Array, " dim"]) -> Array:
+        """The log of the whole prior's density in the unconstrained numbers."""
+        params, volume = self.parameters.with_volume(self._placed(x))
+        return self.log_prior(params) + volume
+
+    def shard_log_likelihood(
+        self,
+        shard: Shard,
+        x: Float[Array, " dim"],
+        batch: UInt32[Array, " batch"] | None = None,
+        finer: bool = False,
+    ) -> Array:
+        """The log likelihood of a shard, latents integrated out, `finer` than they usually are."""
         params = self.unravel(x)
-        prior = self.log_prior(params) / self.num_agents
-        if not self.splits:
-            return -self.log_likelihood(params, shard.rows) - prior
+        if self.latents is not None:
+            return self.latents.log_marginal(params, self.log_likelihood, shard, x, finer)
+        if not self.rowwise:
+            return self.log_likelihood(params, shard.rows)
         if batch is None:
             per_row = self.log_likelihood(params, shard.rows)
-            return -jnp.sum(jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0)) - prior
+            return jnp.sum(jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0))
         chosen = (batch % shard.size.astype(jnp.uint32)).astype(jnp.int32)
         per_row = self.log_likelihood(params, jax.tree.map(lambda leaf: leaf[chosen], shard.rows))
-        return -jnp.mean(per_row) * shard.size - prior
+        return jnp.mean(per_row) * shard.size
 
     def gradient(self, shard: Shard, x: Float[Array, " dim"], batch: Array | None = None) -> Float[Array, " dim"]:
         """Gradient of `value`; two matrix products where the potential is quadratic and the batch is everything."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
 from ..base.errors import DataError
+
+
+class Extent(NamedTuple):
+    """Rows that shards are filled up to, and groups; None where they do not split, or have no groups."""
+
+    rows: int | None
+    groups: int | None
+
 
 # A shard as the user gives it: a pytree of arrays, or a function or path that is read where the data lies.
 Source = Any

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .findings import Balance, Expected, Findings
+from .points import Points
+from .scales import Unconstrained
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,6 +25,18 @@ def flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
     """All variables of a dataset side by side, (..., dim), after its `lead` leading axes."""
     arrays = [array.values.reshape(*array.shape[:lead], -1) for array in dataset.data_vars.values()]
     return np.concatenate(arrays, axis=-1)
+
+
+def points_of(dataset: xr.Dataset) -> Points:
+    """Weighted points of a file's group."""
+    positions, log_density, log_proposal = (dataset[k].values for k in ("positions", "log_density", "log_proposal"))
+    return Points(positions, log_density, log_proposal, dataset["values"].values if "values" in dataset else positions)
+
+
+def unconstrained_of(dataset: xr.Dataset) -> Unconstrained:
+    """Draws as methods move, of a file's group."""
+    names = tuple(map(str, dataset["parameter"].values))
+    return Unconstrained(names, dataset["average"].values, dataset["agents"].values)
 
 
 def write(tree: xr.DataTree, path: Path) -> None:

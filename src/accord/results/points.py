@@ -19,16 +19,19 @@ class Points:
     Parameters
     ----------
     positions
-        In the user's parameters, shape (point, dim).
+        In the unconstrained numbers that methods move in, shape (point, dim).
     log_density
         -F = -sum_i f_i, the log of likelihood times prior as the posterior has them, shape (point,).
     log_proposal
         The log density of the mixture of all proposals, normalised, shape (point,).
+    values
+        The points in the user's scale, shape (point, number).
     """
 
     positions: np.ndarray
     log_density: np.ndarray
     log_proposal: np.ndarray
+    values: np.ndarray
 
     def __repr__(self) -> str:
         return f"<Points: {self.log_density.size} points worth {self.effective:.0f} draws>"
@@ -55,7 +58,7 @@ class Points:
         return value, float(self.weight.std(ddof=1) / np.sqrt(self.weight.size))
 
     def chains(self, chains: int, draws: int, seed: int) -> np.ndarray:
-        """Draws by systematic resampling of the points in a random order, shape (chain, draw, dim).
+        """Draws by systematic resampling of the points in a random order: which point each is, shape (chain, draw).
 
         Each point comes as often as its weight says, up to less than one, and its copies one after another. So
         autocorrelation shows what the draws are worth, as it does for any chain: some n_k copies of points are worth
@@ -72,7 +75,7 @@ class Points:
         order = numbers.permutation(self.weight.size)
         cumulative = np.cumsum(self.weight[order])
         at = np.searchsorted(cumulative / cumulative[-1], (np.arange(count) + numbers.random()) / count)
-        return self.positions[order[at.clip(0, order.size - 1)]].reshape(chains, draws, -1)
+        return order[at.clip(0, order.size - 1)].reshape(chains, draws)
 
     def reweighted(self, log_ratio: np.ndarray) -> Points:
         """The same points for a posterior whose log density is another one by so much, shape (point,)."""
@@ -80,10 +83,16 @@ class Points:
 
     @property
     def mean(self) -> np.ndarray:
-        """The posterior's mean, shape (dim,)."""
-        return self.weight @ self.positions / self.weight.size
+        """The posterior's mean in the user's scale, shape (number,)."""
+        return self.weight @ self.values / self.weight.size
+
+    @property
+    def cov(self) -> np.ndarray:
+        """The posterior's covariances in the user's scale, shape (number, number)."""
+        apart = self.values - self.mean
+        return (apart.T * self.weight) @ apart / self.weight.size
 
     @property
     def sd(self) -> np.ndarray:
-        """The posterior's standard deviations, shape (dim,)."""
-        return np.sqrt(self.weight @ np.square(self.positions - self.mean) / self.weight.size)
+        """The posterior's standard deviations in the user's scale, shape (number,)."""
+        return np.sqrt(self.weight @ np.square(self.values - self.mean) / self.weight.size)

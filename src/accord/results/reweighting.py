@@ -33,6 +33,14 @@ class Agents(RowOwners, Protocol):
         """Where these are largest near some positions, (start, dim)."""
         ...
 
+    def require_latents(self) -> None:
+        """Raise `AttributeError` unless agents have latents of their own that lie in this process."""
+        ...
+
+    def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """Draws of an agent's own latents by name, (draw, group, ...), one at each position (draw, dim)."""
+        ...
+
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """-F of the run's posterior at some positions; (point,), one sum."""
         ...
@@ -61,6 +69,21 @@ class LeftOut(NamedTuple):
     log_predictive: float
     k: float
 
+    @property
+    def mean(self) -> np.ndarray:
+        """Means, shape (number,)."""
+        return self.points.mean
+
+    @property
+    def cov(self) -> np.ndarray:
+        """Covariances, shape (number, number)."""
+        return self.points.cov
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Weights of the run's points, of mean one, shape (point,)."""
+        return self.points.weight
+
 
 def leave_out(points: Points, agents: Agents, agent: int) -> LeftOut:
     """The posterior without the data of one agent, as `Run.leave_out` has it."""
@@ -84,7 +107,8 @@ def updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Point
     k = reliable(found, "the new data", remedy)
     # weights know of the points only: new rows may have made another mode
     heaviest = points.positions[np.argsort(-found.weight, kind="stable")[:_STARTS]]
-    optima = agents.optima_of(rows, np.concatenate([heaviest, points.mean[None]]))
+    middle = points.weight @ points.positions / points.weight.size
+    optima = agents.optima_of(rows, np.concatenate([heaviest, middle[None]]))
     there = agents.log_density(optima) + agents.log_likelihood_of(rows, optima)
     above = float(there.max() - found.log_density.max())
     if above > _ABOVE:

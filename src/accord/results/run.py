@@ -17,10 +17,12 @@ from .certificate import Certificate, Check
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
+from .local import LocalDraws
 from .loo import Loo, Sampled, loo, sampled
-from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, write
+from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, points_of, unconstrained_of, write
 from .points import Points
 from .reweighting import Agents, LeftOut, leave_out, updated
+from .scales import Unconstrained, for_all
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ class Run:
         What was checked of them.
     agents_data
         Who answers for the agents' data, while this process lives: it is not saved.
+    unconstrained
+        The same draws in the numbers that methods move in, where the posterior has constraints.
     """
 
     average: np.ndarray
@@ -74,6 +78,12 @@ class Run:
     points: Points | None = field(default=None, repr=False)
     certificate: Certificate | None = field(default=None, repr=False)
     agents_data: Agents | None = field(default=None, repr=False)
+    unconstrained: Unconstrained | None = field(default=None, repr=False)
+
+    @property
+    def _moved(self) -> Unconstrained:
+        """The draws in the numbers that methods move in."""
+        return Unconstrained(self.names, self.average, self.kept) if self.unconstrained is None else self.unconstrained
 
     @property
     def log_evidence(self) -> tuple[float, float]:
@@ -131,11 +141,16 @@ class Run:
         new = {whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1): own for agent, own in rows.items()}
         found, certificate = updated(points, agents, new)
         chains, draws = self.average.shape[:2]
-        own = found.chains(chains, draws, int(self.settings["seed"])).astype(self.average.dtype)
+        chosen = found.chains(chains, draws, int(self.settings["seed"]))
+        own, free = found.values[chosen], self.unconstrained
+        if free is not None:
+            average = found.positions[chosen]
+            free = free._replace(average=average, kept=for_all(average, self.agents.size))
         return replace(
             self,
             average=own,
-            kept=np.broadcast_to(own[:, :, None], self.kept.shape),
+            kept=for_all(own, self.agents.size),
+            unconstrained=free,
             points=found,
             certificate=certificate,
             # of the data before: what it does not know of it cannot leave out
@@ -165,6 +180,26 @@ class Run:
         found, _ = loo({"this run": self._agents("loo")}, [self._sampled("loo")])
         return found["this run"]
 
+    @cached_property
+    def local(self) -> LocalDraws:
+        """Draws of the latents that agents have of their own; see `LocalDraws`. They are neither sent nor saved.
+
+        Raises
+        ------
+        AttributeError
+            The posterior has no `local`, its data lies elsewhere, where each agent has its own in a file, or the run
+            was read from a file, updated or combined.
+        """
+        agents, free, seed = self._agents("local"), self._moved.kept, int(self.settings["seed"])
+
+        def ask(agent: int) -> dict[str, np.ndarray]:
+            own = free[:, :, int(np.flatnonzero(self.agents == agent)[0])]
+            found = agents.latents(agent, own.reshape(-1, own.shape[-1]), seed)
+            return {name: values.reshape(*own.shape[:2], *values.shape[1:]) for name, values in found.items()}
+
+        agents.require_latents()
+        return LocalDraws(self.agents, ask)
+
     def _sampled(self, name: str) -> Sampled:
         """The average's draws, for what has this name: where they may be relied on."""
         if self.certificate is not None and not self.certificate.holds:
@@ -174,7 +209,7 @@ class Run:
             raise ArithmeticError(
                 f"{name} is of the posterior, and this run drew at temperature {temperature:g}: sample at temperature 1"
             )
-        return sampled(self.average)
+        return sampled(self._moved.average)
 
     def _agents(self, name: str) -> Agents:
         if self.agents_data is None:
@@ -201,7 +236,7 @@ class Run:
         Found at first use, in some seconds where the method and its numbers were given: that is in no traffic. A run
         with a warm-up has measured its draws at its end, over the network.
         """
-        return UNKNOWN if self.examine is None else self.examine(self.average)
+        return UNKNOWN if self.examine is None else self.examine(self._moved.average)
 
     def __getstate__(self) -> dict[str, Any]:
         # what was found travels with the run, the posterior that it was found from stays
@@ -231,7 +266,8 @@ class Run:
 
         Groups: `posterior` with dimensions (chain, draw, agent, ...), `average` with (chain, draw, ...),
         `sample_stats` with (chain, draw) and `traffic` with (agent_sent,). Without kept agents `posterior` is
-        left out. Weighted points are in the group `points` with (point, parameter).
+        left out. Weighted points are in the group `points` with (point, parameter). Where the posterior has
+        constraints, `unconstrained_posterior` has the draws as methods move, with (chain, draw, ..., parameter).
         """
         import xarray as xr
 
@@ -245,8 +281,17 @@ class Run:
         groups["traffic"] = xr.Dataset({name: (("agent_sent",), count) for name, count in counts.items()})
         if self.points is not None:
             arrays: dict[str, Any] = {"positions": (("point", "parameter"), self.points.positions)}
+            if self.unconstrained is not None:
+                arrays["values"] = (("point", "number"), self.points.values)
             arrays |= {name: (("point",), getattr(self.points, name)) for name in ("log_density", "log_proposal")}
-            groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self.names)})
+            groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self._moved.names)})
+        if self.unconstrained is not None:
+            free = {
+                "agents": (("chain", "draw", "agent", "parameter"), self.unconstrained.kept),
+                "average": (("chain", "draw", "parameter"), self.unconstrained.average),
+            }
+            coords = {"parameter": list(self.unconstrained.names), "agent": self.agents}
+            groups["unconstrained_posterior"] = xr.Dataset(free, coords=coords)
         chain, draw = np.arange(self.average.shape[0]), np.arange(self.average.shape[1])
         for name in set(groups) - {"traffic", "points"}:
             groups[name] = groups[name].assign_coords(chain=chain, draw=draw)
@@ -290,7 +335,7 @@ class Run:
         tree = self.to_datatree()
         if "findings" not in vars(self):
             write(tree, Path(path))
-        tree["forecast"] = as_tree(self.findings, self.names)
+        tree["forecast"] = as_tree(self.findings, self._moved.names)
         write(tree, Path(path))
 
     @classmethod
@@ -318,7 +363,8 @@ class Run:
             agents, kept = posterior["agent"].values, flatten(posterior, 3)
         attrs = tree.attrs
         traffic, checks = tree["traffic"].to_dataset(), attrs.get("certificate")
-        points = tree["points"].to_dataset() if "points" in tree.children else None
+        points = points_of(tree["points"].to_dataset()) if "points" in tree.children else None
+        moved = tree["unconstrained_posterior"].to_dataset() if "unconstrained_posterior" in tree.children else None
         # runs were written without before there were forecasts, values and sums
         findings = from_tree(tree["forecast"].to_dataset()) if "forecast" in tree.children else None
         return cls(
@@ -339,9 +385,8 @@ class Run:
             seconds=float(attrs["seconds"]),
             settings=from_attributes(attrs),
             examine=None if findings is None else partial(recalled, findings),
-            points=None
-            if points is None
-            else Points(*(points[name].values for name in ("positions", "log_density", "log_proposal"))),
+            points=points,
+            unconstrained=None if moved is None else unconstrained_of(moved),
             certificate=Certificate(tuple(Check(*check) for check in json.loads(checks))) if checks else None,
         )
 
@@ -364,8 +409,9 @@ class Run:
         import pandas as pd
 
         sites = self.settings.get("sites") if sites is None else sites
+        free = self._moved
         drawn = Drawn(
-            self.average, self.kept, self.agents, self.names, self.findings, self.certificate, self.points is not None
+            free.average, free.kept, self.agents, free.names, self.findings, self.certificate, self.points is not None
         )
         for text in complaints(drawn, sites):
             warnings.warn(text, stacklevel=2)

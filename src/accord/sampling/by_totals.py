@@ -21,6 +21,7 @@ from ..posterior.totals import ConsensusTotals, Totals
 from ..results.certificate import Certificate, Check
 from ..results.points import Points
 from ..results.run import Run
+from ..results.scales import in_both_scales
 from ..results.traffic import Traffic
 from ..samplers.by_totals import ByTotals
 from ..samplers.chees import ChEES
@@ -32,6 +33,7 @@ from ..sums.evaluations import values
 from ..sums.importance import importance
 from ..sums.start import Start, start_without_points
 from ..tuning.network_sums import NetworkSums
+from .integration import integration_check, some_of
 from .interruptions import interruptions
 from .questions import Questions
 
@@ -80,9 +82,9 @@ def draw_importance(
     """Draws by importance sampling."""
     found = importance(sums, post, method, target=draws * chains, seed=seed, tell=tell)
     # where too few points were drawn, the chains are as long as these allow
-    points = found.points
+    points = found.points(post)
     taken = points.chains(chains, min(draws, points.weight.size // chains), seed)
-    return Drawn(taken, {}, found.certificate, points, found.start)
+    return Drawn(points.positions[taken], {}, found.certificate, points, found.start)
 
 
 def draw_chees(
@@ -100,7 +102,7 @@ def draw_chees(
     tell("start")
     start = start_without_points(sums, post, seed) if start is None else start
     target = draws * chains
-    found = walk(sums, method, start, post.names, chains=chains, target=target, seed=seed, tell=tell)
+    found = walk(sums, method, start, post.unconstrained_names, chains=chains, target=target, seed=seed, tell=tell)
     # a chain of the run is several in lockstep, one after another, each thinned to its part
     count, length = found.positions.shape[:2]
     own = -(-draws // (count // chains))
@@ -111,20 +113,18 @@ def draw_chees(
     return Drawn(x, {"acceptance_rate": acceptance}, found.certificate, start=start)
 
 
-def _agreed(drawn: Drawn, gossip: ConsensusTotals, sums: NetworkSums) -> Drawn:
-    """The same, with one check more: that agents whose sums are made by gossip have the same log density at draws.
+def _agreed(drawn: Drawn, gossip: ConsensusTotals, sums: NetworkSums) -> Check:
+    """Whether agents whose sums are made by gossip have the same log density at draws.
 
     `sums` are those of `gossip`, and are not recalled from a disk: nobody knows what agents were apart then.
     """
-    draws = drawn.draws.reshape(-1, drawn.draws.shape[-1])
-    values(sums, None, draws[np.linspace(0, len(draws) - 1, min(_LOOKED_AT, len(draws))).astype(int)])
+    values(sums, None, some_of(drawn.draws, _LOOKED_AT))
     holds = gossip.apart <= _APART
     text = f"agents' log densities are {gossip.apart:.2g} apart at most, {_APART} is allowed"
     remedy = (
         "" if holds else f": consensus={gossip.averaging.precision:g} is relative to F, which is large; ask for less"
     )
-    check = Check("consensus", gossip.apart, _APART, holds, text + remedy)
-    return replace(drawn, certificate=Certificate((*drawn.certificate.checks, check)))
+    return Check("consensus", gossip.apart, _APART, holds, text + remedy)
 
 
 # How each method draws.
@@ -174,8 +174,10 @@ def sample_by_totals(
         sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, averaging)
         checked = NetworkSums(placed, network, _MOST_EXCHANGES, made, masks, averaging)
 
-        def agreed(drawn: Drawn) -> Drawn:
-            return drawn if gossip is None else _agreed(drawn, gossip, checked)
+        def checks(drawn: Drawn) -> list[Check]:
+            integrated = integration_check(sums, placed, drawn.draws)
+            found = [] if integrated is None else [integrated]
+            return found if gossip is None else [*found, _agreed(drawn, gossip, checked)]
 
         with interruptions() as stopped:
 
@@ -186,7 +188,7 @@ def sample_by_totals(
 
             try:
                 options = {"draws": draws, "chains": chains, "seed": seed, "tell": tell}
-                method, drawn, why = _first(sums, placed, methods, agreed, **options)
+                method, drawn, why = _first(sums, placed, methods, checks, **options)
             finally:
                 if isinstance(totals, RecordedTotals):
                     totals.write()
@@ -195,16 +197,10 @@ def sample_by_totals(
         warnings.warn(f"interrupted: the run keeps {drawn.draws.shape[1]} draws a chain", stacklevel=3)
     elif not drawn.certificate.holds:
         warnings.warn(f"the draws of {type(method).__name__} are not certified: {drawn.certificate.why}", stacklevel=3)
-    # the same for every agent, and not copied for each
-    own = drawn.draws
-    kept = np.broadcast_to(own[:, :, None], (*own.shape[:2], keep.size, own.shape[2]))
     return Run(
-        average=own,
+        **in_both_scales(post, drawn.draws, keep.size),
         agents=keep,
-        kept=kept,
-        statistics={"consensus_error": np.zeros(own.shape[:2]), **drawn.statistics},
-        names=post.names,
-        variables=post.variables,
+        statistics={"consensus_error": np.zeros(drawn.draws.shape[:2]), **drawn.statistics},
         traffic=Traffic() + spent,
         seconds=time.perf_counter() - began,
         settings={"method": repr(method), "network": repr(network), "seed": seed, "masks": masks}
@@ -220,7 +216,7 @@ def _first(
     sums: NetworkSums,
     post: Posterior,
     methods: list[ByTotals],
-    agreed: Callable[[Drawn], Drawn],
+    checks: Callable[[Drawn], list[Check]],
     **options: Any,
 ) -> tuple[ByTotals, Drawn, str]:
     """The first method whose draws are certified, its draws, and why it was taken."""
@@ -229,7 +225,9 @@ def _first(
     for method in methods:
         name = type(method).__name__
         try:
-            drawn = agreed(DRAW[type(method)](sums, post, method, start=start, **options))
+            drawn = DRAW[type(method)](sums, post, method, start=start, **options)
+            certificate = Certificate((*drawn.certificate.checks, *checks(drawn)))
+            drawn = replace(drawn, certificate=certificate)
         except ArithmeticError as error:
             if method is methods[-1]:
                 raise

@@ -14,11 +14,13 @@ import scipy.optimize
 from jaxtyping import Array, Float
 
 from ..engines.engine import Builder
+from ..engines.silo.engine import Silo
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.joint import joint
 from ..posterior.potential import Potential, Shard
 from ..results.loo import RowOwners, RowSums, Sampled
+from .latents import latents_of
 from .rows_left_out import row_sums
 
 
@@ -66,6 +68,20 @@ class Questions:
 
             return np.stack([scipy.optimize.minimize(falling, x, jac=True, method="L-BFGS-B").x for x in starts])
 
+    def require_latents(self) -> None:
+        """Raise `AttributeError` unless agents have latents of their own that lie in this process."""
+        if self.post.latents is None:
+            raise AttributeError("no agent has latents of its own: the posterior was made without local")
+        if isinstance(self.builder, Silo):
+            raise AttributeError(
+                "each agent's latents are in its own folder at its site, and are told to nobody else: see "
+                'settings["local"]'
+            )
+
+    def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        """Draws of an agent's own latents by name, (draw, group, ...), one at each position (draw, dim)."""
+        return latents_of(self.post.in_parameters().alone(agent), positions, seed)
+
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """-F of the run's posterior at some positions; (point,), one sum."""
         with jax.enable_x64(True), self.builder.placed(self.post) as placed:
@@ -103,7 +119,7 @@ def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Flo
 
 
 def _one(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
-    return -potential.value(shard, x) - potential.log_prior(potential.unravel(x)) / potential.num_agents
+    return potential.shard_log_likelihood(shard, x)
 
 
 def _log_likelihood(

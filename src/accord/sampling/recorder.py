@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
 from ..results.reweighting import Agents
 from ..results.run import Run, Traffic
+from ..results.scales import in_both_scales
 from ..samplers.costs import messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Monitored
 from ..tuning.forecast import Forecast
+from ..tuning.network_sums import NetworkSums
 from ..tuning.warmup import Warmup
 from .balance import Measured, looks, measure
 from .examination import agreeing, examination
+from .integration import integration_check
 
 
 @dataclass
@@ -40,6 +45,7 @@ class Recorder:
     agents_data: Agents | None = None
     # what was measured of the draws at the end
     measured: Measured | None = None
+    checked: Traffic = field(default_factory=Traffic)
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
@@ -79,7 +85,24 @@ class Recorder:
         return time.perf_counter() - self.began
 
     def measure(self) -> None:
-        """Have the agents sum F and its gradient at draws of a finished run that asked them for sums before."""
+        """Have the agents sum what tells whether draws of a finished run are right."""
+        self._measure_latents()
+        self._measure_balance()
+
+    def _measure_latents(self) -> None:
+        """Warn where latents are not integrated out well enough."""
+        if self.post.latents is None or self.average is None or self.count == 0:
+            return
+        post = self.post.in_parameters()
+        with jax.enable_x64(True):
+            sums = NetworkSums(post, self.network, 10**9)
+            check = integration_check(sums, post, self.average[:, : self.count].astype(np.float64))
+        self.checked = sums.spent
+        if check is not None and not check.holds:
+            warnings.warn(f"the draws are not to be relied on: {check.text}", stacklevel=4)
+
+    def _measure_balance(self) -> None:
+        """Have the agents sum F and its gradient at draws of a run that asked them for sums before."""
         sampler = self.bound.sampler
         if self.warmup is None or self.count < self.draws or sampler.temperature == 0 or not agreeing(sampler):
             return
@@ -97,12 +120,9 @@ class Recorder:
         assert self.average is not None and self.agent_draws is not None
         sampler = self.bound.sampler
         return Run(
-            average=self.average[:, : self.count],
+            **in_both_scales(self.post, self.average[:, : self.count], self.agent_draws[:, : self.count]),
             agents=self.agent_indices,
-            kept=self.agent_draws[:, : self.count],
             statistics=self.summarised(),
-            names=self.post.names,
-            variables=self.post.variables,
             traffic=self._traffic(),
             seconds=self.seconds,
             settings={
@@ -144,7 +164,7 @@ class Recorder:
             gradients * rows_per_gradient(needs, self.post.sizes),
             round(times) if needs.sums else 0,
         )
-        spent = own + self.bound.spent + (Traffic() if self.warmup is None else self.warmup.spent)
+        spent = own + self.checked + self.bound.spent + (Traffic() if self.warmup is None else self.warmup.spent)
         if self.measured is not None:
             spent = spent + self.measured.spent
         return replace(

@@ -16,6 +16,7 @@ import jax
 import jaxlib
 import numpy as np
 import scipy.sparse
+from jax.tree_util import Partial
 
 from ..base.text import __version__
 from ..network import Network
@@ -44,9 +45,14 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
         All else that decides the draws: seed, chains, ...
     """
     # the potential itself is known only where data has been read
-    functions = (post._log_likelihood, post._log_prior)
+    functions = [post._log_likelihood, post._log_prior]
+    constraints: list[Any] = [sorted((post._constraints or {}).items())]
+    if post._local is not None:
+        local = post._local
+        functions.append(local.log_prior if isinstance(local.log_prior, Partial) else Partial(local.log_prior))
+        constraints += [sorted(local.constraints.items()), local.init, _function_name(local.group)]
     named = [_function_name(f) for f in functions]
-    posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named]
+    posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named, str(constraints)]
     return {
         **versions(),
         "precision": str(jax.dtypes.canonicalize_dtype(np.float64)),

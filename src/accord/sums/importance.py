@@ -88,12 +88,12 @@ class Found(NamedTuple):
         inner = Coordinates(self.main.mean, np.linalg.cholesky(self.main.scale))
         return Start(self.place.after(inner), inner.inverse(others))
 
-    @property
-    def points(self) -> Points:
-        """The points in the user's parameters."""
+    def points(self, post: Posterior) -> Points:
+        """The points in the posterior's parameters."""
         found, volume = self.weighing, float(np.linalg.slogdet(self.place.factor)[1])
         positions = self.place.origin + found.points @ self.place.factor.T
-        return Points(positions, -found.rise - self.at_origin, found.log_proposal - volume)
+        log_density, log_proposal = -found.rise - self.at_origin, found.log_proposal - volume
+        return Points(positions, log_density, log_proposal, post.parameters.reported(positions))
 
 
 def importance(
@@ -131,9 +131,9 @@ def importance(
     try:
         batches.fit()
         batches.weigh(target)
-        batches.mend(post.names)
+        batches.mend(post.unconstrained_names)
         tell("certificate")
-        certificate = batches.certificate(target, post.names)
+        certificate = batches.certificate(target, post.unconstrained_names)
     except KeyboardInterrupt:
         if batches.found is None:
             raise

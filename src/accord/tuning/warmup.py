@@ -106,8 +106,8 @@ def warm_up(
 
 def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     sums = NetworkSums(post, network, max_exchanges)
-    mode, hessian = newton(partial(expand, sums), post.init, post.names)
-    coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.names)), 1.0
+    mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names)
+    coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.unconstrained_names)), 1.0
     if not post.quadratic:
         coordinates, stiff = _by_pilot(sums, nearest_gaussian(sums, coordinates))
     return Warmup(mode, coordinates, _curvature(post, coordinates), stiff, sums.spent)
@@ -138,7 +138,7 @@ def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges, builder=builder)
     mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
     diagonal = post.each(scales, mode)[1].sum(axis=0)
-    coordinates = Coordinates.whitening(mode, _definite(diagonal, post.names))
+    coordinates = Coordinates.whitening(mode, _definite(diagonal, post.unconstrained_names))
     curvature = _curvature(post, coordinates)
     # no sum of Hessians is known: that of their largest eigenvalues is above its largest
     stiffness = max(1.0, float(curvature[:, 1].sum()))

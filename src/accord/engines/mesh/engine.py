@@ -136,7 +136,7 @@ class MeshEngine(ArrayEngine):
         total = self.rows * len(devices)
         place = partial(fetched, devices=len(devices), rows=self.rows)
         shares = post.owners if isinstance(post.owners, Shares) else None
-        shards = None if shares is None else shares.stacked(needs.eigenvectors, self._longest(post), post.coordinates)
+        shards = None if shares is None else shares.stacked(needs.eigenvectors, post.extent, post.coordinates)
         whole = build_problem(post, network, self.bound, seed, place, shards=shards)
         spread = dataclasses.replace(
             whole,
@@ -167,10 +167,6 @@ class MeshEngine(ArrayEngine):
 
     def _layout(self) -> str:
         return f"{jax.process_count()} with {jax.device_count()} devices"
-
-    @staticmethod
-    def _longest(post: Posterior) -> int | None:
-        return int(post.sizes.max()) if post.splits else None
 
     def _joined(self, own: Any, first: int) -> Any:
         """Arrays over all agents, of which every process holds the rows of its own from the `first` on."""

@@ -15,6 +15,7 @@ from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
 from ...posterior.masks import Masks, Words, added
 from ...posterior.potential import Shard
+from ...posterior.shards import Extent
 from ...posterior.totals import MaskedTotals, Totals, TotalsHere
 
 
@@ -47,10 +48,10 @@ class Shares:
         self.mine = self.spans[jax.process_index()]
         self._held = post.alone(*self.mine)
 
-    def stacked(self, spectral: bool, rows: int | None, coordinates: Coordinates | None) -> Shard:
+    def stacked(self, spectral: bool, extent: Extent, coordinates: Coordinates | None) -> Shard:
         """The shards of this process' agents, their quadratic forms in coordinates."""
         held = self._held if coordinates is None else self._held.transformed(coordinates)
-        return held.stacked(spectral=spectral, agents=self.mine, rows=rows)
+        return held.stacked(spectral=spectral, agents=self.mine, extent=extent)
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """Each agent's answer, known to all processes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Array
@@ -21,8 +21,8 @@ class Parameter(NamedTuple):
     """A parameter beside the coefficients: where to start, what values it may have, and its prior."""
 
     init: np.ndarray
-    # one of NumPyro's constraints, or None where it is any number
-    constraint: str | None
+    # one of NumPyro's constraints, or the name of one, or None where it is any number
+    constraint: Any
     prior: Prior
     # its prior is that of its value at the mean of all columns: plus so many times what the coefficients add there
     sign: float = 0.0

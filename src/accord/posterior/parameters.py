@@ -1,0 +1,200 @@
+"""The user's parameters, and the unconstrained numbers that stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ..base.errors import unknown_name_error
+from ..base.pytree import pytree, static
+
+# Positions that are told in the user's numbers at a time.
+_AT_ONCE = 10_000
+
+
+def unravel(x: Float[Array, " dim"], shapes: tuple[tuple[int, ...], ...], treedef: Any) -> PyTree:
+    """The numbers of a flat position, as a pytree of such a structure."""
+    leaves, start = [], 0
+    for shape in shapes:
+        stop = start + prod(shape)
+        leaves.append(x[start:stop].reshape(shape))
+        start = stop
+    return treedef.unflatten(leaves)
+
+
+@pytree
+class Parameters:
+    """A pytree of parameters as a function of a flat position x, shape (dim,), every one of which is allowed.
+
+    Parameters
+    ----------
+    transforms
+        One a variable: NumPyro's bijection from unconstrained numbers to the user's, or None where these are the same.
+    shapes
+        Of each variable's unconstrained numbers.
+    treedef
+        The structure of the user's pytree.
+    """
+
+    transforms: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...] = static()
+    treedef: Any = static()
+
+    @property
+    def dim(self) -> int:
+        """Number of unconstrained numbers."""
+        return sum(map(prod, self.shapes))
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the user's numbers are others than those of a position."""
+        return any(transform is not None for transform in self.transforms)
+
+    def __call__(self, x: Float[Array, " dim"]) -> PyTree:
+        """The user's parameters at a position."""
+        return self.with_volume(x)[0]
+
+    def with_volume(self, x: Float[Array, " dim"]) -> tuple[PyTree, Array | float]:
+        """The same, and the log of the volume that a unit of positions has there."""
+        if not self.constrained:
+            return unravel(x, self.shapes, self.treedef), 0.0
+        free, volume, leaves = jax.tree.leaves(unravel(x, self.shapes, self.treedef)), jnp.zeros(()), []
+        for transform, own in zip(self.transforms, free, strict=True):
+            leaves.append(own if transform is None else transform(own))
+            if transform is not None:
+                volume = volume + jnp.sum(transform.log_abs_det_jacobian(own, leaves[-1]))
+        return self.treedef.unflatten(leaves), volume
+
+    def flat(self, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+        """The user's numbers at a position, one variable after another."""
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(self(x))])
+
+    def reported(self, positions: np.ndarray) -> np.ndarray:
+        """The user's numbers at positions (..., dim), shape (..., number)."""
+        if not self.constrained:
+            return positions
+        flat = positions.reshape(-1, positions.shape[-1])
+        parts = np.split(flat, range(_AT_ONCE, len(flat), _AT_ONCE))
+        with jax.enable_x64(True):
+            found = [np.asarray(_many(self, np.asarray(part, np.float64))) for part in parts]
+        return np.concatenate(found).astype(positions.dtype).reshape(*positions.shape[:-1], -1)
+
+
+_many = jax.jit(lambda parameters, x: jax.vmap(parameters.flat)(x))
+
+
+def unconstrained(init: PyTree, constraints: Mapping[str, Any], what: str = "init") -> tuple[Parameters, np.ndarray]:
+    """How flat positions stand for parameters like `init`, and the one that stands for `init` itself, shape (dim,).
+
+    Parameters
+    ----------
+    init
+        A pytree of numbers, in the user's scale.
+    constraints
+        By the name of a variable, as `variables` has it: one of NumPyro's `numpyro.distributions.constraints`, or its
+        name. Variables without one may be any number.
+    what
+        What `init` is, for errors.
+
+    Raises
+    ------
+    ValueError
+        A constraint is none or is of no variable, or `init` violates one.
+    ImportError
+        Constraints are given, and NumPyro is not installed.
+    """
+    leaves, treedef = jax.tree.flatten(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), init))
+    if not leaves:
+        raise ValueError(f"{what} holds no parameter: it must be a pytree with at least one array")
+    names = [name for name, _ in variables(init)]
+    for name in constraints:
+        if name not in names:
+            raise unknown_name_error("variable in constraints", name, names)
+    transforms = tuple(_transform(name, constraints.get(name)) for name in names)
+    for name, leaf in zip(names, leaves, strict=True):
+        if not np.isfinite(leaf).all():
+            raise ValueError(f"{what} must be finite, found NaN or infinity in {name}")
+    with jax.enable_x64(True):
+        free = [
+            leaf if transform is None else _inverse(name, constraints[name], transform, leaf, what)
+            for name, transform, leaf in zip(names, transforms, leaves, strict=True)
+        ]
+    return Parameters(transforms, tuple(leaf.shape for leaf in free), treedef), np.concatenate(
+        list(map(np.ravel, free))
+    )
+
+
+def variables(init: PyTree) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Name and shape of each variable of a pytree."""
+    paths: Any
+    paths, _ = jax.tree_util.tree_flatten_with_path(init)
+    return tuple(
+        (jax.tree_util.keystr(path, simple=True, separator=".") or "x", np.shape(leaf)) for path, leaf in paths
+    )
+
+
+def check_variables(names: list[str]) -> None:
+    """Names of variables must be usable in the tree of a run: unique, no dimension's name, no path."""
+    for name in names:
+        if name in ("chain", "draw", "agent") or "/" in name or names.count(name) > 1:
+            raise ValueError(
+                f"the name {name!r} in init cannot be used: names must differ, hold no '/', and not be chain, draw "
+                "or agent"
+            )
+
+
+def flat_names(variables: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[str, ...]:
+    """A name for each number of some variables."""
+    return tuple(
+        name + (str(list(index)) if shape else "") for name, shape in variables for index in np.ndindex(*shape)
+    )
+
+
+def _constraint(name: str, given: Any) -> Any:
+    """NumPyro's constraint of a name, or the one that is given."""
+    try:
+        from numpyro.distributions import constraints
+    except ImportError as error:
+        raise ImportError("constraints need NumPyro: pip install 'accord[models]'") from error
+    found = getattr(constraints, given, None) if isinstance(given, str) else given
+    if not isinstance(found, constraints.Constraint):
+        known = [key for key, value in vars(constraints).items() if isinstance(value, constraints.Constraint)]
+        if isinstance(given, str) and given not in ("interval", "greater_than", "less_than"):
+            raise unknown_name_error(f"constraint of {name}:", given, known)
+        raise ValueError(
+            f"the constraint of {name} must be one of numpyro.distributions.constraints or its name, as "
+            f"constraints.interval(0.0, 5.0) or 'positive', found {given!r}"
+        )
+    return found
+
+
+def _transform(name: str, given: Any) -> Any:
+    """NumPyro's bijection onto the numbers that a constraint allows; None where it allows all."""
+    if given is None:
+        return None
+    from_constraint = _constraint(name, given)
+    from numpyro.distributions import biject_to, transforms
+
+    try:
+        found = biject_to(from_constraint)
+    except NotImplementedError as error:
+        raise ValueError(f"{name} cannot be constrained to {given!r}: its values are not a continuum") from error
+    return None if isinstance(found, transforms.IdentityTransform) else found
+
+
+def _inverse(name: str, given: Any, transform: Any, leaf: np.ndarray, what: str) -> np.ndarray:
+    """The unconstrained numbers of a value."""
+    constraint = _constraint(name, given)
+    # 1 of vectors, 2 of matrices
+    if leaf.ndim < constraint.event_dim or not np.all(constraint(leaf)):
+        raise ValueError(f"{what} of {name} is {np.array2string(leaf, threshold=5)}, which is not {given}")
+    found = np.asarray(transform._inverse(jnp.asarray(leaf)))
+    if not np.isfinite(found).all():
+        raise ValueError(f"{what} of {name} is {np.array2string(leaf, threshold=5)}, on the edge of {given}")
+    return found

@@ -1,0 +1,236 @@
+"""Latents that stay at their site: integrals and draws against closed forms, checks, what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import accord
+from accord.samplers import GTBAOAB, Importance
+from accord.sampling.latents import latents_of
+
+# rows of each agent, and their groups
+GROUPS = [np.array([0, 0, 1, 2, 2, 2]), np.array([1, 0, 0, 1]), np.array([0])]
+RNG = np.random.default_rng(0)
+SHARDS = [(RNG.normal(1.0, 1.5, len(g)), RNG.normal(size=(len(g), 3)), g.astype(float)) for g in GROUPS]
+NOISE = 0.7
+
+
+def group(rows):
+    return rows[2]
+
+
+def linear(width, *, shards=SHARDS, group=group, noise=NOISE):
+    """Normal rows with a normal effect of each group along the first columns, in other units: all is known."""
+
+    def likelihood(p, latents, rows):
+        y, X, _ = rows
+        mean = p["mean"] + jnp.sum(latents["effect"] * X[:, :width], axis=1)
+        return -0.5 * ((y - mean) / noise) ** 2 - jnp.log(noise * jnp.sqrt(2.0 * jnp.pi))
+
+    def effects(p, latents, row):
+        z = latents["effect"] / p["scale"]
+        return -0.5 * jnp.sum(z**2) - width * jnp.log(p["scale"] * jnp.sqrt(2.0 * jnp.pi))
+
+    local = accord.Local(effects, {"effect": np.zeros(width)}, group)
+    init = {"mean": 0.0, "scale": 1.0}
+    constraints = {"scale": "positive"}
+    return accord.Posterior(likelihood, normal_prior, shards, init, constraints=constraints, local=local)
+
+
+def normal_prior(p):
+    return -0.5 * p["mean"] ** 2 - 0.5 * p["scale"] ** 2
+
+
+def marginal(shard, mean, scale, width):
+    """The law of an agent's responses."""
+    _, X, g = shard
+    same = g[:, None] == g
+    cov = NOISE**2 * np.eye(len(g)) + same * scale**2 * (X[:, :width] @ X[:, :width].T)
+    return stats.multivariate_normal(np.full(len(g), mean), cov)
+
+
+def potential_at(post, mean, scale):
+    x = np.array([mean, np.log(scale)])
+    prior = float(normal_prior({"mean": mean, "scale": scale})) + np.log(scale)
+    values = post.each(lambda potential, shard, x: -potential.value(shard, x), x)
+    return values - prior / post.num_agents
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_quadrature_integrates_the_effects_out(width):
+    post = linear(width)
+    for mean, scale in [(0.0, 1.0), (1.3, 0.05), (-4.0, 3.0)]:
+        exact = [marginal(shard, mean, scale, width).logpdf(shard[0]) for shard in SHARDS]
+        np.testing.assert_allclose(potential_at(post, mean, scale), exact, rtol=1e-8)
+    # as many rows and groups as the longest shard has, or no more than its own
+    alone = post.alone(1).each(lambda potential, shard, x: -potential.value(shard, x), np.array([0.3, 0.1]))
+    whole = post.each(lambda potential, shard, x: -potential.value(shard, x), np.array([0.3, 0.1]))
+    np.testing.assert_allclose(alone[0], whole[1], rtol=1e-9)
+
+
+def test_derivatives_are_those_of_the_integral():
+    post, x = linear(1), np.array([0.4, 0.2])
+
+    def exact(x):
+        mean, scale = x[0], jnp.exp(x[1])
+        found = normal_prior({"mean": mean, "scale": scale}) + x[1]
+        for y, X, g in SHARDS:
+            cov = NOISE**2 * np.eye(len(g)) + (g[:, None] == g) * scale**2 * np.outer(X[:, 0], X[:, 0])
+            found += jax.scipy.stats.multivariate_normal.logpdf(y, jnp.full(len(g), mean), cov)
+        return -found
+
+    with jax.enable_x64(True):
+        gradient, hessian = jax.grad(exact)(x), jax.hessian(exact)(x)
+    np.testing.assert_allclose(post.gradients(x).sum(axis=0), gradient, rtol=1e-7)
+    np.testing.assert_allclose(post.hessians(x).sum(axis=0), hessian, rtol=1e-6)
+
+
+def test_importance_sampling_of_many_effects_is_unbiased_and_its_own_at_every_position():
+    post = linear(3)
+    scales = 1.0 + 1e-9 * np.arange(400)
+    found = np.stack([potential_at(post, 0.5, scale) for scale in scales[:1]])
+    x = np.stack([np.full(400, 0.5), np.log(scales)], axis=1)
+    values = post.each(lambda potential, shard, x: jax.vmap(lambda x: potential.shard_log_likelihood(shard, x))(x), x)
+    exact = np.array([marginal(shard, 0.5, 1.0, 3).logpdf(shard[0]) for shard in SHARDS])
+    np.testing.assert_allclose(values[:, 0], found[0], rtol=1e-9)
+    ratio = np.exp(values - exact[:, None])
+    assert (ratio.std(axis=1) > 1e-3).all() and np.abs(np.corrcoef(ratio) - np.eye(3)).max() < 0.2
+    error = ratio.std(axis=1) / np.sqrt(400)
+    np.testing.assert_array_less(np.abs(ratio.mean(axis=1) - 1.0), 4.0 * error)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_effects_are_drawn_from_their_law_given_the_parameters(width):
+    post = linear(width)
+    positions = np.tile([0.5, np.log(1.2)], (4000, 1))
+    for agent, (y, X, g) in enumerate(SHARDS):
+        drawn = latents_of(post.alone(agent), positions, seed=1)["effect"]
+        assert drawn.shape == (4000, g.max() + 1, width)
+        for k in range(int(g.max()) + 1):
+            own = X[g == k, :width]
+            cov = np.linalg.inv(own.T @ own / NOISE**2 + np.eye(width) / 1.2**2)
+            mean = cov @ own.T @ (y[g == k] - 0.5) / NOISE**2
+            sd = np.sqrt(np.diag(cov))
+            np.testing.assert_array_less(np.abs(drawn[:, k].mean(axis=0) - mean), 5.0 * sd / np.sqrt(4000))
+            np.testing.assert_allclose(drawn[:, k].std(axis=0), sd, rtol=0.06)
+
+
+@pytest.fixture(scope="module")
+def schools():
+    """Eight schools, each an agent with one effect, centred: a funnel where effects are kept as parameters."""
+    y, error = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
+    local = accord.Local(
+        lambda p, z, row: -0.5 * ((z["theta"] - p["mu"]) / p["tau"]) ** 2 - jnp.log(p["tau"]), {"theta": 0.0}
+    )
+    post = accord.Posterior(
+        lambda p, z, rows: -0.5 * ((rows[0] - z["theta"]) / rows[1]) ** 2,
+        lambda p: -0.5 * (p["mu"] / 5.0) ** 2 - jnp.log1p((p["tau"] / 5.0) ** 2),
+        [(y[i : i + 1], error[i : i + 1]) for i in range(8)],
+        {"mu": 0.0, "tau": 1.0},
+        constraints={"tau": "positive"},
+        local=local,
+    )
+    return accord.sample(post, accord.Network.ring(8), Importance(), draws=1000)
+
+
+def test_eight_schools_and_their_effects_are_right(schools):
+    # means and sds of posteriordb's reference draws
+    reference = {"mu": (4.41, 3.31), "tau": (3.60, 3.20)}
+    effects = [
+        (6.15, 5.62),
+        (4.94, 4.65),
+        (3.91, 5.28),
+        (4.80, 4.77),
+        (3.61, 4.61),
+        (4.05, 4.80),
+        (6.32, 5.00),
+        (4.88, 5.32),
+    ]
+    assert schools.certificate.holds and schools.certificate.checks[-1].name == "integration"
+    for name, (mean, sd) in reference.items():
+        own = schools.average[..., schools.names.index(name)]
+        assert abs(own.mean() - mean) < 0.06 * sd and abs(own.std() / sd - 1.0) < 0.06
+    assert len(schools.local) == 8 and "theta" not in repr(schools.local)
+    for agent, (mean, sd) in enumerate(effects):
+        theta = schools.local[agent]["theta"]
+        assert theta.shape == (4, 1000)
+        assert abs(theta.mean() - mean) < 0.08 * sd and abs(theta.std() / sd - 1.0) < 0.06
+    # matched to the draws: where schools differ little, an effect is near the mean
+    near = schools.average[..., 1] < 0.5
+    assert np.abs(schools.local[0]["theta"] - schools.average[..., 0])[near].mean() < 0.6
+
+
+def test_a_method_that_walks_sees_the_marginal_potential():
+    post = linear(1)
+    run = accord.sample(post, accord.Network.ring(3), GTBAOAB(), draws=500, seed=0)
+    exact = accord.sample(post, accord.Network.ring(3), Importance(), draws=1000)
+    assert abs(run.average[..., 0].mean() - exact.average[..., 0].mean()) < 0.2 * exact.average[..., 0].std()
+    assert run.local[2]["effect"].shape == (4, 500, 1, 1)
+
+
+@pytest.mark.parametrize("half", [3.0, 9.0])
+def test_integrals_that_a_quadrature_misses_are_told(half):
+    # two hills of an effect given the parameters: beyond the last node where they are far from one another
+    def effects(p, latents, row):
+        return jnp.logaddexp(-0.5 * (latents["z"] - half) ** 2, -0.5 * (latents["z"] + half + p["a"]) ** 2)
+
+    post = accord.Posterior(
+        lambda p, latents, rows: -0.5 * (rows - p["a"]) ** 2 + 0.0 * latents["z"],
+        lambda p: -0.5 * p["a"] ** 2,
+        [np.ones(3), np.ones(2)],
+        {"a": 0.0},
+        local=accord.Local(effects, {"z": 1.0}),
+    )
+    with pytest.warns(UserWarning, match="integrals over latents are off by"):
+        run = accord.sample(post, accord.Network.complete(2), Importance(), draws=100)
+    assert not run.certificate.holds
+
+
+def refused(**changes):
+    given = {
+        "log_likelihood": lambda p, latents, rows: -0.5 * (rows[0] - latents["z"]) ** 2,
+        "log_prior": lambda p: -0.5 * p["a"] ** 2,
+        "local_prior": lambda p, latents, row: -0.5 * latents["z"] ** 2,
+        "group": lambda rows: rows[1],
+        "groups": np.array([0, 1, 1]),
+        **changes,
+    }
+    local = accord.Local(given["local_prior"], {"z": 0.0}, given["group"], given.get("constraints", {}))
+    shards = [(np.arange(3.0), given["groups"])]
+    return accord.Posterior(given["log_likelihood"], given["log_prior"], shards, {"a": 0.0}, local=local)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"groups": np.array([0, 2, 2])}, "without a gap: none of its rows is of group 1"),
+        ({"groups": np.array([0.0, 0.5, 1.0])}, "whole numbers from 0 on"),
+        ({"groups": np.array([-1, 0, 1])}, "whole numbers from 0 on"),
+        ({"group": lambda rows: 0.0}, r"one number a row, shape \(3,\)"),
+        ({"local_prior": lambda p, z, row: jnp.zeros(2)}, r"log_prior of local must return one number.*\(2,\)"),
+        (
+            {"log_likelihood": lambda p, z, rows: jnp.sum(z["z"])},
+            "with local, log_likelihood must return one number a row",
+        ),
+        ({"constraints": {"y": "positive"}}, "unknown variable in constraints 'y'"),
+        ({"constraints": {"z": "positive"}}, "init of local of z is 0., on the edge|which is not positive"),
+    ],
+)
+def test_what_is_no_latent_of_a_group_is_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        refused(**changes)
+
+
+def test_what_latents_do_not_go_with_is_refused(schools):
+    post = linear(1)
+    with pytest.raises(ValueError, match="batch_size needs a log_likelihood"):
+        accord.sample(post, accord.Network.ring(3), accord.samplers.DESGLD(0.01, batch_size=1), draws=5, burn_in=0)
+    with pytest.raises(ValueError, match="have no latents in common"):
+        schools.loo()
+    with pytest.raises(KeyError, match="no draws of agent 9"):
+        schools.local[9]
+    run = accord.sample(accord.models.gaussian(np.zeros(3), np.ones(3)), accord.Network.ring(3), Importance(), draws=50)
+    with pytest.raises(AttributeError, match="made without local"):
+        run.local  # noqa: B018
