@@ -390,6 +390,8 @@ def _together(
 
 
 def _sum_told(parts: Sequence[Count]) -> Count:
-    """The sum; where a part of it is hidden, that of the others, which it is not below."""
+    """The sum; where a part of it is hidden, that of the others, if there are any: the sum is not below it."""
     known = sum(part for part in parts if isinstance(part, int))
-    return known if all(isinstance(part, int) for part in parts) else f">= {known}"
+    if all(isinstance(part, int) for part in parts):
+        return known
+    return f">= {known}" if known else "hidden"
