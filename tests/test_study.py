@@ -592,15 +592,17 @@ files = "*.csv"
 [model]
 {model}
 [network]
-name = "ring"
+{network}
 [run]
 draws = 500
-output = "out"
+{run}
 {more}
 """
 GOOD = {
     "data": 'missing = "drop"\ndates = {admitted = {format = "%d.%m.%Y", since = "2020-01-01", unit = "years"}}',
     "model": 'formula = "died ~ age + C(smoking) + log(crp) + admitted"\nfamily = "bernoulli"\npositive = "yes"',
+    "network": 'name = "ring"',
+    "run": 'output = "out"',
     "more": '[priors]\nage = {name = "Normal", loc = 0.0, scale = 0.1}',
 }
 
@@ -661,6 +663,21 @@ BAD = {
     "no formula": (
         {"data": 'target = "age"', "model": 'name = "linear_regression"'},
         "[priors] goes with a formula in [model]; found none",
+    ),
+    "output": ({"more": "", "run": "output = 3"}, "output in [run] must be a string, found 3"),
+    "seed": ({"run": 'output = "out"\nseed = "1"'}, "seed in [run] must be a whole number, found '1'"),
+    "keep": (
+        {"run": 'output = "out"\nkeep = ["a"]'},
+        "keep in [run] must be a string or a list of whole numbers, found ['a']",
+    ),
+    "checkpoint": ({"run": 'output = "out"\ncheckpoint = true'}, "checkpoint in [run] must be a string, found True"),
+    "network": (
+        {"network": 'name = "erdos_renyi"\np = "0.9"\nseed = 0'},
+        "p in [network] must be a number, found '0.9'",
+    ),
+    "method": (
+        {"more": '[method]\nname = "Replicated"\nkernel = "nuts"\nwarmup = "3"'},
+        "warmup in [method] must be a whole number, found '3'",
     ),
     "toml": ({"data": "missing = drop"}, "Invalid value (at line 4, column 11), the key 'missing' of [data]"),
     "twice": ({"more": "draws = 3"}, "the key 'draws' of [run]"),
