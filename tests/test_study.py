@@ -170,6 +170,25 @@ def test_a_formula_says_which_columns_are_read_and_what_as(tmp_path):
         data.study(str(tmp_path / "*.csv"), **OPTIONS, columns=["notes", "age"])
 
 
+def test_what_is_beside_a_formula_may_be_constant():
+    rng = np.random.default_rng(0)
+    table = {"x": rng.normal(size=12), "dead": rng.integers(0, 5, 12), "n": np.full(12, 9), "w": np.ones(12)}
+    for formula in ("prop(dead, n) ~ x", ["prop(dead, n) ~ x", "w"]):
+        assert data.as_study([table], formula=formula).agreed.sds["n"] == 0.0
+    with raises("column 'n' is the same in every row"):
+        data.as_study([table], formula="dead ~ x + n")
+    with raises("column 'w' is the same in every row"):
+        data.as_study([table], formula="dead ~ w")
+
+
+def test_any_text_may_mean_that_there_is_no_value():
+    table = {"x": ["1", "-9", "3", ""] * 3}
+    with pytest.warns(UserWarning, match="left out: 6 at agent 0"):
+        study = data.as_study([table], blanks=["-9", ""], missing="drop", policy=data.Policy(rows=6))
+    np.testing.assert_array_equal(study.frames[0]["x"], [1.0, 3.0] * 3)
+    assert data.as_study([{"x": ["a", "NA"] * 6}], blanks=[]).agreed.levels == {"x": ("NA", "a")}
+
+
 def test_names_in_formulas():
     found = Mentions.of(["log(y) ~ x.1 + `a b`:C( z ) + (x.1 | g/h) + (1 | z)", "exposure"])
     assert found.names == {"log", "y", "x.1", "a b", "C", "z", "g", "h", "exposure"}
@@ -315,11 +334,43 @@ def test_small_counts_are_told_as_small():
     # alone it would follow from the rows
     assert dict(first["f"].levels) == {"a": 20, "b": "< 3", "c": "hidden"}
     assert dict(second["f"].levels) == {"a": 15, "b": 15}
-    assert dict(study.agreed.columns["f"].levels) == {"a": 35, "b": ">= 15", "c": ">= 0"}
+    assert dict(study.agreed.columns["f"].levels) == {"a": 35, "b": ">= 15", "c": "hidden"}
     # the mean of a yes-no column and the rows are a count
     assert first["died"].mean is None and second["died"].mean == 0.5
     assert study.agreed.means["died"] == 16 / 60
     assert [value is None for _, value in first["x"].quantiles] == [True, False, False, False, True]
+
+
+def test_hidden_counts_do_not_follow_from_their_sum(tmp_path):
+    # 30 rows: were 28 told, the two others would be of one row each
+    levels = ["a"] * 16 + ["d"] * 12 + ["b", "c"]
+    write(tmp_path, {"n": pd.DataFrame({"f": levels}), "s": pd.DataFrame({"f": ["a", "b", "c"] * 10})})
+    told = data.describe(str(tmp_path / "*.csv")).by_site[0]["f"].levels
+    assert dict(told) == {"a": 16, "b": "< 3", "c": "< 3", "d": "hidden"}
+
+
+def test_means_that_would_tell_a_small_count_are_hidden(tmp_path):
+    n = pd.DataFrame({"died": [1] + [0] * 29, "x": [*map(str, range(6)), *[""] * 24]})
+    s = pd.DataFrame({"died": [1, 0] * 15, "x": range(30)})
+    agreed = data.describe(write(tmp_path, {"n": n, "s": s}))
+    first, second = agreed.by_site
+    assert first["died"].mean is None and second["died"].mean == 0.5
+    # with that of the others and the rows it would follow
+    assert agreed.columns["died"].mean is None
+    assert (first["x"].mean, first["x"].missing, second["x"].mean) == (None, 24, 14.5)
+    assert agreed.columns["x"].mean is None
+    # of two of six cells each only that of both follows
+    agreed = data.describe(write(tmp_path, {"m": n}))
+    assert [site["x"].mean for site in agreed.by_site] == [None, None, 14.5]
+    np.testing.assert_allclose(agreed.columns["x"].mean, (2 * 15 + 30 * 14.5) / 42, rtol=1e-14)
+
+
+@pytest.mark.parametrize("other", [data.Policy(12, 2, 0.2, "refuse"), data.Policy(8, 4, 0.05, "tell")])
+def test_the_stricter_policy_is_that_of_each_floor(other):
+    own = data.Policy(10, 3, 0.1, "tell")
+    for policy in (own.stricter(other), other.stricter(own)):
+        assert (policy.rows, policy.cells) == (max(10, other.rows), max(3, other.cells))
+        assert policy.parameters == min(0.1, other.parameters) and policy.rare == other.rare
 
 
 def test_a_site_refuses_rare_levels_unless_its_policy_tells_them():
@@ -471,6 +522,13 @@ def test_columns_that_no_model_could_use(columns, message):
         data.as_study([columns, columns], missing="drop")
 
 
+def test_kinds_of_numbers_are_one():
+    study = data.as_study([{"x": [0, 1] * 6}, {"x": [0, 7] * 6}])
+    assert study.agreed.kinds == {"x": "number"}
+    # underscores are no part of numbers, but of names
+    assert data.as_study([{"x": ["1_0", "2_0"] * 6}]).agreed.kinds == {"x": "factor"}
+
+
 def test_constant_at_one_site_is_no_error():
     study = data.as_study([{"x": np.zeros(12), "f": ["a"] * 12}, {"x": np.ones(12), "f": ["b"] * 12}])
     assert study.agreed.sds == {"x": 0.5} and study.agreed.levels == {"f": ("a", "b")}
@@ -534,15 +592,17 @@ files = "*.csv"
 [model]
 {model}
 [network]
-name = "ring"
+{network}
 [run]
 draws = 500
-output = "out"
+{run}
 {more}
 """
 GOOD = {
     "data": 'missing = "drop"\ndates = {admitted = {format = "%d.%m.%Y", since = "2020-01-01", unit = "years"}}',
     "model": 'formula = "died ~ age + C(smoking) + log(crp) + admitted"\nfamily = "bernoulli"\npositive = "yes"',
+    "network": 'name = "ring"',
+    "run": 'output = "out"',
     "more": '[priors]\nage = {name = "Normal", loc = 0.0, scale = 0.1}',
 }
 
@@ -555,6 +615,9 @@ def invoke(folder, command, **sections):
 
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
+    # no column that the formula does not name is read, called as the family or not
+    east = pd.read_csv(tmp_path / "east.csv", dtype=str)
+    east.assign(bernoulli="").to_csv(tmp_path / "east.csv", index=False)
     result = invoke(tmp_path, "run")
     assert result.exit_code == 0, result.output
     assert "warning: rows with a missing cell are left out: 4 at south, 5 at west" in result.stderr
@@ -581,6 +644,8 @@ BAD = {
     "missing": ({"data": "missing = true"}, "missing in [data] must be a string, found True"),
     "strings": ({"data": 'strings = "stage"'}, "strings in [data] must be a list of strings, found 'stage'"),
     "dates": ({"data": 'dates = "%Y"'}, "dates in [data] must be a table, as {name = ...}, found '%Y'"),
+    "positive": ({"data": 'positive = ["yes"]'}, "positive in [data] must be a table, as {name = ...}, found ['yes']"),
+    "columns": ({"data": "columns = [1, 2]"}, "columns in [data] must be a list of strings, found [1, 2]"),
     "key": ({"data": "postive = {}"}, "unknown key of [data] for a study 'postive', did you mean 'positive'?"),
     "policy": ({"data": "policy = {row = 3}"}, "unknown key of policy in [data] 'row', did you mean 'rows'?"),
     "prior": (
@@ -598,6 +663,21 @@ BAD = {
     "no formula": (
         {"data": 'target = "age"', "model": 'name = "linear_regression"'},
         "[priors] goes with a formula in [model]; found none",
+    ),
+    "output": ({"more": "", "run": "output = 3"}, "output in [run] must be a string, found 3"),
+    "seed": ({"run": 'output = "out"\nseed = "1"'}, "seed in [run] must be a whole number, found '1'"),
+    "keep": (
+        {"run": 'output = "out"\nkeep = ["a"]'},
+        "keep in [run] must be a string or a list of whole numbers, found ['a']",
+    ),
+    "checkpoint": ({"run": 'output = "out"\ncheckpoint = true'}, "checkpoint in [run] must be a string, found True"),
+    "network": (
+        {"network": 'name = "erdos_renyi"\np = "0.9"\nseed = 0'},
+        "p in [network] must be a number, found '0.9'",
+    ),
+    "method": (
+        {"more": '[method]\nname = "Replicated"\nkernel = "nuts"\nwarmup = "3"'},
+        "warmup in [method] must be a whole number, found '3'",
     ),
     "toml": ({"data": "missing = drop"}, "Invalid value (at line 4, column 11), the key 'missing' of [data]"),
     "twice": ({"more": "draws = 3"}, "the key 'draws' of [run]"),

@@ -22,8 +22,8 @@ from ..results.run import Run
 from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
-from .problem import read_problem, read_study
-from .sections import call, imported, pop_name, require_known
+from .problem import read_problem, read_study, sites_named
+from .sections import call, imported, pop_name, require_known, require_type, require_types
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
@@ -110,6 +110,9 @@ def load(
     path = Path(path)
     document, one_shot = _read_document(path, SECTIONS)
     run = dict(document["run"])
+    require_types("[run]", run, sample)
+    if "output" in run:
+        require_type("[run]", "output", run["output"], "str")
     if engine is not None:
         run["engine"] = engine
     if checkpoint is not None:
@@ -130,6 +133,7 @@ def load(
     defaults = inspect.signature(sample).parameters
     chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
     agreed = table.agreed if isinstance(table, data.Study) else None
+    draw = partial(_drawn, draw, table.sites)
     return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run, agreed=agreed)
 
 
@@ -256,10 +260,16 @@ def _over_network(
     return title, partial(sample, posterior, network, sampler, **run)
 
 
+def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | None = None) -> Run:
+    with sites_named(sites):
+        return draw(progress=progress)
+
+
 def _build_silo(section: Any) -> Silo:
     if not isinstance(section, dict):
         raise ValueError(f"[silo] must be a section, found {section!r}")
     require_known("key of [silo]", section, [f.name for f in fields(Silo)])
+    require_types("[silo]", section, Silo)
     return Silo(**section)
 
 
@@ -281,12 +291,12 @@ def _check_options(run: dict[str, Any]) -> None:
     for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
         if name in run:
             whole_number(f"{name} in [run]", run[name], least)
-    if not isinstance(run.get("whiten", False), bool):
-        raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
 
 
 def _build_network(section: dict[str, Any], num_agents: int) -> Network:
     name = pop_name("network", section)
+    if callable(builder := getattr(Network, name, None)):
+        require_types("[network]", section, builder)
     return Network.build(name, num_agents, **section)
 
 
@@ -294,6 +304,7 @@ def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
     name = pop_name("method", section)
     method = method_class(name, folder)
     require_known(f"number of {name}", section, [f.name for f in fields(method)])
+    require_types("[method]", section, method)
     for key, value in section.items():
         if isinstance(value, dict):
             schedule = value.pop("schedule", "polynomial")

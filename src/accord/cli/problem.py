@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import data, models
-from ..base.errors import unknown_name_error
+from ..base.errors import DivergenceError, unknown_name_error
 from ..models.glm import FAMILIES
 from ..models.priors import Prior
 from ..posterior import Posterior
@@ -37,12 +37,12 @@ def read_problem(document: dict[str, Any], folder: Path) -> tuple[data.Table | d
             model["priors"] = _build_priors(document["priors"])
         if isinstance(model.get("family"), dict):
             model["family"] = _build_named("family in [model]", model["family"], FAMILIES)
-        with _sites_named(study.sites):
+        with sites_named(study.sites):
             return study, call("[model] with a formula", models.glm, study, **model)
     if "priors" in document:
         raise ValueError("[priors] goes with a formula in [model]; found none")
     table = _read_table(section, folder)
-    with _sites_named(table.sites):
+    with sites_named(table.sites):
         return table, _build_model(model, table, folder)
 
 
@@ -68,15 +68,18 @@ def _build_named(what: str, value: Any, choices: Mapping[str, Callable[..., Any]
 
 
 @contextmanager
-def _sites_named(sites: Sequence[str]) -> Iterator[None]:
-    """Name the site beside the number of an agent in an error about its data."""
+def sites_named(sites: Sequence[str]) -> Iterator[None]:
+    """Name the site beside the number of an agent in an error."""
 
     def named(found: re.Match[str]) -> str:
         agent = int(found[1])
-        return f"{found[0]} ({sites[agent]})" if agent < len(sites) else found[0]
+        return f"{found[0]} ({sites[agent]})" if agent < len(sites) and sites[agent] != found[0] else found[0]
 
     try:
         yield
+    except DivergenceError as error:
+        text = re.sub(r"\bagent (\d+)\b", named, str(error))
+        raise DivergenceError(text, agent=error.agent, round=error.round, run=error.run) from error
     except ValueError as error:
         text = re.sub(r"\bagent (\d+)\b", named, str(error))
         raise (error if text == str(error) else ValueError(text)) from error.__cause__

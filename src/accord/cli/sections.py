@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -44,20 +43,27 @@ def call(what: str, function: Callable[..., Any], *arguments: Any, **options: An
     return function(*arguments, **options)
 
 
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 # What values of TOML an annotation allows, and what to call them.
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "int": (lambda value: isinstance(value, int) and not isinstance(value, bool), "a whole number"),
-    "float": (lambda value: isinstance(value, int | float) and not isinstance(value, bool), "a number"),
+    "int": (_is_whole, "a whole number"),
+    "float": (lambda value: _is_whole(value) or isinstance(value, float), "a number"),
     "str": (lambda value: isinstance(value, str), "a string"),
+    "Sequence[int]": (lambda value: isinstance(value, list) and all(map(_is_whole, value)), "a list of whole numbers"),
     "Sequence": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"),
     "Mapping": (lambda value: isinstance(value, dict), "a table, as {name = ...}"),
     "Policy": (lambda value: isinstance(value, dict), "a table, as {rows = 10}"),
 }
+# What no value of TOML is, or a string is in its place.
+_NEVER = ("None", "Path", "os.PathLike", "Builder")
 
 
 def require_types(where: str, section: dict[str, Any], function: Callable[..., Any]) -> None:
-    """Refuse values of another type than the function's annotations say; those it says more of are its own to check."""
+    """Refuse values of another type than a function's annotations say; of types that are no TOML it knows itself."""
     parameters = inspect.signature(function).parameters
     for key, value in section.items():
         if key in parameters:
@@ -66,12 +72,27 @@ def require_types(where: str, section: dict[str, Any], function: Callable[..., A
 
 def require_type(where: str, key: str, value: Any, annotation: str) -> Any:
     """The value, if it is of a type that an annotation says."""
-    names = [re.split(r"[\[.]", part.strip())[0] for part in re.split(r"\|(?![^\[]*\])", annotation)]
+    parts = [part.strip() for part in _alternatives(annotation)]
+    names = [part if part in _TYPES else part.partition("[")[0] for part in parts]
+    if not all(name in _TYPES or name in _NEVER for name in names):
+        return value
     allowed = [_TYPES[name] for name in names if name in _TYPES]
-    if allowed and not any(holds(value) for holds, _ in allowed):
+    if not any(holds(value) for holds, _ in allowed):
         words = " or ".join(dict.fromkeys(word for _, word in allowed))
         raise ValueError(f"{key} in {where} must be {words}, found {value!r}")
     return value
+
+
+def _alternatives(annotation: str) -> list[str]:
+    """What stands between the bars of an annotation that are in no brackets."""
+    parts, depth = [""], 0
+    for character in annotation:
+        depth += (character == "[") - (character == "]")
+        if character == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
 
 
 def require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:

@@ -201,7 +201,7 @@ def _added(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Totals:
-    """The exact sums, before floors: `n`, `mean`, `sd`, `quantiles`, `counts` and `missing` by column."""
+    """The exact figures, before floors: rows, and missing cells, moments, quantiles and counts of levels by column."""
 
     rows: int
     missing: dict[str, int]
@@ -209,6 +209,10 @@ class _Totals:
     sd: dict[str, float]
     quantiles: dict[str, np.ndarray]
     counts: dict[str, dict[str, int]]
+
+    def present(self, name: str) -> int:
+        """Cells of a column that have a value."""
+        return self.rows - self.missing[name]
 
 
 def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) -> Agreed:
@@ -221,8 +225,8 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
     dropped
         How many rows each left out.
     floors
-        Whether the mean of a yes-no column of all together is hidden where a site's is, and rare levels are not named.
-        A model is built on them, and then they are told.
+        Whether the mean of all together is hidden where that of a site under its floor would follow, and rare levels
+        are not named. A model is built on them, and then they are told.
     """
     kinds = tables[0].kinds
     strictest = reduce(Policy.stricter, [table.policy for table in tables])
@@ -232,7 +236,14 @@ def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) 
         for table, found in zip(tables, each, strict=True)
     )
     columns = {
-        name: _together(name, kind, together, [site[name] for site in by_site], strictest, floors)
+        name: _together(
+            name,
+            kind,
+            together,
+            [(site[name], own.present(name)) for site, own in zip(by_site, each, strict=True)],
+            strictest,
+            floors,
+        )
         for name, kind in kinds.items()
     }
     if floors:
@@ -316,7 +327,7 @@ def _quantiles(
 def _told(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
     """What a site tells of its own column."""
     missing = found.missing[name]
-    present = found.rows - missing
+    present = found.present(name)
     counts = found.counts.get(name, {})
     # the rows are known, so that one hidden count would follow from the others
     hidden = _hidden([missing, *counts.values()], policy)
@@ -360,20 +371,27 @@ def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> 
     )
 
 
-def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], policy: Policy, floors: bool) -> Column:
-    """What is told of all sites."""
-    missing = _sum_told([site.missing for site in sites])
+def _together(
+    name: str, kind: str, found: _Totals, sites: Sequence[tuple[Column, int]], policy: Policy, floors: bool
+) -> Column:
+    """What is told of all sites; of each, what it tells and how many cells have a value."""
+    missing = _sum_told([site.missing for site, _ in sites])
     if kind == "factor":
-        # a site that has a level not names it not
-        parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
+        # a site without a level does not name it
+        parts = {level: [dict(site.levels).get(level, 0) for site, _ in sites] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
-    present = found.rows - found.missing[name]
-    if kind == "group" or present == 0 or (floors and kind == "yes-no" and any(site.mean is None for site in sites)):
+    # the mean of those that tell none follows from that of all and of the others
+    silent = sum(present for site, present in sites if site.mean is None)
+    follows = silent > 0 if kind == "yes-no" else 0 < silent < policy.rows
+    if kind == "group" or found.present(name) == 0 or (floors and follows):
         return Column(kind, missing)
-    return Column(kind, missing, found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+    quantiles = _told_quantiles(name, found, found.present(name), policy)
+    return Column(kind, missing, found.mean[name], found.sd[name], quantiles)
 
 
 def _sum_told(parts: Sequence[Count]) -> Count:
-    """The sum; where a part of it is hidden, that of the others, which it is not below."""
+    """The sum; where a part of it is hidden, that of the others, if there are any: the sum is not below it."""
     known = sum(part for part in parts if isinstance(part, int))
-    return known if all(isinstance(part, int) for part in parts) else f">= {known}"
+    if all(isinstance(part, int) for part in parts):
+        return known
+    return f">= {known}" if known else "hidden"

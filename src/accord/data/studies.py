@@ -271,8 +271,8 @@ def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
         if column.mean is not None and column.sd is not None:
             if np.isinf(column.sd):
                 problems.append(f"column {name!r}: the sum of its squares is beyond float64; change its unit")
-            # a constant is a rounding away from its mean
-            same = bool(column.sd <= np.finfo(float).eps * abs(column.mean))
+            # exactly: distances of a constant from its rounded mean are a few units in the last place, all alike
+            same = column.sd == 0.0
         if same and name not in constant:
             problems.append(f"column {name!r} is the same in every row; leave it out, or name it in constant")
     return problems
