@@ -26,7 +26,7 @@ def regression(agents, dim, rows, model, seed=0):
         shards.append((X, (y > 0).astype(float) if model == "logistic" else y))
     if model == "logistic":
         return accord.models.logistic_regression(shards)
-    return accord.models.linear_regression(shards)
+    return accord.models.linear_regression(shards, noise_scale=1.0)
 
 
 def gaussian(agents, dim, seed=0):

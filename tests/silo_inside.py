@@ -129,7 +129,7 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
     def seen(shards, folder):
         wire = Wire()
         wire.start()
-        post = accord.models.linear_regression(shards, names=["a", "b"])
+        post = accord.models.linear_regression(shards, noise_scale=1.0, names=["a", "b"])
         run = accord.sample(
             post,
             RING,
@@ -194,7 +194,7 @@ def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
         assert dropped == 0
         return total, [pattern in wire.content for pattern in unmasked]
 
-    post = accord.models.linear_regression(sources, names=["a", "b"])
+    post = accord.models.linear_regression(sources, noise_scale=1.0, names=["a", "b"])
     others = set(agents_below(os.getpid()))
     with jax.enable_x64(True), accord.Silo() as sites, sites.placed(post) as held:
         total, found = seen(held, True)
@@ -405,6 +405,7 @@ def test_the_command_line_reads_files_at_their_sites(tmp_path):
         columns = ["dose"]
         [model]
         name = "linear_regression"
+        noise_scale = 1.0
         [network]
         name = "ring"
         [method]

@@ -297,6 +297,7 @@ agents = 3
 target = "y"
 [model]
 name = "linear_regression"
+noise_scale = 1.0
 [network]
 name = "ring"
 [method]

@@ -210,7 +210,11 @@ def test_a_method_of_ones_own_is_planned_as_any_other(folder):
         ("MyMethod", "common", ("step_size",)),
     ]
     path = folder / "job.toml"
-    sections = {**GOOD, "model": 'name = "linear_regression"', "method": 'name = "my_method:MyMethod"'}
+    sections = {
+        **GOOD,
+        "model": 'name = "linear_regression"\nnoise_scale = 1.0',
+        "method": 'name = "my_method:MyMethod"',
+    }
     path.write_text(CONFIG.format(**sections))
     options = ["--only", "DESGLD", "--table", str(folder / "plan.csv")]
     result = CliRunner().invoke(app, ["plan", str(path), *options], env={"COLUMNS": "150"})
@@ -320,13 +324,13 @@ BAD = {
     "column": ({"data": 'files = "site-*.csv"\ntarget = "yy"'}, "unknown column 'yy', did you mean 'y'?"),
     "labels": (
         {"data": 'files = "site-*.csv"\ntarget = "age"'},
-        "labels of a logistic regression must be 0 or 1, agent 0 has",
+        "labels of a logistic regression must be 0 or 1, agent 0 (site-0) has",
     ),
     "glob": ({"data": 'files = "nothing-*.csv"\ntarget = "y"'}, "no file matches"),
     "toml": ({"data": "files = = 3"}, "is not valid TOML"),
     "step": ({"method": 'name = "DESGLD"\nstep_size = -1.0'}, "step_size must be a finite number > 0, found -1.0"),
     "unstable": (
-        {"model": 'name = "linear_regression"', "method": 'name = "DESGLD"\nstep_size = 30.0'},
+        {"model": 'name = "linear_regression"\nnoise_scale = 1.0', "method": 'name = "DESGLD"\nstep_size = 30.0'},
         "the stability bound of DESGLD",
     ),
 }

@@ -29,7 +29,7 @@ def even_shards(dim, agents=4, rows=15):
     shards = [
         (X, X @ np.arange(1.0, dim + 1) + rng.standard_normal(rows)) for X in rng.standard_normal((agents, rows, dim))
     ]
-    return accord.models.linear_regression(shards, prior_variance=10.0)
+    return accord.models.linear_regression(shards, noise_scale=1.0, prior_variance=10.0)
 
 
 POSTS = {**POSTERIORS, "even": even_shards}

@@ -164,7 +164,7 @@ def test_masked_totals_are_the_plain_ones(place, sites):
 
 
 def test_masked_totals_of_potentials_and_several_arrays():
-    post = accord.models.linear_regression([(np.ones((k + 1, 1)), np.arange(k + 1.0)) for k in range(AGENTS)])
+    post = accord.models.linear_regression([(np.ones((k + 1, 1)), np.arange(k + 1.0)) for k in range(AGENTS)], 1.0)
     place = accord.posterior.coordinates.Coordinates(np.array([0.5]), np.array([[2.0]]))
 
     def asked(potential, shard, x):

@@ -83,7 +83,7 @@ def test_padding_never_reaches_a_gradient():
 
 
 def test_minibatch_potential_is_scaled_by_rows_over_batch():
-    post = models.linear_regression(rows(counts=(3, 7)))
+    post = models.linear_regression(rows(counts=(3, 7)), noise_scale=1.0)
     shard = jax.tree.map(lambda leaf: leaf[1], post.stacked())
     x = jnp.asarray(X_AT, jnp.float32)
     # a batch that visits every row once is everything
@@ -122,7 +122,10 @@ def test_scalar_likelihoods_and_repr():
     )
     assert (post.splits, post.num_agents, post.dim) == (False, 3, 2)
     assert repr(post) == "<Posterior: 2 parameters, 3 agents>"
-    assert repr(models.linear_regression(rows())) == "<Gaussian posterior: 2 parameters, 3 agents, 11 rows>"
+    assert (
+        repr(models.linear_regression(rows(), noise_scale=1.0))
+        == "<Gaussian posterior: 2 parameters, 3 agents, 11 rows>"
+    )
     np.testing.assert_allclose(post.logdensity(jnp.zeros(2)), -6.0)
 
 
@@ -184,7 +187,7 @@ BAD = {
     "counts": (lambda: models.poisson_regression([(np.ones((1, 1)), np.array([-1]))]), "agent 0 has -1"),
     "fractions": (lambda: models.poisson_regression([(np.ones((1, 1)), np.array([0.5]))]), "agent 0 has 0.5"),
     "regression columns": (
-        lambda: models.linear_regression([(np.ones((2, 1)), np.ones(2)), (np.ones((2, 2)), np.ones(2))]),
+        lambda: models.linear_regression([(np.ones((2, 1)), np.ones(2)), (np.ones((2, 2)), np.ones(2))], 1.0),
         r"different columns: agent 1 has rows of shape \(2,\), agent 0 \(1,\)",
     ),
     "regression shape": (lambda: models.linear_regression([(np.ones(2), np.ones(2))]), r"X of shape \(rows, dim\)"),

@@ -35,7 +35,8 @@ def regression(model, dim=4, rows=12, agents=2):
     X = rng.standard_normal((agents, rows, dim))
     y = X[..., 0] + rng.standard_normal((agents, rows))
     data = {"linear_regression": y, "logistic_regression": y > 0, "poisson_regression": np.round(np.abs(y))}[model]
-    return getattr(accord.models, model)([(x, t.astype(float)) for x, t in zip(X, data, strict=True)])
+    known = {"noise_scale": 1.0} if model == "linear_regression" else {}
+    return getattr(accord.models, model)([(x, t.astype(float)) for x, t in zip(X, data, strict=True)], **known)
 
 
 SOLVERS = {"newton": proximal._newton, "lbfgs": proximal._lbfgs}

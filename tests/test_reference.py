@@ -15,7 +15,7 @@ from accord.posterior.pooled_nuts import nuts
 def test_nuts_draws_from_a_gaussian_posterior(dense):
     rng = np.random.default_rng(0)
     shards = [(rng.standard_normal((10 + i, 3)), rng.standard_normal(10 + i)) for i in range(3)]
-    post = accord.models.linear_regression(shards)
+    post = accord.models.linear_regression(shards, noise_scale=1.0)
     exact, draws = post.exact(), nuts(post, draws=1500, warmup=500, chains=4, seed=0, dense=dense).astype(float)
     assert draws.shape == (4, 1500, 3)
     for values, mean, sd in (

@@ -108,7 +108,7 @@ def test_pytrees_are_flattened_in_the_order_of_names(method):
 
     tree = accord.Posterior(likelihood, prior, shards, {"slopes": {"b": np.zeros(3)}, "intercept": 0.0}, quadratic=True)
     assert tree.names == ("intercept", "slopes.b[0]", "slopes.b[1]", "slopes.b[2]")
-    flat = accord.models.linear_regression([(np.c_[np.ones(len(y)), X], y) for X, y in shards])
+    flat = accord.models.linear_regression([(np.c_[np.ones(len(y)), X], y) for X, y in shards], noise_scale=1.0)
     options = dict(draws=5, burn_in=3, chains=2, seed=1)
     sampler = _slow(METHODS[method]()) if method in MIXING_METHODS else METHODS[method]()
     np.testing.assert_allclose(

@@ -83,7 +83,10 @@ def test_one_function_among_arrays_defers_them_all():
         post.shards  # noqa: B018
 
 
-@pytest.mark.parametrize("build", [models.linear_regression, models.logistic_regression, models.poisson_regression])
+@pytest.mark.parametrize(
+    "build",
+    [partial(models.linear_regression, noise_scale=1.0), models.logistic_regression, models.poisson_regression],
+)
 def test_arrays_functions_and_files_give_the_same_draws(build, tmp_path):
     shards = data()
     lazy = [build(given, names=NAMES) for given in (as_functions(shards), as_files(shards, tmp_path))]
@@ -177,7 +180,7 @@ def test_a_wrong_quadratic_is_named_where_it_is_read():
 
 def test_alone_carries_nothing_of_the_others():
     shards = [(X + CANARY * agent, y) for agent, (X, y) in enumerate(data())]
-    post = models.linear_regression(shards)
+    post = models.linear_regression(shards, noise_scale=1.0)
     for agent in range(AGENTS):
         sent = pickle.dumps(post.alone(agent))
         for other, (X, _) in enumerate(shards):
@@ -216,7 +219,7 @@ def test_eigenvectors_do_not_depend_on_who_else_is_stacked():
     rng = np.random.default_rng(0)
     # fewer rows than parameters: the prior's eigenvalue is a multiple one
     shards = [(rng.standard_normal((n, 6)), rng.standard_normal(n)) for n in (2, 5, 3, 7)]
-    post = models.linear_regression(shards)
+    post = models.linear_regression(shards, noise_scale=1.0)
     with jax.enable_x64(True):
         whole = post.stacked(spectral=True).quadratic
         parts = [post.stacked(spectral=True, agents=[i]).quadratic for i in range(4)]

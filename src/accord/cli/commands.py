@@ -1,4 +1,4 @@
-"""The command line: `accord run`, `plan`, `demo`, `reproduce` and `report`. It only calls the library."""
+"""The command line: `accord run`, `describe`, `plan`, `demo`, `reproduce`, `report`. It only calls the library."""
 
 from __future__ import annotations
 
@@ -110,6 +110,26 @@ def run(
         if not quiet:
             _report(drawn, table)
             print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
+
+
+@app.command()
+def describe(
+    config: Annotated[Path, typer.Argument(help="A TOML file with the section data; the others may be there.")],
+    output: Annotated[Path | None, typer.Option(help="Write what was told to this JSON file too.")] = None,
+) -> None:
+    """Say what the sites' columns hold, by site and together: rows, missing cells, mean, sd, quantiles, levels."""
+    with _users_errors():
+        from . import config as configs
+        from .describe import blocks
+
+        agreed = configs.load_description(config)
+        shown = console()
+        for table in blocks(agreed):
+            shown.print(folded(table, shown.width))
+            shown.print()
+        shown.print('Counts such as "< 3" and dashes are where the floors of a site hide a number.', style="dim")
+        if output is not None:
+            output.write_text(agreed.to_json(), encoding="utf-8")
 
 
 @app.command()
@@ -335,6 +355,10 @@ def _is_part(job: Job, config: Path) -> bool:
 
 def _write(drawn: Run, job: Job, config: Path) -> pd.DataFrame:
     """Write the run's files; its summary, whose warnings are shown here."""
+    # so that the file alone tells whose draws these are, and on what scale
+    drawn.settings["sites"] = list(job.sites)
+    if job.agreed is not None:
+        drawn.settings["agreed"] = job.agreed.to_json()
     drawn.save(job.output / "run.nc")
     summary = drawn.summary(job.sites)
     columns = ["worst agent" if column == _WORST else " ".join(column) for column in summary.columns]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
+import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -12,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import combine, data, models, samplers
+from .. import combine, data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
@@ -23,17 +22,14 @@ from ..results.run import Run
 from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
+from .problem import read_problem, read_study, sites_named
+from .sections import call, imported, pop_name, require_known, require_type, require_types
 
-MODELS: dict[str, Callable[..., Posterior]] = {
-    "linear_regression": models.linear_regression,
-    "logistic_regression": models.logistic_regression,
-    "poisson_regression": models.poisson_regression,
-}
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "run")
-OPTIONAL_SECTIONS = ("method", "silo")
+OPTIONAL_SECTIONS = ("method", "silo", "priors")
 RUN_OPTIONS = (
     "draws",
     "burn_in",
@@ -71,6 +67,8 @@ class Job:
         How many draws a chain will have.
     has_checkpoint
         Whether the run is kept in a folder while it runs.
+    agreed
+        What the sites of a study agreed on.
     """
 
     title: str
@@ -80,6 +78,7 @@ class Job:
     engine: str
     draws: int
     has_checkpoint: bool
+    agreed: data.Agreed | None = None
 
 
 def load(
@@ -111,27 +110,31 @@ def load(
     path = Path(path)
     document, one_shot = _read_document(path, SECTIONS)
     run = dict(document["run"])
+    require_types("[run]", run, sample)
+    if "output" in run:
+        require_type("[run]", "output", run["output"], "str")
     if engine is not None:
         run["engine"] = engine
     if checkpoint is not None:
         run["checkpoint"] = Path(checkpoint)
     elif "checkpoint" in run:
         run["checkpoint"] = path.parent / run["checkpoint"]
-    _require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
+    require_known("key of [run]", run, (*(ONE_SHOT_OPTIONS if one_shot else RUN_OPTIONS), "output"))
     if output is None and "output" not in run:
         raise ValueError('[run] must name an output folder: output = "results"')
     folder = Path(output) if output is not None else path.parent / run["output"]
     run.pop("output", None)
     _check_options(run)
-    table = _read_table(dict(document["data"]), path.parent)
-    posterior = _build_model(dict(document["model"]), table, path.parent)
+    table, posterior = read_problem(document, path.parent)
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
         title, draw = _over_network(posterior, document, run, path.parent)
     defaults = inspect.signature(sample).parameters
     chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
-    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run)
+    agreed = table.agreed if isinstance(table, data.Study) else None
+    draw = partial(_drawn, draw, table.sites)
+    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run, agreed=agreed)
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
@@ -146,10 +149,31 @@ def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
     document, one_shot = _read_document(path, SECTIONS[:3])
     if one_shot:
         raise ValueError(f"{document['method']['name']} samples every shard alone: there is nothing to plan")
-    table = _read_table(dict(document["data"]), path.parent)
-    posterior = _build_model(dict(document["model"]), table, path.parent)
+    _, posterior = read_problem(document, path.parent)
     network = _build_network(dict(document["network"]), posterior.num_agents)
     return posterior, network, _named_method(document, path.parent)
+
+
+def load_description(path: str | Path) -> data.Agreed:
+    """Read what `accord describe` needs of a TOML file, and ask the sites.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        As `load` does; or the data is not that of sites: it is shared out by a rule, or read elsewhere.
+    """
+    path = Path(path)
+    document, _ = _read_document(path, SECTIONS[:1])
+    section = dict(document["data"])
+    for key in ("split", "at_sites"):
+        if section.pop(key, False):
+            raise ValueError(f"[data] with {key} cannot be described: give files, one a site, or file and site")
+    for key in set(inspect.signature(data.read).parameters) | set(inspect.signature(data.study).parameters):
+        # what is done with the columns is no matter here
+        if key not in inspect.signature(data.describe).parameters:
+            section.pop(key, None)
+    model = document.get("model", {})
+    return read_study(data.describe, section, model if isinstance(model, dict) else {}, path.parent)
 
 
 def method_class(name: str, folder: Path) -> type[Sampler]:
@@ -164,7 +188,7 @@ def method_class(name: str, folder: Path) -> type[Sampler]:
         if name not in METHODS:
             raise unknown_name_error("method", name, [*METHODS, *ONE_SHOT, "module:Class"])
         return METHODS[name]
-    found = _imported("method", name, folder)
+    found = imported("method", name, folder)
     if not (isinstance(found, type) and issubclass(found, Sampler)):
         raise ValueError(f"method {name!r} must be a subclass of accord.Sampler, found {found!r}")
     return found
@@ -189,11 +213,14 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
     """The file's sections, and whether its method combines draws of shards."""
     if not path.is_file():
         raise FileNotFoundError(f"no such config file: {path}")
+    text = ""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        # some editors begin a file with a byte order mark
+        text = path.read_text(encoding="utf-8-sig")
+        document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}") from error
-    _require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
+        raise ValueError(f"{path} is not valid TOML: {error}{_key_of(text, str(error))}") from error
+    require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method", {})
     if not isinstance(method, dict):
         raise ValueError(f"[method] must be a section, found {method!r}")
@@ -203,6 +230,17 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
         if not isinstance(document.get(section), dict) and not (one_shot and section == "network"):
             raise ValueError(f"{path} must have a [{section}] section")
     return document, one_shot
+
+
+def _key_of(text: str, message: str) -> str:
+    """The key that an error of TOML is about, in words, from the line that its message names."""
+    place = re.search(r"at line (\d+)", message)
+    lines = text.splitlines()[: int(place[1])] if place else []
+    key = re.match(r"\s*([^=\[#]+?)\s*=", lines[-1]) if lines else None
+    sections = [found[1] for line in lines if (found := re.match(r"\s*\[+([^\]]+)\]", line))]
+    if key is None:
+        return ""
+    return f", the key {key[1]!r}" + (f" of [{sections[-1]}]" if sections else "")
 
 
 def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
@@ -222,18 +260,24 @@ def _over_network(
     return title, partial(sample, posterior, network, sampler, **run)
 
 
+def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | None = None) -> Run:
+    with sites_named(sites):
+        return draw(progress=progress)
+
+
 def _build_silo(section: Any) -> Silo:
     if not isinstance(section, dict):
         raise ValueError(f"[silo] must be a section, found {section!r}")
-    _require_known("key of [silo]", section, [f.name for f in fields(Silo)])
+    require_known("key of [silo]", section, [f.name for f in fields(Silo)])
+    require_types("[silo]", section, Silo)
     return Silo(**section)
 
 
 def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:
     options = dict(document["method"])
-    name = _pop_name("method", options)
+    name = pop_name("method", options)
     known = [option for option in inspect.signature(ONE_SHOT[name]).parameters if option not in ONE_SHOT_OPTIONS]
-    _require_known(f"number of {name}", options, known[1:])
+    require_known(f"number of {name}", options, known[1:])
 
     def draw(progress: bool | None = None) -> Run:
         with waiting(f"{name}: sampling every shard alone", progress):
@@ -247,94 +291,24 @@ def _check_options(run: dict[str, Any]) -> None:
     for name, least in (("draws", 1), ("burn_in", 0), ("thin", 1), ("chains", 1), ("checkpoint_every", 1)):
         if name in run:
             whole_number(f"{name} in [run]", run[name], least)
-    if not isinstance(run.get("whiten", False), bool):
-        raise ValueError(f"whiten in [run] must be true or false, found {run['whiten']!r}")
-
-
-def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
-    if section.pop("at_sites", False):
-        # each file is read where it lies, by a path of that machine
-        _require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
-        return _call("[data] at sites", data.at_sites, **section)
-    _require_known("key of [data]", section, inspect.signature(data.read).parameters)
-    _require_given("[data]", section, ("target",))
-    for key in ("files", "file"):
-        if isinstance(section.get(key), str):
-            section[key] = str(folder / section[key])
-        elif isinstance(section.get(key), list):
-            section[key] = [str(folder / name) for name in section[key]]
-    return data.read(**section)
-
-
-def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
-    name = _pop_name("model", section)
-    if ":" not in name:
-        if name not in MODELS:
-            raise unknown_name_error("model", name, [*MODELS, "module:function"])
-        section.setdefault("names", table.columns)
-        return _call(f"model {name}", MODELS[name], table.shards, **section)
-    posterior = _call(f"model {name}", _imported("model", name, folder), table.shards, **section)
-    if not isinstance(posterior, Posterior):
-        raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
-    return posterior
 
 
 def _build_network(section: dict[str, Any], num_agents: int) -> Network:
-    name = _pop_name("network", section)
+    name = pop_name("network", section)
+    if callable(builder := getattr(Network, name, None)):
+        require_types("[network]", section, builder)
     return Network.build(name, num_agents, **section)
 
 
 def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
-    name = _pop_name("method", section)
+    name = pop_name("method", section)
     method = method_class(name, folder)
-    _require_known(f"number of {name}", section, [f.name for f in fields(method)])
+    require_known(f"number of {name}", section, [f.name for f in fields(method)])
+    require_types("[method]", section, method)
     for key, value in section.items():
         if isinstance(value, dict):
             schedule = value.pop("schedule", "polynomial")
             if schedule not in SCHEDULES:
                 raise unknown_name_error("schedule", schedule, SCHEDULES)
-            section[key] = _call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
-    return _call(f"method {name}", method, **section)
-
-
-def _imported(kind: str, name: str, folder: Path) -> Any:
-    """The object that "module:name" names; modules in the folder are found."""
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, str(folder.resolve()))
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        # the module is the user's: it may raise anything
-        raise ValueError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(folder.resolve()))
-
-
-def _pop_name(section: str, content: dict[str, Any]) -> str:
-    _require_given(f"[{section}]", content, ("name",))
-    name = content.pop("name")
-    if not isinstance(name, str):
-        raise ValueError(f"name in [{section}] must be a string, found {name!r}")
-    return name
-
-
-def _call(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call with the file's keys as keyword arguments; keys that do not fit are the file's error, not a traceback."""
-    try:
-        inspect.signature(function).bind(*arguments, **options)
-    except TypeError as error:
-        raise ValueError(f"{what}: {error}") from error
-    return function(*arguments, **options)
-
-
-def _require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:
-    choices = list(choices)
-    for name in found:
-        if name not in choices:
-            raise unknown_name_error(kind, name, choices)
-
-
-def _require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:
-    for name in names:
-        if name not in found:
-            raise ValueError(f"{where} must have the key {name!r}")
+            section[key] = call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
+    return call(f"method {name}", method, **section)

@@ -1,6 +1,27 @@
-"""Data from CSV files, and rules that split rows over agents."""
+"""Data from CSV files, rules that split rows over agents, and studies: named columns by site, for formulas."""
 
+from .agreement import Agreed
+from .cells import Dates
 from .csv import Table, at_sites, read
+from .policy import Policy
 from .splits import SPLITS, by_column, by_label, dirichlet, iid, split
+from .studies import Study, as_study, describe, study
 
-__all__ = ["SPLITS", "Table", "at_sites", "by_column", "by_label", "dirichlet", "iid", "read", "split"]
+__all__ = [
+    "SPLITS",
+    "Agreed",
+    "Dates",
+    "Policy",
+    "Study",
+    "Table",
+    "as_study",
+    "at_sites",
+    "by_column",
+    "by_label",
+    "describe",
+    "dirichlet",
+    "iid",
+    "read",
+    "split",
+    "study",
+]

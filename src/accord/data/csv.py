@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
+import csv
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..base.errors import unknown_name_error
+from .files import natural, paths_of, site_names
 from .splits import Parts, split
 
 if TYPE_CHECKING:
@@ -117,11 +117,16 @@ def read(
     """
     if (files is None) == (file is None):
         raise ValueError(f"give one of files and file; found {'neither' if files is None else 'both'}")
+    if site == target:
+        raise ValueError(f"site and target are one column, {site!r}: a site cannot be explained by its own name")
+    for name, flag in [("standardise", standardise), ("intercept", intercept)]:
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} must be true or false, found {flag!r}")
     if file is None:
         for name, value in [("site", site), ("split", split), ("column", column)]:
             if value is not None:
                 raise ValueError(f"{name} goes with file, one file of all agents; found it with files")
-        paths = _paths(files)
+        paths = paths_of(files)
     else:
         if (site is None) == (split is None):
             found = "neither" if site is None else "both"
@@ -136,7 +141,7 @@ def read(
     names = _covariates(frames, paths, target, site, columns, intercept)
     tables = [_matrix(frame, path, [*names, target]) for frame, path in zip(frames, paths, strict=True)]
     if file is None:
-        sites = _site_names(paths)
+        sites = site_names(paths)
         parts = np.split(np.arange(sum(map(len, tables))), np.cumsum([len(t) for t in tables])[:-1])
     elif site is not None:
         sites, parts = _by_site(frames[0], paths[0], site)
@@ -215,7 +220,7 @@ def at_sites(
     _check_intercept("columns", columns, target, intercept)
     read_one = partial(_read_site, target=target, columns=tuple(columns), intercept=intercept)
     names = ("intercept", *columns) if intercept else tuple(columns)
-    return Table([partial(read_one, os.fspath(file)) for file in files], names, _site_names([Path(f) for f in files]))
+    return Table([partial(read_one, os.fspath(file)) for file in files], names, site_names([Path(f) for f in files]))
 
 
 def _read_site(
@@ -235,44 +240,12 @@ _split = split  # `read` has an argument of that name
 # --- files ---
 
 
-def _paths(files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[Path]:
-    """Return the files of a glob, sorted, or of a list, as listed."""
-    if isinstance(files, (str, os.PathLike)):
-        pattern = os.path.expanduser(files)
-        paths = [Path(name) for name in sorted(glob.glob(pattern, recursive=True), key=_natural)]
-        if not paths:
-            raise FileNotFoundError(f"no file matches {os.fspath(files)!r}")
-        return paths
-    paths = [Path(os.path.expanduser(path)) for path in files or ()]
-    if not paths:
-        raise ValueError("files is an empty list")
-    twice = [path for path, times in Counter(paths).items() if times > 1]
-    if twice:
-        raise ValueError(f"files lists {twice[0]} more than once; its rows would count as often")
-    return paths
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a sort key that compares runs of digits by value: site2 before site10."""
-    parts = re.split(r"(\d+)", name)
-    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
-
-
-def _site_names(paths: list[Path]) -> tuple[str, ...]:
-    stems, whole = tuple(path.stem for path in paths), tuple(map(str, paths))
-    for names in (stems, whole):
-        if len(set(names)) == len(names):
-            return names
-    # the same path on different machines
-    return tuple(f"agent {i}" for i in range(len(paths)))
-
-
 def _by_site(frame: pd.DataFrame, path: Path, site: str) -> tuple[tuple[str, ...], Parts]:
     values = frame[site].str.strip().to_numpy(dtype=object)
     unnamed = np.flatnonzero(values == "")
     if unnamed.size:
         raise ValueError(f"{path}: column {site!r} names no site in row {unnamed[0] + 1} below the header")
-    sites = sorted(set(values), key=_natural)
+    sites = sorted(set(values), key=natural)
     return tuple(sites), [np.flatnonzero(values == name) for name in sites]
 
 
@@ -281,6 +254,7 @@ def _frame(path: Path, site: str | None) -> pd.DataFrame:
     import pandas as pd
 
     try:
+        _refuse_duplicates(path)
         with warnings.catch_warnings():
             # Rows of more fields than the header: pandas would drop the last ones.
             warnings.simplefilter("error", pd.errors.ParserWarning)
@@ -302,6 +276,15 @@ def _frame(path: Path, site: str | None) -> pd.DataFrame:
     if frame.empty:
         raise ValueError(f"{path} has a header but no rows")
     return frame
+
+
+def _refuse_duplicates(path: Path) -> None:
+    """Raise `ValueError` if a name is twice in the header: pandas would give the second one a name of its own."""
+    with open(path, newline="", encoding="utf-8-sig") as stream:
+        header = [name.strip() for name in next(csv.reader(stream, skipinitialspace=True), [])]
+    twice = [name for name, times in Counter(header).items() if times > 1 and name]
+    if twice:
+        raise ValueError(f"{path}: column {twice[0]!r} is in the header more than once")
 
 
 def _covariates(
@@ -393,4 +376,9 @@ def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Floa
     if constant.size:
         name, value = names[constant[0]], X[0, constant[0]]
         raise ValueError(f"column {name!r} is {value:g} in every row; leave it out of columns")
-    return (X - X.mean(axis=0)) / X.std(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = X.mean(axis=0), X.std(axis=0)
+    beyond = np.flatnonzero(~np.isfinite(sd))
+    if beyond.size:
+        raise ValueError(f"column {names[beyond[0]]!r}: the sum of its squares is beyond float64; change its unit")
+    return (X - mean) / sd

@@ -404,10 +404,11 @@ class Run:
         Parameters
         ----------
         sites
-            Names of all agents, to name them by; None: their numbers.
+            Names of all agents, to name them by; None: those that `accord run` wrote with the run, or their numbers.
         """
         import pandas as pd
 
+        sites = self.settings.get("sites") if sites is None else sites
         free = self._moved
         drawn = Drawn(
             free.average, free.kept, self.agents, free.names, self.findings, self.certificate, self.points is not None

@@ -16,10 +16,11 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from .base.checks import positive
-from .posterior import Posterior
-from .posterior.quadratic import flat_prior, quadratic_likelihood
-from .posterior.shards import Source, is_unread
+from ..base.checks import positive
+from ..posterior import Posterior
+from ..posterior.quadratic import flat_prior, quadratic_likelihood
+from ..posterior.shards import Source, is_unread
+from .priors import HalfCauchy
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:
@@ -89,12 +90,15 @@ def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
 
 def linear_regression(
     shards: Sequence[Source],
-    noise_scale: float = 1.0,
+    noise_scale: float | None = None,
     prior_variance: float = 1.0,
     *,
     names: Sequence[str] | None = None,
 ) -> Posterior:
-    """Linear regression `y ~ N(X x, noise_scale^2)`, prior x ~ N(0, prior_variance I): a Gaussian posterior.
+    """Linear regression `y ~ N(X x, noise_scale^2)`, prior x ~ N(0, prior_variance I).
+
+    The posterior is Gaussian where noise_scale is given. Where it is unknown, it is a parameter `sigma` with a
+    half-Cauchy prior, whose median is the standard deviation of a coefficient's prior.
 
     Parameters
     ----------
@@ -102,15 +106,27 @@ def linear_regression(
         One (X_i, y_i) an agent, shapes (rows, dim) and (rows,); rows may differ between agents.
         Functions and paths of files are read where the data lies, as in `Posterior`.
     noise_scale
-        Standard deviation of y given X, > 0, in the units of y.
+        Standard deviation of y given X, > 0, in the units of y; None: unknown.
     prior_variance
         Variance of each coefficient under the prior, > 0.
     names
         Names of the coefficients, the columns of X; must be given where a shard is a function or a file.
     """
-    positive("noise_scale", noise_scale)
-    likelihood = Partial(_linear, float(noise_scale) ** -2)
-    return _regression(likelihood, prior_variance, shards, names, _any_number, quadratic=True)
+    if noise_scale is not None:
+        positive("noise_scale", noise_scale)
+        likelihood = Partial(_linear, float(noise_scale) ** -2)
+        return _regression(likelihood, prior_variance, shards, names, _any_number, quadratic=True)
+    dim, check = _checked(shards, names, _any_number)
+    positive("prior_variance", prior_variance)
+    return Posterior(
+        Partial(_linear_with_sigma),
+        Partial(_normal_with_sigma, float(prior_variance)),
+        list(shards),
+        {"coefficients": np.zeros(dim), "sigma": np.sqrt(prior_variance)},
+        names=None if names is None else (*names, "sigma"),
+        check=check,
+        constraints={"sigma": "positive"},
+    )
 
 
 def logistic_regression(
@@ -194,17 +210,23 @@ def _regression(
     quadratic: bool = False,
 ) -> Posterior:
     positive("prior_variance", prior_variance)
+    dim, check = _checked(shards, names, check_response)
+    prior = Partial(_normal, float(prior_variance))
+    return Posterior(likelihood, prior, list(shards), np.zeros(dim), names=names, quadratic=quadratic, check=check)
+
+
+def _checked(
+    shards: Sequence[Source], names: Sequence[str] | None, check_response: Callable[[int, np.ndarray], None]
+) -> tuple[int, partial[None]]:
+    """The number of coefficients, and the check of a shard."""
     if len(shards) == 0:
         raise ValueError("a regression needs at least one shard, found none")
     check = partial(_check_rows, check_response=check_response, dim=None)
     if any(map(is_unread, shards)):
         dim = _count(names)
-        check = partial(check, dim=dim)
-    else:
-        check(0, shards[0])
-        dim = np.shape(shards[0][0])[1]
-    prior = _normal_prior(prior_variance)
-    return Posterior(likelihood, prior, list(shards), np.zeros(dim), names=names, quadratic=quadratic, check=check)
+        return dim, partial(check, dim=dim)
+    check(0, shards[0])
+    return np.shape(shards[0][0])[1], check
 
 
 def _count(names: Sequence[str] | None) -> int:
@@ -260,10 +282,6 @@ def _check_center(agent: int, center: Any, dim: int) -> None:
         raise ValueError(f"the center of agent {agent} must have shape ({dim},), found {np.shape(center)}")
 
 
-def _normal_prior(variance: float) -> Partial:
-    return Partial(_normal, float(variance))
-
-
 def _normal(variance: Array, x: Float[Array, " dim"]) -> Array:
     return -jnp.sum(x**2) / (2.0 * variance) - x.size / 2.0 * jnp.log(2.0 * jnp.pi * variance)
 
@@ -271,6 +289,15 @@ def _normal(variance: Array, x: Float[Array, " dim"]) -> Array:
 def _linear(precision: Array, x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
     return -precision * (y - X @ x) ** 2 / 2.0 + jnp.log(precision / (2.0 * jnp.pi)) / 2.0
+
+
+def _linear_with_sigma(params: dict[str, Array], rows: tuple[Array, Array]) -> Float[Array, " row"]:
+    return _linear(params["sigma"] ** -2, params["coefficients"], rows)
+
+
+def _normal_with_sigma(variance: Array, params: dict[str, Array]) -> Array:
+    prior_of_sigma = HalfCauchy(1.0).log_density(params["sigma"] / jnp.sqrt(variance)) - jnp.log(variance) / 2.0
+    return _normal(variance, params["coefficients"]) + prior_of_sigma
 
 
 def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:

@@ -1,0 +1,64 @@
+"""What `accord describe` shows: each column by site and together, as far as floors let it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from ..data.agreement import QUANTILES, Agreed, Column
+
+TOGETHER = "together"
+# The headings of what is told of a column beside its site.
+_HEADINGS = {
+    "number": ("missing", "mean", "sd", *(f"{share:.0%}" for share in QUANTILES)),
+    "yes-no": ("missing", "share of 1"),
+    "factor": ("missing", "rows of each level"),
+    "group": ("missing",),
+}
+
+
+def blocks(agreed: Agreed) -> Iterator[Table]:
+    """The tables, one for the rows and one a column of the data."""
+    rows = _table("rows", ("rows",))
+    for site, count in [*zip(agreed.sites, agreed.rows, strict=True), (TOGETHER, sum(agreed.rows))]:
+        rows.add_row(site, f"{count:,}")
+    yield rows
+    for name, together in agreed.columns.items():
+        table = _table(f"{name}: {together.kind}", _HEADINGS[together.kind])
+        for site, own in zip(agreed.sites, agreed.by_site, strict=True):
+            table.add_row(site, *_cells(own[name]))
+        table.add_row(TOGETHER, *_cells(together))
+        yield table
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column(title)
+    for heading in headings:
+        text = heading.startswith("rows of")
+        table.add_column(heading, justify="left" if text else "right", no_wrap=not text)
+    return table
+
+
+def _cells(column: Column) -> list[str]:
+    """What is told of a column, in the order of its headings; a dash for what a floor hides."""
+    missing = str(column.missing)
+    if column.kind == "factor":
+        levels = [f"{level} {count}" for level, count in column.levels]
+        levels += [f"{column.unnamed} more with too few rows to be named"] if column.unnamed else []
+        return [missing, ", ".join(levels)]
+    if column.kind == "group":
+        return [missing]
+    if column.kind == "yes-no":
+        return [missing, *_numbers(column.sd, column.mean)]
+    quantiles = [value for _, value in column.quantiles] or [None] * len(QUANTILES)
+    return [missing, *_numbers(column.sd, column.mean, column.sd, *quantiles)]
+
+
+def _numbers(sd: float | None, *values: float | None) -> list[str]:
+    """Numbers with as many decimals as show three digits of the standard deviation."""
+    decimals = int(np.clip(2 - np.floor(np.log10(sd)), 0, 6)) if sd and np.isfinite(sd) else 3
+    form = f".{decimals}f" if all(abs(value or 0.0) < 1e9 for value in values) else ".4g"
+    return ["-" if value is None else format(value, form) for value in values]

@@ -1,0 +1,139 @@
+"""The sections data, model and priors: a posterior of files."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .. import data, models
+from ..base.errors import DivergenceError, unknown_name_error
+from ..models.glm import FAMILIES
+from ..models.priors import Prior
+from ..posterior import Posterior
+from .sections import call, imported, pop_name, require_given, require_known, require_type, require_types
+
+MODELS: dict[str, Callable[..., Posterior]] = {
+    "linear_regression": models.linear_regression,
+    "logistic_regression": models.logistic_regression,
+    "poisson_regression": models.poisson_regression,
+}
+PRIORS: dict[str, type[Prior]] = {
+    name: cls for name, cls in vars(models.priors).items() if isinstance(cls, type) and issubclass(cls, Prior)
+}
+PRIORS.pop("Prior")
+
+
+def read_problem(document: dict[str, Any], folder: Path) -> tuple[data.Table | data.Study, Posterior]:
+    """The data and the model: a study where the model is a formula, a table of numbers otherwise."""
+    section, model = dict(document["data"]), dict(document["model"])
+    if "formula" in model:
+        study = read_study(data.study, section, model, folder)
+        model.pop("positive", None)
+        if "priors" in document:
+            model["priors"] = _build_priors(document["priors"])
+        if isinstance(model.get("family"), dict):
+            model["family"] = _build_named("family in [model]", model["family"], FAMILIES)
+        with sites_named(study.sites):
+            return study, call("[model] with a formula", models.glm, study, **model)
+    if "priors" in document:
+        raise ValueError("[priors] goes with a formula in [model]; found none")
+    table = _read_table(section, folder)
+    with sites_named(table.sites):
+        return table, _build_model(model, table, folder)
+
+
+def _build_priors(section: Any) -> dict[str, Prior]:
+    if not isinstance(section, dict):
+        raise ValueError(f"[priors] must be a section, found {section!r}")
+    return {key: _build_named(f"{key} in [priors]", value, PRIORS) for key, value in section.items()}
+
+
+def _build_named(what: str, value: Any, choices: Mapping[str, Callable[..., Any]]) -> Any:
+    """What a table such as {name = "Normal", scale = 2.0} says, of some choices."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ValueError(
+            f'{what} must be a table with a name, as {{name = "{next(iter(choices))}", ...}}, found {value!r}'
+        )
+    numbers = dict(value)
+    name = numbers.pop("name")
+    if name not in choices:
+        raise unknown_name_error(what, name, choices)
+    require_known(f"number of {name}, {what},", numbers, inspect.signature(choices[name]).parameters)
+    require_types(what, numbers, choices[name])
+    return call(what, choices[name], **numbers)
+
+
+@contextmanager
+def sites_named(sites: Sequence[str]) -> Iterator[None]:
+    """Name the site beside the number of an agent in an error."""
+
+    def named(found: re.Match[str]) -> str:
+        agent = int(found[1])
+        return f"{found[0]} ({sites[agent]})" if agent < len(sites) and sites[agent] != found[0] else found[0]
+
+    try:
+        yield
+    except DivergenceError as error:
+        text = re.sub(r"\bagent (\d+)\b", named, str(error))
+        raise DivergenceError(text, agent=error.agent, round=error.round, run=error.run) from error
+    except ValueError as error:
+        text = re.sub(r"\bagent (\d+)\b", named, str(error))
+        raise (error if text == str(error) else ValueError(text)) from error.__cause__
+
+
+def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
+    """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
+    require_known("key of [data] for a study", section, inspect.signature(read).parameters)
+    require_types("[data]", section, read)
+    if "formula" in model:
+        formula = require_type("[model]", "formula", model["formula"], "str")
+        # weights and the like are columns too
+        beside = [value for key, value in model.items() if isinstance(value, str) and key not in ("formula", "family")]
+        section.setdefault("formula", [formula, *(name for name in beside if name != model.get("positive"))])
+        if "positive" in model:
+            response = formula.partition("~")[0].strip()
+            section["positive"] = {response: model["positive"], **section.get("positive", {})}
+    if isinstance(section.get("policy"), dict):
+        require_known("key of policy in [data]", section["policy"], inspect.signature(data.Policy).parameters)
+        section["policy"] = data.Policy(**section["policy"])
+    return read(**_placed(section, folder))
+
+
+def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
+    if section.pop("at_sites", False):
+        # each file is read where it lies, by a path of that machine
+        require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
+        require_types("[data]", section, data.at_sites)
+        return call("[data] at sites", data.at_sites, **section)
+    require_known("key of [data]", section, inspect.signature(data.read).parameters)
+    require_given("[data]", section, ("target",))
+    require_types("[data]", section, data.read)
+    return data.read(**_placed(section, folder))
+
+
+def _placed(section: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The section with paths of files from the folder of the config file."""
+    for key in ("files", "file"):
+        if isinstance(section.get(key), str):
+            section[key] = str(folder / section[key])
+        elif isinstance(section.get(key), list):
+            section[key] = [str(folder / name) for name in section[key]]
+    return section
+
+
+def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
+    name = pop_name("model", section)
+    if ":" not in name:
+        if name not in MODELS:
+            raise unknown_name_error("model", name, [*MODELS, "module:function"])
+        require_types("[model]", section, MODELS[name])
+        section.setdefault("names", table.columns)
+        return call(f"model {name}", MODELS[name], table.shards, **section)
+    posterior = call(f"model {name}", imported("model", name, folder), table.shards, **section)
+    if not isinstance(posterior, Posterior):
+        raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
+    return posterior

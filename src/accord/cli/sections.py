@@ -1,0 +1,110 @@
+"""Checks of the sections of a configuration file: an error names the section, the key and the value."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ..base.errors import unknown_name_error
+
+
+def imported(kind: str, name: str, folder: Path) -> Any:
+    """The object that "module:name" names; modules in the folder are found."""
+    module, _, attribute = name.partition(":")
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        # the module is the user's: it may raise anything
+        raise ValueError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(folder.resolve()))
+
+
+def pop_name(section: str, content: dict[str, Any]) -> str:
+    """Take the name out of a section."""
+    require_given(f"[{section}]", content, ("name",))
+    name = content.pop("name")
+    if not isinstance(name, str):
+        raise ValueError(f"name in [{section}] must be a string, found {name!r}")
+    return name
+
+
+def call(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call with the file's keys as keyword arguments; keys that do not fit are the file's error, not a traceback."""
+    try:
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from error
+    return function(*arguments, **options)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# What values of TOML an annotation allows, and what to call them.
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "int": (_is_whole, "a whole number"),
+    "float": (lambda value: _is_whole(value) or isinstance(value, float), "a number"),
+    "str": (lambda value: isinstance(value, str), "a string"),
+    "Sequence[int]": (lambda value: isinstance(value, list) and all(map(_is_whole, value)), "a list of whole numbers"),
+    "Sequence": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"),
+    "Mapping": (lambda value: isinstance(value, dict), "a table, as {name = ...}"),
+    "Policy": (lambda value: isinstance(value, dict), "a table, as {rows = 10}"),
+}
+# What no value of TOML is, or a string is in its place.
+_NEVER = ("None", "Path", "os.PathLike", "Builder")
+
+
+def require_types(where: str, section: dict[str, Any], function: Callable[..., Any]) -> None:
+    """Refuse values of another type than a function's annotations say; of types that are no TOML it knows itself."""
+    parameters = inspect.signature(function).parameters
+    for key, value in section.items():
+        if key in parameters:
+            require_type(where, key, value, str(parameters[key].annotation))
+
+
+def require_type(where: str, key: str, value: Any, annotation: str) -> Any:
+    """The value, if it is of a type that an annotation says."""
+    parts = [part.strip() for part in _alternatives(annotation)]
+    names = [part if part in _TYPES else part.partition("[")[0] for part in parts]
+    if not all(name in _TYPES or name in _NEVER for name in names):
+        return value
+    allowed = [_TYPES[name] for name in names if name in _TYPES]
+    if not any(holds(value) for holds, _ in allowed):
+        words = " or ".join(dict.fromkeys(word for _, word in allowed))
+        raise ValueError(f"{key} in {where} must be {words}, found {value!r}")
+    return value
+
+
+def _alternatives(annotation: str) -> list[str]:
+    """What stands between the bars of an annotation that are in no brackets."""
+    parts, depth = [""], 0
+    for character in annotation:
+        depth += (character == "[") - (character == "]")
+        if character == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def require_known(kind: str, found: dict[str, Any], choices: Iterable[str]) -> None:
+    """Refuse keys that are not among the choices."""
+    choices = list(choices)
+    for name in found:
+        if name not in choices:
+            raise unknown_name_error(kind, name, choices)
+
+
+def require_given(where: str, found: dict[str, Any], names: Iterable[str]) -> None:
+    """Refuse a section that lacks a key."""
+    for name in names:
+        if name not in found:
+            raise ValueError(f"{where} must have the key {name!r}")

@@ -1,0 +1,397 @@
+"""What sites agree on about their tables: sums of small summaries, of which nothing but the sum is needed.
+
+Every question is a function of one site's table; its answer is a number, an array or counts by name, and answers are
+added. No smallest or largest value is asked for or told: it is the cell of one person.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from .cells import SiteTable
+from .files import natural
+from .policy import Policy
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+# A quantile is looked for in bins of its range, then in bins of one bin, and so on: 16^3 bins of some standard
+# deviations are a thousandth of one wide. Finer ones would tell the very cell of somebody.
+_BINS, _ROUNDS = 16, 3
+# A count, or in words what is told of it: "< 3", ">= 40".
+Count = int | str
+# A site's answer to a question.
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What is told of a column, at one site or of all together.
+
+    Parameters
+    ----------
+    kind : {"number", "yes-no", "factor", "group"}
+        What its cells are; a yes is 1. Of a group, which a formula has behind a bar, only missing cells are counted.
+    missing : int or str
+        Cells without a value; a text such as "< 3" where a floor hides the number.
+    mean, sd : float or None
+        Of the cells that have a value, the standard deviation with n in the denominator; None for texts and where a
+        floor hides them.
+    quantiles : tuple of (float, float or None)
+        Of numbers: a share of the cells, and the value that it is not above, to a thousandth of a standard deviation.
+    levels : tuple of (str, int or str)
+        Of factors, in natural order, and how many cells each has.
+    unnamed : int
+        Levels that are not among these, as too few cells of every site have them.
+    """
+
+    kind: str
+    missing: Count
+    mean: float | None = None
+    sd: float | None = None
+    quantiles: tuple[tuple[float, float | None], ...] = ()
+    levels: tuple[tuple[str, Count], ...] = ()
+    unnamed: int = 0
+
+    def without(self, levels: Collection[str]) -> Column:
+        """The column with these levels counted, and not named."""
+        named = tuple((level, count) for level, count in self.levels if level not in levels)
+        return replace(self, levels=named, unnamed=len(self.levels) - len(named))
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What the sites of a study agreed on: enough to tell results on the scale of the data, and nobody's row.
+
+    Parameters
+    ----------
+    sites : tuple of str
+        Names of the sites.
+    rows : tuple of int
+        Rows of each site, without those dropped.
+    dropped : tuple of (int or str)
+        Rows of each site that were left out since a cell had no value.
+    columns : dict of Column
+        Of all sites together.
+    by_site : tuple of dict of Column
+        Of each site.
+
+    Examples
+    --------
+    >>> agreed = Agreed(("n",), (12,), (0,), {"age": Column("number", 0, 51.0, 9.5)}, ({},))
+    >>> agreed.means, Agreed.from_json(agreed.to_json()) == agreed
+    ({'age': 51.0}, True)
+    """
+
+    sites: tuple[str, ...]
+    rows: tuple[int, ...]
+    dropped: tuple[Count, ...]
+    columns: dict[str, Column]
+    by_site: tuple[dict[str, Column], ...] = field(default=())
+
+    def __repr__(self) -> str:
+        return f"<Agreed: {len(self.columns)} columns of {len(self.sites)} sites, {sum(self.rows)} rows>"
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What each column holds."""
+        return {name: column.kind for name, column in self.columns.items()}
+
+    @property
+    def levels(self) -> dict[str, tuple[str, ...]]:
+        """The levels of each factor, of all sites."""
+        return {
+            name: tuple(level for level, _ in column.levels)
+            for name, column in self.columns.items()
+            if column.kind == "factor"
+        }
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean of each column but factors, over the rows of all sites."""
+        return {name: column.mean for name, column in self.columns.items() if column.mean is not None}
+
+    @property
+    def sds(self) -> dict[str, float]:
+        """The standard deviation of each column but factors, over the rows of all sites, n in the denominator."""
+        return {name: column.sd for name, column in self.columns.items() if column.sd is not None}
+
+    def to_json(self) -> str:
+        """The same as text; floats come back exactly."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Agreed:
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        return cls(
+            tuple(found["sites"]),
+            tuple(found["rows"]),
+            tuple(found["dropped"]),
+            _columns(found["columns"]),
+            tuple(map(_columns, found["by_site"])),
+        )
+
+
+def _columns(found: Mapping[str, Any]) -> dict[str, Column]:
+    def pairs(values: Sequence[Sequence[Any]]) -> tuple[tuple[Any, Any], ...]:
+        return tuple((first, second) for first, second in values)
+
+    return {
+        name: Column(**{**column, "quantiles": pairs(column["quantiles"]), "levels": pairs(column["levels"])})
+        for name, column in found.items()
+    }
+
+
+# --- questions: what leaves a site ---
+
+
+def _missing(table: SiteTable) -> Answer:
+    return {name: int(table.absent[name].sum()) for name in table.kinds}
+
+
+def _sums(table: SiteTable, names: Sequence[str]) -> Answer:
+    """Cells and their sum."""
+    return {name: np.array([(x := table.present(name)).size, x.sum()]) for name in names}
+
+
+def _squares(table: SiteTable, centres: Mapping[str, float]) -> Answer:
+    """Sums of distances from an agreed centre and of their squares, which cancel nothing."""
+    found = {}
+    for name, centre in centres.items():
+        distance = table.present(name) - centre
+        found[name] = np.array([distance.sum(), distance @ distance])
+    return found
+
+
+def _counts(table: SiteTable, names: Sequence[str]) -> Answer:
+    """Cells of each level."""
+    found = {}
+    for name in names:
+        levels, counts = np.unique(table.present(name).astype(str), return_counts=True)
+        found[name] = dict(zip(levels.tolist(), counts.tolist(), strict=True))
+    return found
+
+
+def _below(table: SiteTable, edges: Mapping[str, np.ndarray]) -> Answer:
+    """Cells at or below each edge."""
+    return {name: np.searchsorted(np.sort(table.present(name)), at, side="right") for name, at in edges.items()}
+
+
+def total(tables: Sequence[SiteTable], question: Callable[..., Answer], *arguments: Any) -> Answer:
+    """The sum over the sites of their answers; counts by name are added name by name."""
+    return reduce(_added, (question(table, *arguments) for table in tables))
+
+
+def _added(first: Any, second: Any) -> Any:
+    if isinstance(first, dict):
+        return {
+            name: _added(first[name], second[name]) if name in first and name in second else {**first, **second}[name]
+            for name in {**first, **second}
+        }
+    return first + second
+
+
+# --- agreement ---
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Totals:
+    """The exact figures, before floors: rows, and missing cells, moments, quantiles and counts of levels by column."""
+
+    rows: int
+    missing: dict[str, int]
+    mean: dict[str, float]
+    sd: dict[str, float]
+    quantiles: dict[str, np.ndarray]
+    counts: dict[str, dict[str, int]]
+
+    def present(self, name: str) -> int:
+        """Cells of a column that have a value."""
+        return self.rows - self.missing[name]
+
+
+def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) -> Agreed:
+    """What sites agree on, whose columns are of the same kinds, each under its own floors.
+
+    Parameters
+    ----------
+    tables
+        The sites.
+    dropped
+        How many rows each left out.
+    floors
+        Whether the mean of all together is hidden where that of a site under its floor would follow, and rare levels
+        are not named. A model is built on them, and then they are told.
+    """
+    kinds = tables[0].kinds
+    strictest = reduce(Policy.stricter, [table.policy for table in tables])
+    together, each = _totals(tables), [_totals([table]) for table in tables]
+    by_site = tuple(
+        {name: _told(name, kind, found, table.policy) for name, kind in kinds.items()}
+        for table, found in zip(tables, each, strict=True)
+    )
+    columns = {
+        name: _together(
+            name,
+            kind,
+            together,
+            [(site[name], own.present(name)) for site, own in zip(by_site, each, strict=True)],
+            strictest,
+            floors,
+        )
+        for name, kind in kinds.items()
+    }
+    if floors:
+        rare = {name: _rare_everywhere([site[name] for site in by_site]) for name in kinds}
+        by_site = tuple({name: column.without(rare[name]) for name, column in site.items()} for site in by_site)
+        columns = {name: column.without(rare[name]) for name, column in columns.items()}
+    return Agreed(
+        tuple(table.name for table in tables),
+        tuple(table.rows for table in tables),
+        tuple(table.policy.told(count) for table, count in zip(tables, dropped, strict=True)),
+        columns,
+        by_site,
+    )
+
+
+def _totals(tables: Sequence[SiteTable]) -> _Totals:
+    kinds = tables[0].kinds
+    numeric = [name for name, kind in kinds.items() if kind in ("number", "yes-no")]
+    sizes, mean, sd = _moments(tables, numeric)
+    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
+    factors = [name for name, kind in kinds.items() if kind == "factor"]
+    counts = {
+        name: dict(sorted(found.items(), key=lambda item: natural(item[0])))
+        for name, found in total(tables, _counts, factors).items()
+    }
+    for name in numeric:
+        if kinds[name] == "yes-no":
+            ones = round(sizes[name] * mean[name])
+            counts[name] = {"no": int(sizes[name]) - ones, "yes": ones}
+    quantiles = _quantiles(tables, numbers, sizes, mean, sd)
+    rows = sum(table.rows for table in tables)
+    return _Totals(rows, total(tables, _missing), mean, sd, quantiles, counts)
+
+
+def _moments(
+    tables: Sequence[SiteTable], names: Sequence[str]
+) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
+    sizes, mean, sd = {}, {}, {}
+    # what overflows is looked for where a model is to be built on it
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = total(tables, _sums, names)
+        centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
+        for name, (first, second) in total(tables, _squares, centres).items():
+            sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
+            # the centre is a rounding away from the mean
+            mean[name] = float(centres[name] + first / n)
+            variance = second / n - (first / n) ** 2
+            sd[name] = float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else np.inf
+    return sizes, mean, sd
+
+
+def _quantiles(
+    tables: Sequence[SiteTable],
+    names: Sequence[str],
+    sizes: Mapping[str, float],
+    mean: Mapping[str, float],
+    sd: Mapping[str, float],
+) -> dict[str, np.ndarray]:
+    """The middle of the last bin of each quantile: the first bin at whose end so many cells lie at or below.
+
+    Where it can lie follows from mean and standard deviation (Cantelli's inequality), so no extremes are asked for.
+    """
+    share = np.array(QUANTILES)
+    low = {name: mean[name] - sd[name] * np.sqrt((1 - share) / share) * (1 + 1e-9) for name in names}
+    high = {name: mean[name] + sd[name] * np.sqrt(share / (1 - share)) * (1 + 1e-9) for name in names}
+    for _ in range(_ROUNDS):
+        # shape (quantile, edge)
+        edges = {name: np.linspace(low[name], high[name], _BINS + 1, axis=1) for name in names}
+        counts = total(tables, _below, {name: edges[name][:, 1:-1].ravel() for name in names})
+        for name in names:
+            enough = counts[name].reshape(len(share), -1) >= share[:, None] * sizes[name]
+            bins = np.where(enough.any(axis=1), enough.argmax(axis=1), _BINS - 1)[:, None]
+            low[name], high[name] = (np.take_along_axis(edges[name], bins + end, 1)[:, 0] for end in (0, 1))
+    return {name: (low[name] + high[name]) / 2 for name in names}
+
+
+# --- floors ---
+
+
+def _told(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
+    """What a site tells of its own column."""
+    missing = found.missing[name]
+    present = found.present(name)
+    counts = found.counts.get(name, {})
+    # the rows are known, so that one hidden count would follow from the others
+    hidden = _hidden([missing, *counts.values()], policy)
+    if kind == "factor":
+        levels = tuple(zip(counts, hidden[1:], strict=True))
+        return Column(kind, hidden[0], levels=levels)
+    if kind == "group" or present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
+        return Column(kind, hidden[0])
+    return Column(kind, hidden[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+
+
+def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
+    """The levels that no site has rows enough of."""
+    told = {level for site in sites for level, count in site.levels if not str(count).startswith("<")}
+    return {level for site in sites for level, _ in site.levels} - told
+
+
+def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
+    """How many levels of a factor the site has too few rows of, and of how many."""
+    counts = _counts(table, [name])[name].values()
+    return sum(isinstance(table.policy.told(count), str) for count in counts), len(counts)
+
+
+def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:
+    """Counts as they are told: where those under the floor follow from the others, the smallest other is hidden too."""
+    told = [policy.told(count) for count in counts]
+    under = [n for n, count in enumerate(told) if isinstance(count, str)]
+    others = [n for n, count in enumerate(counts) if count and n not in under]
+    # the sum of all is known; of one it is the count, and the least or most that several can have is their counts
+    follows = sum(counts[n] for n in under) in (len(under), len(under) * (policy.cells - 1))
+    if under and others and (len(under) == 1 or follows):
+        told[min(others, key=lambda n: counts[n])] = "hidden"
+    return told
+
+
+def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> tuple[tuple[float, float | None], ...]:
+    """Those that have as many cells to either side as a count must have to be told."""
+    return tuple(
+        (share, float(value) if min(share, 1 - share) * present >= policy.cells else None)
+        for share, value in zip(QUANTILES, found.quantiles.get(name, ()), strict=False)
+    )
+
+
+def _together(
+    name: str, kind: str, found: _Totals, sites: Sequence[tuple[Column, int]], policy: Policy, floors: bool
+) -> Column:
+    """What is told of all sites; of each, what it tells and how many cells have a value."""
+    missing = _sum_told([site.missing for site, _ in sites])
+    if kind == "factor":
+        # a site without a level does not name it
+        parts = {level: [dict(site.levels).get(level, 0) for site, _ in sites] for level in found.counts[name]}
+        return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
+    # the mean of those that tell none follows from that of all and of the others
+    silent = sum(present for site, present in sites if site.mean is None)
+    follows = silent > 0 if kind == "yes-no" else 0 < silent < policy.rows
+    if kind == "group" or found.present(name) == 0 or (floors and follows):
+        return Column(kind, missing)
+    quantiles = _told_quantiles(name, found, found.present(name), policy)
+    return Column(kind, missing, found.mean[name], found.sd[name], quantiles)
+
+
+def _sum_told(parts: Sequence[Count]) -> Count:
+    """The sum; where a part of it is hidden, that of the others, if there are any: the sum is not below it."""
+    known = sum(part for part in parts if isinstance(part, int))
+    if all(isinstance(part, int) for part in parts):
+        return known
+    return f">= {known}" if known else "hidden"

@@ -1,0 +1,336 @@
+"""From a site's cells to columns of numbers, yes or no, and factors. No message quotes a cell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..base.errors import unknown_name_error
+from .files import is_number, some_lines
+from .policy import Policy
+
+BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
+UNITS = {"days": 1.0, "years": 365.2425}
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+
+
+@dataclass(frozen=True)
+class Dates:
+    """How the dates of a column are written, and the number that becomes of one.
+
+    Parameters
+    ----------
+    format : str
+        As in Python's `strptime`, for example ``"%Y-%m-%d"``.
+    since : str, default "1970-01-01"
+        The day that is 0, as year-month-day.
+    unit : {"days", "years"}, default "days"
+        Years of 365.2425 days.
+    """
+
+    format: str
+    since: str = "1970-01-01"
+    unit: str = "days"
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise unknown_name_error("unit of dates", self.unit, UNITS)
+        try:
+            date.fromisoformat(self.since)
+        except (TypeError, ValueError):
+            raise ValueError(f"since of dates must be a day as 1970-01-01, found {self.since!r}") from None
+
+    def number(self, text: str) -> float:
+        """Units since the day that is 0; a `ValueError` for a text of another format."""
+        days = datetime.strptime(text, self.format).date() - date.fromisoformat(self.since)
+        return days.days / UNITS[self.unit]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How cells are read; see `study`."""
+
+    dates: Mapping[str, Dates] = field(default_factory=dict)
+    positive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    strings: tuple[str, ...] = ()
+    blanks: tuple[str, ...] = BLANKS
+    groups: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        dates: Mapping[str, str | Mapping[str, str] | Dates] | None,
+        positive: Mapping[str, str | Sequence[str]] | None,
+        strings: Sequence[str],
+        blanks: Sequence[str],
+        factors: Sequence[str],
+        groups: Sequence[str],
+    ) -> Rules:
+        """The rules that the arguments of `study` say, and formulas of factors and groups."""
+        return cls(
+            {name: _dates(name, value) for name, value in (dates or {}).items()},
+            {name: _words(f"positive of {name!r}", value) for name, value in (positive or {}).items()},
+            (*_words("strings", strings), *factors),
+            _words("blanks", blanks),
+            tuple(groups),
+        )
+
+    @property
+    def named(self) -> list[str]:
+        """The columns that there are rules for."""
+        return [*self.dates, *self.positive, *self.strings]
+
+    def reader(self, name: str) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
+        """What reads the cells of a column."""
+        if name in self.positive:
+            return partial(_yes_no, self.positive[name])
+        if name in self.dates:
+            return partial(_days, self.dates[name])
+        if name in self.groups:
+            return _group
+        return _factor if name in self.strings else _unruled
+
+
+def _dates(name: str, value: str | Mapping[str, str] | Dates) -> Dates:
+    if isinstance(value, str):
+        return Dates(value)
+    if isinstance(value, Mapping):
+        try:
+            return Dates(**value)
+        except TypeError:
+            raise ValueError(f"dates of {name!r} must have format, and may have since and unit") from None
+    if not isinstance(value, Dates):
+        raise ValueError(f"dates of {name!r} must be a format such as '%Y-%m-%d', found {value!r}")
+    return value
+
+
+def _words(what: str, value: Any) -> tuple[str, ...]:
+    words = (value,) if isinstance(value, str) else value
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise ValueError(f"{what} must be a text or a list of texts, found {value!r}")
+    return tuple(words)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Reading:
+    """What became of the cells of a column.
+
+    Parameters
+    ----------
+    kind
+        "number", "yes-no", "factor", "group" (a factor of which nobody else hears), "empty" (no cell has a value) or
+        "unclear".
+    values
+        Shape (row,): float64, NaN where there is no value; or texts, "" where there is none.
+    problem, rows
+        What is wrong with the cells of these rows, if anything is.
+    """
+
+    kind: str
+    values: np.ndarray
+    problem: str = ""
+    rows: Sequence[int] = ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SiteTable:
+    """The rows of one site, which stay there: questions are asked of it, and small summaries come back.
+
+    Parameters
+    ----------
+    name : str
+        The site.
+    policy : Policy
+        Its floors.
+    kinds : dict of str
+        What each column holds.
+    values : dict of arrays
+        The columns, each of shape (row,).
+    absent : dict of arrays
+        Which cells of each column have no value.
+    lines : sequence of int
+        Where in its file each row is.
+    where, line : str
+        The site with its file, and what a row there is called, as messages name them.
+    """
+
+    name: str
+    policy: Policy
+    kinds: dict[str, str]
+    values: dict[str, np.ndarray]
+    absent: dict[str, Bool[np.ndarray, " row"]]
+    lines: Sequence[int]
+    where: str
+    line: str = "line"
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.lines)
+
+    def present(self, name: str) -> np.ndarray:
+        """The values of a column where it has some."""
+        return self.values[name][~self.absent[name]]
+
+    def says(self, column: str, rows: Sequence[int], what: str) -> str:
+        """What is to be said of some rows of a column."""
+        return (
+            f"{self.where}: column {column!r}: {some_lines([int(self.lines[row]) for row in rows], self.line)} {what}"
+        )
+
+    def only(self, kept: Bool[np.ndarray, " row"]) -> SiteTable:
+        """The table of these rows."""
+        return replace(
+            self,
+            values={name: values[kept] for name, values in self.values.items()},
+            absent={name: absent[kept] for name, absent in self.absent.items()},
+            lines=np.asarray(self.lines)[kept],
+        )
+
+    def as_agreed(self, kinds: Mapping[str, str]) -> SiteTable:
+        """The table of the columns that the sites agreed on; one without a value here takes the kind of the others."""
+        texts, numbers = np.full(self.rows, "", object), np.full(self.rows, np.nan)
+        empty = {"factor": texts, "group": texts, "number": numbers, "yes-no": numbers}
+        values = {
+            name: empty[kind] if self.kinds[name] == "empty" else self.values[name] for name, kind in kinds.items()
+        }
+        # what is missing is told of columns too that the sites do not agree on
+        absent = {name: cells for name, cells in self.absent.items() if name in kinds or self.kinds[name] != "empty"}
+        return replace(self, kinds=dict(kinds), values=values, absent=absent)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Source:
+    """The cells of a site as they were found.
+
+    Parameters
+    ----------
+    name, where, line
+        The site; the site with its file, and what a row there is called, as messages name them.
+    policy
+        The floors of the site.
+    columns
+        Arrays of shape (row,): texts, or what people have in memory.
+    lines
+        The line of each row in the file, or its number.
+    """
+
+    name: str
+    where: str
+    line: str
+    policy: Policy
+    columns: dict[str, np.ndarray]
+    lines: Sequence[int]
+
+    def table(self, columns: Sequence[str], rules: Rules) -> tuple[SiteTable, list[str]]:
+        """The site's table of these columns, and what is wrong with its cells."""
+        kinds, values, absent, wrong = {}, {}, {}, {}
+        for name in columns:
+            cells, absent[name] = _cells(self.columns[name], rules.blanks)
+            reading = _empty(cells) if absent[name].all() else rules.reader(name)(cells, absent[name])
+            kinds[name], values[name] = reading.kind, reading.values
+            if reading.problem:
+                wrong[name] = (reading.rows, reading.problem)
+        table = SiteTable(self.name, self.policy, kinds, values, absent, self.lines, self.where, self.line)
+        return table, [table.says(name, *found) for name, found in wrong.items()]
+
+
+def _cells(raw: np.ndarray, blanks: tuple[str, ...]) -> tuple[np.ndarray, Bool[np.ndarray, " row"]]:
+    """Cells as float64 or as texts, and which have no value."""
+    if raw.dtype.kind in "biuf":
+        numbers = raw.astype(np.float64)
+        return numbers, np.isnan(numbers)
+    if raw.dtype.kind == "M":
+        # days, so that they need no format
+        days = raw.astype("datetime64[D]")
+        return np.where(np.isnat(days), np.nan, days.astype(np.float64)), np.isnat(days)
+    # a value that is not itself, as NaN, is how tables in memory say that there is none
+    texts = np.array(["" if cell is None or cell != cell else str(cell).strip() for cell in raw.tolist()], object)
+    return texts, np.isin(texts.astype(str), blanks)
+
+
+def _empty(cells: np.ndarray) -> Reading:
+    return Reading("empty", np.full(len(cells), np.nan))
+
+
+def _filled(values: Sequence[float], absent: Bool[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
+    """Values of the cells that have some, NaN elsewhere."""
+    filled = np.full(len(absent), np.nan)
+    filled[~absent] = values
+    return filled
+
+
+def _unruled(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    """Booleans, numbers or texts, whatever all cells are."""
+    if cells.dtype != object:
+        return _numbers(cells, absent)
+    present, rows = cells[~absent], np.flatnonzero(~absent)
+    if all(cell.lower() in _BOOLEANS for cell in present):
+        return Reading("yes-no", _filled([_BOOLEANS[cell.lower()] for cell in present], absent))
+    numeric = np.array([is_number(cell) for cell in present])
+    if not numeric.any():
+        return _factor(cells, absent)
+    if numeric.all():
+        return _numbers(_filled([float(cell) for cell in present], absent), absent)
+    if numeric.mean() >= 0.5:
+        return Reading("unclear", cells, "a text where others have numbers (see strings)", rows[~numeric].tolist())
+    return Reading("unclear", cells, "a number where others have texts (see strings)", rows[numeric].tolist())
+
+
+def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]) -> Reading:
+    present = values[~absent]
+    beyond = np.flatnonzero(np.isinf(values))
+    if beyond.size:
+        return Reading("unclear", values, "no finite number of float64", beyond.tolist())
+    return Reading("yes-no" if np.isin(present, (0.0, 1.0)).all() else "number", values)
+
+
+def _factor(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    return Reading("factor", np.where(absent, "", _texts(cells)))
+
+
+def _group(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    return Reading("group", _factor(cells, absent).values)
+
+
+def _texts(cells: np.ndarray) -> np.ndarray:
+    """Cells as texts; a number in memory as a file would hold it: 2, not 2.0."""
+    if cells.dtype == object:
+        return cells
+    return np.array(
+        [f"{cell:.17g}" if cell == round(cell) else repr(cell) for cell in np.nan_to_num(cells).tolist()], object
+    )
+
+
+def _yes_no(words: tuple[str, ...], cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    """1 where a cell is one of the words; all other cells must be one and the same text."""
+    texts = _texts(cells)
+    ones = np.isin(texts.astype(str), words)
+    others = ~ones & ~absent
+    usual = [text for text, _ in Counter(texts[others].tolist()).most_common(1)]
+    strange = np.flatnonzero(others & ~np.isin(texts.astype(str), usual))
+    if strange.size:
+        return Reading("unclear", texts, "a third text beside positive and the other one", strange.tolist())
+    return Reading("yes-no", np.where(absent, np.nan, ones.astype(np.float64)))
+
+
+def _days(dates: Dates, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    if cells.dtype != object:
+        shift = (date.fromisoformat(dates.since) - date(1970, 1, 1)).days
+        return Reading("number", (cells - shift) / UNITS[dates.unit])
+    numbers, wrong = np.full(len(cells), np.nan), []
+    for row in np.flatnonzero(~absent):
+        try:
+            numbers[row] = dates.number(cells[row])
+        except ValueError:
+            wrong.append(int(row))
+    if wrong:
+        return Reading("unclear", cells, f"no date of the form {dates.format}", wrong)
+    return Reading("number", numbers)

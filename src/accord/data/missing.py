@@ -1,0 +1,65 @@
+"""Cells without a value: told, left out, or filled and marked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool
+
+from ..base.errors import DataError
+from .agreement import Agreed
+from .cells import SiteTable
+
+# The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
+_LEVEL, _MARK = "missing", "_missing"
+
+
+def without_value(tables: Sequence[SiteTable], names: frozenset[str] | None) -> list[str]:
+    """Missing cells of these columns, or of all."""
+    return [
+        table.says(name, np.flatnonzero(absent).tolist(), "no value")
+        for table in tables
+        for name, absent in table.absent.items()
+        if (names is None or name in names) and absent.any()
+    ]
+
+
+def without_missing(tables: Sequence[SiteTable]) -> tuple[list[SiteTable], list[int]]:
+    """Tables of the rows whose cells all have a value, and how many others there were."""
+    kept: list[Bool[np.ndarray, " row"]] = [
+        ~np.any([np.zeros(table.rows, bool), *table.absent.values()], axis=0) for table in tables
+    ]
+    rest = [table.only(rows) for table, rows in zip(tables, kept, strict=True)]
+    return rest, [int((~rows).sum()) for rows in kept]
+
+
+def warn_of_dropped(tables: Sequence[SiteTable], dropped: Sequence[int]) -> None:
+    """Say how many rows each site left out."""
+    parts = [
+        f"{table.policy.told(count)} at {table.name}" for table, count in zip(tables, dropped, strict=True) if count
+    ]
+    if parts:
+        warnings.warn(f"rows with a missing cell are left out: {', '.join(parts)}", stacklevel=4)
+
+
+def filled(tables: Sequence[SiteTable], agreed: Agreed) -> list[SiteTable]:
+    """Tables without missing cells: filled with what was agreed, and marked in columns of their own."""
+    marked = [name for name in agreed.columns if any(table.absent[name].any() for table in tables)]
+    return [_filled_at(table, marked, agreed.means) for table in tables]
+
+
+def _filled_at(table: SiteTable, marked: Sequence[str], means: Mapping[str, float]) -> SiteTable:
+    kinds, values, absent = dict(table.kinds), dict(table.values), dict(table.absent)
+    for name in marked:
+        mark, at = f"{name}{_MARK}", table.absent[name]
+        if mark in table.kinds:
+            raise DataError(f"there is a column {mark!r} already, which is to mark the missing cells of {name!r}")
+        kinds[mark], values[mark], absent[mark] = "yes-no", at.astype(np.float64), np.zeros(table.rows, bool)
+        values[name] = np.where(at, means.get(name, _LEVEL), values[name])
+        if name not in means:
+            # a level as any other; means and standard deviations are those of the cells that have a value
+            absent[name] = np.zeros(table.rows, bool)
+    return replace(table, kinds=kinds, values=values, absent=absent)

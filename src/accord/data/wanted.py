@@ -1,0 +1,110 @@
+"""Which columns are wanted, how they are read, and the tables of them that sites agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .cells import Dates, Rules, SiteTable, Source
+from .mentions import Mentions
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which columns are wanted, and how they are read."""
+
+    columns: tuple[str, ...] | None
+    mentions: Mentions | None
+    rules: Rules
+
+    @classmethod
+    def of(
+        cls,
+        columns: Sequence[str] | None,
+        formula: str | Sequence[str] | None,
+        dates: Mapping[str, str | Mapping[str, str] | Dates] | None,
+        positive: Mapping[str, str | Sequence[str]] | None,
+        strings: Sequence[str],
+        blanks: Sequence[str],
+    ) -> Wanted:
+        """What the arguments of `study` say."""
+        if isinstance(columns, str):
+            raise ValueError(f"columns must be a list of names, found {columns!r}")
+        mentions = None if formula is None else Mentions.of(formula)
+        factors, groups = ((), ()) if mentions is None else (mentions.factors, mentions.groups)
+        rules = Rules.of(dates, positive, strings, blanks, sorted(factors), sorted(groups))
+        return cls(None if columns is None else tuple(dict.fromkeys(columns)), mentions, rules)
+
+    def among(self, known: Sequence[str]) -> list[str]:
+        """The wanted columns, known or not, where these are known."""
+        if self.columns is not None:
+            return list(self.columns)
+        if self.mentions is not None:
+            return [name for name in known if name in self.mentions.names]
+        return [*known, *(name for name in self.rules.named if name not in known)]
+
+    @property
+    def steady(self) -> frozenset[str]:
+        """Columns that may be constant."""
+        return frozenset() if self.mentions is None else self.mentions.steady
+
+    @property
+    def responses(self) -> frozenset[str]:
+        """Columns that are explained, and so never filled."""
+        return frozenset() if self.mentions is None else self.mentions.responses
+
+
+def tables_of(sources: Sequence[Source], wanted: Wanted) -> tuple[list[SiteTable], list[str]]:
+    """The sites' tables of all columns that are clear, and what is wrong with the others."""
+    names, problems = _chosen(sources, wanted)
+    tables = []
+    for source in sources:
+        table, found = source.table([name for name in names if name in source.columns], wanted.rules)
+        tables.append(table)
+        problems += found
+    kinds = {}
+    for name in names:
+        by_site = {table.name: table.kinds.get(name, "unclear") for table in tables}
+        kind = _one_kind(set(by_site.values()))
+        if kind == "conflict":
+            problems.append(_conflict(name, by_site))
+        elif kind == "empty":
+            problems.append(f"column {name!r}: no cell of any site has a value")
+        elif kind != "unclear":
+            kinds[name] = kind
+    return [table.as_agreed(kinds) for table in tables], problems
+
+
+def _chosen(sources: Sequence[Source], wanted: Wanted) -> tuple[list[str], list[str]]:
+    """The names of the columns to read, and what is wrong with the headers."""
+    known = list(dict.fromkeys(name for source in sources for name in source.columns))
+    names, problems = [], []
+    for name in wanted.among(known):
+        if name in known:
+            names.append(name)
+            owner = next(source.name for source in sources if name in source.columns)
+            lack = [source.where for source in sources if name not in source.columns]
+            problems += [f"{where}: there is no column {name!r}, which {owner} has" for where in lack]
+        elif sources:
+            problems.append(f"no site has a column {name!r}")
+    return names, problems
+
+
+def _one_kind(kinds: set[str]) -> str:
+    """The kind that a column has, of those that sites found; "conflict" where they differ."""
+    if "unclear" in kinds:
+        return "unclear"
+    kinds = kinds - {"empty"} or {"empty"}
+    if kinds == {"number", "yes-no"}:
+        return "number"
+    return kinds.pop() if len(kinds) == 1 else "conflict"
+
+
+def _conflict(name: str, kinds: Mapping[str, str]) -> str:
+    words = {"number": "numbers", "yes-no": "0 and 1", "factor": "texts"}
+    sides = [
+        f"{word} at {', '.join(site for site, found in kinds.items() if found == kind)}"
+        for kind, word in words.items()
+        if kind in kinds.values()
+    ]
+    return f"column {name!r} holds {' and '.join(sides)}; name it in strings or positive, or mend the files"

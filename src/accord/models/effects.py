@@ -1,0 +1,75 @@
+"""Effects of sites, or of groups within sites, `(1 | site)` and `(1 + x | ward)`: integrated out at the site."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..posterior import Local
+from .families import Family
+from .families.family import Parameter, Rows, Summary
+from .formula import Formula, mean_and_sd
+from .priors import Exponential, Uniform
+from .regression import predictor
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictedInGroups:
+    """The log likelihood of a family whose predictors have effects of groups, one number a row."""
+
+    family: Family
+
+    def __call__(self, params: dict[str, Array], latents: Float[Array, "row effect"], rows: dict[str, Array]) -> Array:
+        """The log density of the rows' responses given their groups' standardised effects, times their weights."""
+        first, *second = jnp.moveaxis(latents, 1, 0)
+        effects = [params["group_sd"] * first]
+        if second:
+            correlation = params["group_correlation"]
+            # the Cholesky factor of a correlation matrix of two
+            turned = correlation * first + jnp.sqrt(1.0 - correlation**2) * second[0]
+            effects.append(params["group_sd_2"] * turned)
+        eta = predictor(self.family, params, rows) + jnp.sum(rows["effects"] * jnp.stack(effects, axis=1), axis=1)
+        each = self.family.log_density(params, eta, rows)
+        return each * rows["weight"] if "weight" in rows else each
+
+
+def require_possible(family: Family, design: Formula) -> None:
+    """Raise `ValueError` where effects of groups are not what this family or formula can have."""
+    if not family.splits or family.predictors:
+        raise ValueError(f"the family {family.name} cannot have effects of groups")
+    if len(design.effects) > 2:
+        raise ValueError(f"a group can have two effects at most, found {', '.join(design.effects)}")
+
+
+def parameters(family: Family, design: Formula, summary: Summary, shards: Sequence[Rows]) -> dict[str, Parameter]:
+    """The standard deviations of the effects and their correlation, with priors that fit the scale of the data."""
+    _, spread = mean_and_sd([rows["effects"] for rows in shards])
+    found = {}
+    for name, effect, sd in zip(("group_sd", "group_sd_2"), design.effects, spread, strict=False):
+        scale = family.unit(summary) / (float(sd) if sd > 0 else 1.0)
+        labels = (f"{effect}|{design.group}",)
+        found[name] = Parameter(np.array(scale / 2.0), "positive", Exponential(scale), labels=labels)
+    if len(found) == 2:
+        from numpyro.distributions import constraints
+
+        labels = (f"{', '.join(design.effects)}|{design.group}",)
+        limits = constraints.interval(-1.0, 1.0)
+        found["group_correlation"] = Parameter(np.array(0.0), limits, Uniform(-1.0, 1.0), labels=labels)
+    return found
+
+
+def local(design: Formula) -> Local:
+    """The standardised effects of a group, which a site integrates out."""
+    return Local(_standard_normal, np.zeros(len(design.effects)), None if design.group_is_site else _group)
+
+
+def _standard_normal(params: dict[str, Array], latents: Float[Array, " effect"], row: dict[str, Array]) -> Array:
+    return -jnp.sum(latents**2) / 2.0 - latents.size * np.log(2.0 * np.pi) / 2.0
+
+
+def _group(rows: dict[str, Array]) -> Array:
+    return rows["group"]

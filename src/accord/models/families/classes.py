@@ -1,0 +1,109 @@
+"""Families of classes: categorical without an order, ordinal with one."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from .. import priors
+from ..priors import Prior
+from .family import Family, Parameter, Rows, Summary, log_odds, require
+
+Kind = TypeVar("Kind", bound="_Classes")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Classes(Family):
+    """Classes, told by the sites or given in their order.
+
+    Parameters
+    ----------
+    levels
+        The classes; None: those that the sites agree on.
+    """
+
+    levels: tuple[str | int | float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.levels is not None:
+            object.__setattr__(self, "levels", tuple(self.levels))
+        if self.levels is not None and (len(set(self.levels)) != len(self.levels) or len(self.levels) < 2):
+            raise ValueError(f"levels must be two or more different classes, found {list(self.levels)}")
+
+    @property
+    def _known(self) -> tuple[str | int | float, ...]:
+        assert self.levels is not None
+        return self.levels
+
+    def settled(self: Kind, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Kind:
+        if self.levels is not None:
+            return self
+        seen = {level for columns in responses for level in np.asarray(columns[0]).tolist()}
+        if not all(isinstance(level, str) for level in seen):
+            seen = {int(level) if level == round(level) else level for level in seen}
+        return dataclasses.replace(self, levels=tuple(sorted(seen)))
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        codes = {level: code for code, level in enumerate(self._known)}
+        y = np.array([codes.get(level, -1) for level in np.asarray(columns[0]).tolist()], dtype=np.int32)
+        require(site, y >= 0, f"one of the classes {list(self._known)}")
+        return {"y": y}
+
+    @abstractmethod
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical(_Classes):
+    """Classes without an order; eta, one a class but the first, are log odds against the first."""
+
+    name = "categorical"
+
+    @property
+    def predictors(self) -> tuple[str, ...]:
+        return tuple(str(level) for level in self._known[1:])
+
+    def intercept_prior(self, summary: Summary) -> Prior:
+        return priors.Normal(0.0, 2.5)
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        logits = jax.nn.log_softmax(jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1), axis=1)
+        return jnp.take_along_axis(logits, rows["y"][:, None], axis=1)[:, 0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordinal(_Classes):
+    """Classes in an order: P(class k or below) = sigmoid(cutpoint_k - eta)."""
+
+    name = "ordinal"
+    has_intercept = False
+
+    def settled(self, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
+        if self.levels is None and isinstance(np.asarray(responses[0][0]).tolist()[0], str):
+            raise ValueError("the order of classes is not known: accord.models.families.Ordinal(['low', 'high'])")
+        return super().settled(sites, responses)
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        cuts = len(self._known) - 1
+        labels = tuple(f"{low}|{high}" for low, high in zip(self._known[:-1], self._known[1:], strict=True))
+        init = np.array([log_odds((cut + 1.0) / (cuts + 1.0)) for cut in range(cuts)])
+        return {"cutpoints": Parameter(init, "ordered_vector", priors.Probabilities(1.0), -1.0, labels)}
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        cuts, y = params["cutpoints"], rows["y"]
+        last = cuts.shape[0]
+        upper = cuts[jnp.minimum(y, last - 1)] - eta
+        lower = cuts[jnp.maximum(y - 1, 0)] - eta
+        inner = (y > 0) & (y < last)
+        # sigmoid(u) - sigmoid(l) = sigmoid(u) sigmoid(-l) (1 - exp(l - u))
+        apart = jnp.log(-jnp.expm1(jnp.where(inner, lower - upper, -1.0)))
+        at_most = jnp.where(y < last, jax.nn.log_sigmoid(upper), 0.0)
+        at_least = jnp.where(y > 0, jax.nn.log_sigmoid(-lower), 0.0)
+        return at_most + at_least + jnp.where(inner, apart, 0.0)

@@ -1,0 +1,107 @@
+"""Families of counts: Bernoulli, binomial, Poisson and negative binomial."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.special
+from jaxtyping import Array
+
+from .. import priors
+from ..priors import Prior
+from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
+
+gammaln, betaln = jax.scipy.special.gammaln, jax.scipy.special.betaln
+
+
+@dataclasses.dataclass(frozen=True)
+class Bernoulli(Family):
+    """y is 1 with the probability sigmoid(eta), else 0."""
+
+    name = "bernoulli"
+    separates = True
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(site, columns[0], "0 or 1 (name the level that counts as 1: y['level'] ~ ...)")
+        require(site, np.isin(y, [0.0, 1.0]), "0 or 1")
+        return {"y": y}
+
+    def start(self, summary: Summary) -> float:
+        return log_odds(summary.mean)
+
+    def intercept_prior(self, summary: Summary) -> Prior:
+        return priors.Normal(0.0, 2.5)
+
+    def extreme(self, rows: Rows) -> np.ndarray:
+        return rows["y"] == 0
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        return rows["y"] * eta - jax.nn.softplus(eta)
+
+
+@dataclasses.dataclass(frozen=True)
+class Binomial(Family):
+    """`prop(y, trials)`: y successes of so many trials, each with the probability sigmoid(eta)."""
+
+    name = "binomial"
+    columns = ("y", "trials")
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        y, trials = (numbers(site, column) for column in columns)
+        require(site, (trials >= 0) & (trials == np.round(trials)), "of 0, 1, 2, ... trials")
+        require(site, (y >= 0) & (y <= trials) & (y == np.round(y)), "whole numbers from 0 to their trials")
+        gammaln = scipy.special.gammaln
+        log_ways = gammaln(trials + 1.0) - gammaln(y + 1.0) - gammaln(trials - y + 1.0)
+        return {"y": y, "trials": trials, "log_ways": log_ways}
+
+    def amounts(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        return rows["y"], rows["trials"]
+
+    def start(self, summary: Summary) -> float:
+        return log_odds(summary.mean)
+
+    def intercept_prior(self, summary: Summary) -> Prior:
+        return priors.Normal(0.0, 2.5)
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        return rows["log_ways"] + rows["y"] * eta - rows["trials"] * jax.nn.softplus(eta)
+
+
+class _Count(Positive):
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(site, columns[0])
+        require(site, (y >= 0) & (y == np.round(y)), "counts 0, 1, 2, ...")
+        return {"y": y}
+
+    def extreme(self, rows: Rows) -> np.ndarray:
+        return rows["y"] == 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Poisson(_Count):
+    """y ~ Poisson(exp(eta))."""
+
+    name = "poisson"
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        return rows["y"] * eta - jnp.exp(eta) - gammaln(rows["y"] + 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class NegativeBinomial(_Count):
+    """Counts of mean mu = exp(eta) and variance mu + mu^2 / concentration."""
+
+    name = "negative_binomial"
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        return {"concentration": Parameter(np.array(1.0), "positive", priors.HalfCauchy(1.0))}
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        y, size = rows["y"], params["concentration"]
+        log_ways = -betaln(jnp.broadcast_to(size, y.shape), y + 1.0) - jnp.log(size + y)
+        log_size = jnp.log(size)
+        return log_ways - y * jax.nn.softplus(log_size - eta) - size * jax.nn.softplus(eta - log_size)

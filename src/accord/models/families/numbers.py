@@ -1,0 +1,120 @@
+"""Families of numbers: normal, Student t, gamma and beta."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ...base.checks import positive
+from .. import priors
+from ..priors import Prior, log_student
+from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
+
+gammaln, betaln = jax.scipy.special.gammaln, jax.scipy.special.betaln
+
+
+class _Located(Family):
+    """A number whose mean or centre is the linear predictor, with an unknown scale `sigma`."""
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        return {"y": numbers(site, columns[0])}
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        sd = self.unit(summary)
+        return {"sigma": Parameter(np.array(sd), "positive", priors.Exponential(sd))}
+
+    def start(self, summary: Summary) -> float:
+        return summary.mean
+
+    def unit(self, summary: Summary) -> float:
+        if not summary.sd > 0:
+            raise ValueError("the response is the same number in all rows of all sites: there is nothing to explain")
+        return summary.sd
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal(_Located):
+    """y ~ Normal(eta, sigma)."""
+
+    name = "normal"
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        sigma = params["sigma"]
+        return -(((rows["y"] - eta) / sigma) ** 2) / 2.0 - jnp.log(sigma) - np.log(2.0 * np.pi) / 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Student(_Located):
+    """y ~ Student t of `nu` degrees of freedom around eta, with the scale sigma.
+
+    Parameters
+    ----------
+    nu
+        Degrees of freedom; None: unknown, with the prior Gamma(2, 0.1).
+    """
+
+    nu: float | None = None
+    name = "student"
+
+    def __post_init__(self) -> None:
+        if self.nu is not None:
+            positive("nu", self.nu)
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        own = {} if self.nu is not None else {"nu": Parameter(np.array(10.0), "positive", priors.Gamma(2.0, 0.1))}
+        return {**super().parameters(summary), **own}
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        nu = params["nu"] if self.nu is None else jnp.asarray(self.nu, eta.dtype)
+        return log_student(rows["y"], nu, eta, params["sigma"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Gamma(Positive):
+    """Positive numbers of mean exp(eta), gamma with an unknown `shape` (1 / shape is the squared relative sd)."""
+
+    name = "gamma"
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(site, columns[0])
+        require(site, y > 0, "numbers > 0")
+        return {"y": y}
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        return {"shape": Parameter(np.array(1.0), "positive", priors.HalfCauchy(1.0))}
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        y, shape = rows["y"], params["shape"]
+        log_ratio = jnp.log(y) - eta
+        return shape * (jnp.log(shape) + log_ratio - jnp.exp(log_ratio)) - gammaln(shape) - jnp.log(y)
+
+
+@dataclasses.dataclass(frozen=True)
+class Beta(Family):
+    """Fractions between 0 and 1 of mean sigmoid(eta), beta with an unknown `precision` (the sum of its shapes)."""
+
+    name = "beta"
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(site, columns[0])
+        require(site, (y > 0) & (y < 1), "numbers between 0 and 1, both left out")
+        return {"y": y}
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        return {"precision": Parameter(np.array(2.0), "positive", priors.HalfCauchy(1.0))}
+
+    def start(self, summary: Summary) -> float:
+        return log_odds(summary.mean)
+
+    def intercept_prior(self, summary: Summary) -> Prior:
+        return priors.Normal(0.0, 2.5)
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        y, precision = rows["y"], params["precision"]
+        a, b = precision * jax.nn.sigmoid(eta), precision * jax.nn.sigmoid(-eta)
+        return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) - betaln(a, b)

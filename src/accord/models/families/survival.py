@@ -1,0 +1,199 @@
+"""Families of times until an event, `surv(time, event)`: event 1 where it was seen, 0 where the row was lost before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ...base.checks import whole_number
+from ..priors import HalfCauchy, Normal
+from .family import Family, Parameter, Rows, Summary, numbers, require
+
+# Halvings of an interval of log times, which are found to one part in 2^40 of it.
+_HALVINGS = 50
+
+
+class _Survival(Family):
+    columns = ("time", "event")
+    is_log_linear = True
+
+    def times(self, site: str, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Times and events of one site, checked."""
+        time, event = (numbers(site, column) for column in columns)
+        require(site, time > 0, "at times > 0")
+        require(site, np.isin(event, [0.0, 1.0]), "events 0 or 1")
+        return time, event
+
+    def amounts(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        return rows["time"], rows["event"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Weibull(_Survival):
+    """Times of survival exp(-(t / exp(eta))^shape): coefficients are of log time, longer where they are positive."""
+
+    name = "weibull"
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        time, event = self.times(site, columns)
+        return {"time": time, "event": event}
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        return {"shape": Parameter(np.array(1.0), "positive", HalfCauchy(1.0))}
+
+    def start(self, summary: Summary) -> float:
+        return _log_mean_time(summary)
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        shape, log_time = params["shape"], jnp.log(rows["time"])
+        log_hazard = shape * (log_time - eta)
+        return rows["event"] * (log_hazard + jnp.log(shape) - log_time) - jnp.exp(log_hazard)
+
+
+@dataclasses.dataclass(frozen=True)
+class PiecewiseExponential(_Survival):
+    """Times whose hazard is exp(log_hazard_k + eta) in the k-th interval: proportional hazards.
+
+    Parameters
+    ----------
+    cuts
+        Where one interval ends and the next begins, increasing, > 0; None: at the quantiles of all events' times, which
+        the sites find by counting how many of theirs lie below a few times.
+    intervals
+        How many intervals, where cuts are found.
+    """
+
+    cuts: tuple[float, ...] | None = None
+    intervals: int = 5
+    name = "piecewise_exponential"
+    has_intercept = False
+
+    def __post_init__(self) -> None:
+        whole_number("intervals", self.intervals, 1)
+        if self.cuts is not None:
+            object.__setattr__(self, "cuts", tuple(float(cut) for cut in self.cuts))
+            if not (np.diff([0.0, *self.cuts]) > 0).all():
+                raise ValueError(f"cuts must be increasing times > 0, found {list(self.cuts)}")
+
+    def settled(self, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> PiecewiseExponential:
+        if self.cuts is not None:
+            return self
+        events = []
+        for site, columns in zip(sites, responses, strict=True):
+            time, event = self.times(site, columns)
+            events.append(np.sort(time[event == 1]))
+        seen = sum(map(len, events))
+        if seen < self.intervals:
+            raise ValueError(f"{seen} events of all sites are too few for {self.intervals} intervals")
+        shares = np.arange(1, self.intervals) / self.intervals
+
+        def below(time: float) -> int:
+            return sum(int(np.searchsorted(own, time, side="right")) for own in events)
+
+        cuts = tuple(_quantile(below, share * seen) for share in shares)
+        if len(set(cuts)) < len(cuts):
+            raise ValueError(f"{self.intervals} intervals cannot be told apart by times of so many ties: take fewer")
+        return dataclasses.replace(self, cuts=cuts)
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        assert self.cuts is not None
+        time, event = self.times(site, columns)
+        ends = np.array([0.0, *self.cuts, np.inf])
+        spent = np.clip(time[:, None], ends[:-1], ends[1:]) - ends[:-1]
+        interval = np.searchsorted(self.cuts, time, side="left").astype(np.int32)
+        return {"time": time, "event": event, "interval": interval, "spent": spent}
+
+    def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        assert self.cuts is not None
+        log_hazard = -_log_mean_time(summary)
+        init = np.full(len(self.cuts) + 1, log_hazard)
+        ends = [f"{end:.4g}" for end in (0.0, *self.cuts)] + ["inf"]
+        labels = tuple(f"{start}-{end}" for start, end in zip(ends[:-1], ends[1:], strict=True))
+        return {"log_hazard": Parameter(init, None, Normal(log_hazard, 2.5), 1.0, labels)}
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        log_hazard = params["log_hazard"]
+        met = rows["spent"] @ jnp.exp(log_hazard)
+        return rows["event"] * (log_hazard[rows["interval"]] + eta) - met * jnp.exp(eta)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cox(_Survival):
+    """Proportional hazards with any baseline, each site's its own: Cox's partial likelihood, stratified by site.
+
+    It is a density of who is next, not of times, and a number a site, so that there are no minibatches.
+
+    Parameters
+    ----------
+    efron
+        Whether events of the same time are counted as Efron does; False: as Breslow does.
+    """
+
+    efron: bool = True
+    name = "cox"
+    has_intercept = False
+    splits = False
+
+    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+        time, event = self.times(site, columns)
+        return {"time": time, "event": event}
+
+    def shard(self, rows: Rows, longest: int) -> Rows:
+        """Rows from the latest time to the earliest, and then rows without weight as many as are missing."""
+        order = np.argsort(-rows["time"], kind="stable")
+        time, event = rows["time"][order], rows["event"][order]
+        _, tie = np.unique(-time, return_inverse=True)
+        # those at risk at a time are all rows down to the last one of that time
+        last = np.searchsorted(tie, tie, side="right") - 1
+        events_before = np.cumsum(event) - event
+        first = np.searchsorted(tie, tie, side="left")
+        place = events_before - events_before[first]
+        tied = np.bincount(tie, weights=event)[tie]
+        # Efron: the k-th of m events of one time meets m - k + 1 of them on average
+        gone = place / np.maximum(tied, 1.0) if self.efron else np.zeros(len(time))
+        missing = longest - len(time)
+        kept = {name: leaf[order] for name, leaf in rows.items() if name not in ("time", "event")}
+        own = {
+            "event": event,
+            "tie": tie.astype(np.int32),
+            "last": last.astype(np.int32),
+            "gone": gone,
+            "real": np.ones(len(time)),
+        }
+        return {name: _filled(leaf, missing) for name, leaf in {**kept, **own}.items()}
+
+    def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
+        # far below all others and finite, so that no gradient is 0 * inf
+        log_risk = jax.lax.cumlogsumexp(jnp.where(rows["real"] > 0, eta, -1e30))[rows["last"]]
+        # zero rows at the end have no event
+        had_event = rows["event"] > 0
+        shares = jnp.where(had_event, jnp.exp(jnp.where(had_event, eta - log_risk, 0.0)), 0.0)
+        together = jax.ops.segment_sum(shares, rows["tie"], num_segments=eta.shape[0])[rows["tie"]]
+        each = eta - log_risk - jnp.log1p(-rows["gone"] * together)
+        return jnp.sum(jnp.where(had_event, each, 0.0))
+
+
+def _filled(leaf: np.ndarray, missing: int) -> np.ndarray:
+    """Rows of zeros after those of a leaf."""
+    return np.concatenate([leaf, np.zeros((missing, *leaf.shape[1:]), leaf.dtype)])
+
+
+def _log_mean_time(summary: Summary) -> float:
+    """The log of the time under observation an event."""
+    if not np.isfinite(summary.mean):
+        raise ValueError("no site has seen an event: how long it takes is not known")
+    return float(np.log(summary.mean))
+
+
+def _quantile(below: Callable[[float], int], wanted: float) -> float:
+    """A time that so many events do not exceed, from counts alone."""
+    low, high = -80.0, 80.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if below(float(np.exp(middle))) >= wanted else (middle, high)
+    return float(np.exp(high))

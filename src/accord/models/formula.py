@@ -1,0 +1,339 @@
+"""A formula as columns of numbers: parsed once, evaluated at each site on its own rows with what all agreed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..base.errors import unknown_name_error
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What formulas call the site of a row in grouping factors, a column or not.
+SITE = "site"
+# What gives each row a number of its own, whatever other rows there are; also as `np.log` and so on.
+_ROW_BY_ROW: dict[str, Callable[..., Any]] = {
+    name: getattr(np, name)
+    for name in ("abs", "cos", "exp", "expm1", "log", "log10", "log1p", "log2", "maximum", "minimum", "sin", "sqrt")
+}
+_FACTORS = ("C", "S", "T")
+_CODINGS = ("Sum", "Treatment")
+# Centred, or centred and divided, by figures of all sites.
+_STANDARDS = ("center", "scale", "standardize")
+# Each site would find another basis, or another level, from its own rows.
+_FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "poly", "tp")
+_KNOWN = (*_ROW_BY_ROW, *_FACTORS, *_CODINGS, *_STANDARDS, "I", "offset")
+
+
+class Matrices(NamedTuple):
+    """What a formula makes of one site's rows."""
+
+    # (row, column); the intercept, where there is one, is the first column
+    design: np.ndarray
+    # (row,); None where the formula has none
+    offset: np.ndarray | None
+    # (row, effect) and (row,) of a grouping factor, numbered from 0; None where there is no such term
+    effects: np.ndarray | None
+    group: np.ndarray | None
+
+
+class Formula:
+    """A formula whose columns are the same at all sites.
+
+    Parameters
+    ----------
+    text
+        The formula, in the language of `formulae` (that of R).
+    frames
+        One pandas DataFrame a site. All see the formula; sums over them are all that is taken together.
+    sites
+        Their names.
+    levels
+        By factor, the levels that the sites agreed on; other columns are numbers.
+
+    Raises
+    ------
+    ImportError
+        `formulae` is not installed.
+    ValueError
+        The formula cannot be read, names a column or function that there is not, or something that each site would
+        work out otherwise from its own rows.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        frames: Sequence[pd.DataFrame],
+        sites: Sequence[str],
+        levels: Mapping[str, Sequence[str]],
+    ) -> None:
+        self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
+        self._model = _parsed(text)
+        columns = list(frames[0].columns)
+        self._within: str | None = None
+        self._is_nested = False
+        # the grouping factor, as it is written
+        self.group = self._grouping(columns)
+        self._require_within_sites(frames, sites)
+        if self._model.response is None:
+            raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
+        self._response = self._model.response.term.components[0]
+        for part in _parts(self._response):
+            _require_columns(part, columns)
+        self._environment = _environment()
+        for part in self._predictors():
+            _require_columns(part, columns)
+            _require_known(part, self.levels)
+        for part in self._predictors():
+            if _is_call(part) and part.callee in _STANDARDS:
+                part.stateful_transform = self._standard(part, frames, sites)
+        self._template = self._rows_of_all_kinds(columns)
+        with np.errstate(all="ignore"):
+            self._model.eval(self._template, self._environment)
+        self._read_terms()
+
+    # --- what the parsed formula says ---
+
+    def _predictors(self) -> Iterator[Any]:
+        groups = [term.expr for term in self._model.group_terms]
+        for term in [*self._model.common_terms, *groups]:
+            for component in getattr(term, "components", ()):
+                yield from _parts(component)
+
+    def _grouping(self, columns: Sequence[str]) -> str | None:
+        """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
+        factors = {term.factor.name: term.factor.components for term in self._model.group_terms}
+        if not factors:
+            return None
+        if len(factors) > 1:
+            raise ValueError(f"effects of one grouping factor are possible, found {sorted(factors)}")
+        ((name, components),) = factors.items()
+        within = [component.name for component in components if component.name != SITE]
+        if len(within) > 1 or not all(hasattr(component, "reference") for component in components):
+            raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
+        for column in within:
+            if column not in columns:
+                raise unknown_name_error("column", column, [*columns, SITE])
+        self._within = within[0] if within else None
+        self._is_nested = len(components) > len(within)
+        return name
+
+    def _require_within_sites(self, frames: Sequence[pd.DataFrame], sites: Sequence[str]) -> None:
+        """Raise `ValueError` where groups of the same name are at several sites, so that they may be one group."""
+        if self._within is None or self._is_nested:
+            return
+        places: dict[Any, list[str]] = {}
+        for frame, site in zip(frames, sites, strict=True):
+            for name in frame[self._within].unique():
+                places.setdefault(name, []).append(site)
+        for several in places.values():
+            if len(several) > 1:
+                raise ValueError(
+                    f"groups of {self._within} have rows of several sites, {several[0]} and {several[1]} among them, "
+                    f"and effects stay at a site: write {SITE}:{self._within} where each site has groups of its own"
+                )
+
+    def _standard(self, call: Any, frames: Sequence[pd.DataFrame], sites: Sequence[str]) -> Any:
+        """The transform of `call` with the mean and standard deviation of its argument over all sites."""
+        from formulae.transforms import TRANSFORMS
+
+        values = [_evaluated(call.args[0], frame, self._environment) for frame in frames]
+        for site, own in zip(sites, values, strict=True):
+            _require_finite(str(call), site, own)
+        transform = TRANSFORMS[call.callee]()
+        transform.mean, transform.std = mean_and_sd(values)
+        if not transform.std > 0:
+            raise ValueError(f"{call} cannot be had: its argument is the same number in all rows of all sites")
+        transform.params_set = True
+        return transform
+
+    def _rows_of_all_kinds(self, columns: Sequence[str]) -> pd.DataFrame:
+        """Made-up rows that have every level, by which all sites code alike."""
+        import pandas as pd
+
+        count = max([2, *(len(own) for own in self.levels.values())])
+        made: dict[str, Any] = {name: np.ones(count) for name in columns}
+        factors = dict(self.levels)
+        for name in (SITE, self._within):
+            if self.group is not None and name is not None and name not in factors:
+                factors[name] = ["0", "1"]
+        for name, own in factors.items():
+            values = [own[row % len(own)] for row in range(count)]
+            made[name] = pd.Categorical(values, categories=own, ordered=True)
+        return pd.DataFrame(made)
+
+    def _read_terms(self) -> None:
+        terms = self._model.common_terms
+        self._offsets = [term for term in terms if term.kind == "offset"]
+        others = [term for term in terms if term.kind != "offset"]
+        # stable, so that the intercept comes first and all others stay in their order
+        self._terms = sorted(others, key=lambda term: term.kind != "intercept")
+        self.has_intercept = bool(self._terms) and self._terms[0].kind == "intercept"
+        names: list[str] = []
+        self.terms: dict[str, slice] = {}
+        for term in self._terms:
+            labels = ["Intercept"] if term.kind == "intercept" else list(term.labels)
+            self.terms[term.name] = slice(len(names), len(names) + len(labels))
+            names += labels
+        self.names = tuple(names)
+        self.effects = tuple(
+            label
+            for term in self._model.group_terms
+            for label in (["Intercept"] if term.expr.kind == "intercept" else term.expr.labels)
+        )
+
+    @property
+    def group_is_site(self) -> bool:
+        """Whether all rows of a site are one group."""
+        return self.group is not None and self._within is None
+
+    # --- evaluation at a site ---
+
+    def response(self, frame: pd.DataFrame) -> tuple[np.ndarray, ...]:
+        """The columns on the left of the formula, each of shape (row,): one, or those of `prop` and `surv`."""
+        component = self._response
+        if hasattr(component, "reference"):
+            column = frame[component.name]
+            if component.reference is None:
+                return (column.to_numpy(),)
+            known = self.levels.get(component.name)
+            if known is None:
+                raise ValueError(f"{component.name} holds numbers: leave out [{component.reference!r}]")
+            if component.reference not in known:
+                raise unknown_name_error(f"level of {component.name}", str(component.reference), known)
+            return ((column == component.reference).to_numpy().astype(np.float64),)
+        found = component.call.eval(frame, self._environment)
+        several = found if isinstance(found, tuple) else (found,)
+        return tuple(np.broadcast_to(np.asarray(column), (len(frame),)) for column in several)
+
+    def matrices(self, frame: pd.DataFrame, site: str) -> Matrices:
+        """What the right of the formula makes of one site's rows.
+
+        Raises
+        ------
+        ValueError
+            A term is no finite number in some rows; term, site and how many are named.
+        """
+        import pandas as pd
+
+        # Formulae asks columns for all levels: the made-up rows have them, and are left out again.
+        made, rows = len(self._template), len(frame)
+        used = [name for name in self._template.columns if name in frame.columns]
+        both = pd.concat([self._template[used].astype(object), frame[used].astype(object)], ignore_index=True)
+        for name in used:
+            if name in self.levels:
+                both[name] = pd.Categorical(both[name], categories=self.levels[name], ordered=True)
+            elif name != self._within:
+                both[name] = both[name].astype(np.float64)
+
+        def evaluated(term: Any) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                # a constant offset is one number
+                values = np.asarray(term.eval_new_data(both), np.float64)
+            own = np.broadcast_to(values.reshape(len(values), -1), (made + rows, values.size // len(values)))[made:]
+            _require_finite(term.name, site, own)
+            return own
+
+        design = np.concatenate([np.empty((rows, 0)), *map(evaluated, self._terms)], axis=1)
+        offsets = [evaluated(term)[:, 0] for term in self._offsets]
+        offset = np.sum(offsets, axis=0) if offsets else None
+        if self.group is None:
+            return Matrices(design, offset, None, None)
+        effects = np.concatenate([evaluated(term.expr) for term in self._model.group_terms], axis=1)
+        groups = np.zeros(rows) if self._within is None else frame[self._within].to_numpy()
+        group = np.unique(groups, return_inverse=True)[1]
+        return Matrices(design, offset, effects, group.astype(np.int32))
+
+
+def mean_and_sd(values: Sequence[np.ndarray]) -> tuple[Any, Any]:
+    """Mean and standard deviation over all sites' rows, the first axis, from sums of each site."""
+    rows = sum(len(own) for own in values)
+    mean = sum(own.sum(axis=0) for own in values) / rows
+    return mean, np.sqrt(sum(((own - mean) ** 2).sum(axis=0) for own in values) / rows)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        from formulae.model_description import model_description
+    except ImportError as error:
+        raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
+    try:
+        return model_description(text)
+    except Exception as error:
+        # its scanner, parser and resolver have exceptions of their own
+        raise ValueError(f"the formula {text!r} cannot be read: {error}") from error
+
+
+def _environment() -> Any:
+    """What formulas may call, besides what formulae brings."""
+    from types import SimpleNamespace
+
+    from formulae.categorical import ENCODINGS
+    from formulae.environment import Environment
+    from formulae.transforms import TRANSFORMS
+
+    several = {name: lambda *columns: columns for name in ("p", "prop", "proportion", "surv")}
+    return Environment([{**TRANSFORMS, **ENCODINGS, **_ROW_BY_ROW, **several, "np": SimpleNamespace(**_ROW_BY_ROW)}])
+
+
+# --- parts of a formula: calls, operations, names and values ---
+
+
+def _parts(part: Any) -> Iterator[Any]:
+    """A component and all it is made of, inner parts first."""
+    inner = [part.call] if hasattr(part, "call") else [*getattr(part, "args", ()), *_named(part).values()]
+    for piece in inner:
+        yield from _parts(piece)
+    if not hasattr(part, "call"):
+        yield part
+
+
+def _named(part: Any) -> dict[str, Any]:
+    return getattr(part, "kwargs", {})
+
+
+def _is_call(part: Any) -> bool:
+    return hasattr(part, "callee")
+
+
+def _is_name(part: Any) -> bool:
+    return hasattr(part, "name") and not _is_call(part)
+
+
+def _evaluated(part: Any, frame: pd.DataFrame, environment: Any) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        return np.asarray(part.eval(frame, environment), np.float64)
+
+
+def _require_columns(part: Any, columns: Sequence[str]) -> None:
+    if _is_name(part) and part.name not in columns and part.name not in _CODINGS:
+        raise unknown_name_error("column in the formula", str(part.name), columns)
+
+
+def _require_known(call: Any, levels: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where a function is unknown, or where each site would find figures of its own for it."""
+    if not _is_call(call):
+        return
+    name = call.callee.removeprefix("np.") if call.callee.removeprefix("np.") in _ROW_BY_ROW else call.callee
+    if name in _FROM_ROWS:
+        raise ValueError(
+            f"{call} is found from the rows themselves, and each site would find another: write powers, I(x ** 2), "
+            "pieces, I((x - 50) * (x > 50)), or comparisons, I(x == 1)"
+        )
+    if name not in _KNOWN:
+        raise unknown_name_error("function in the formula", call.callee, _KNOWN)
+    if name in _FACTORS and not (_is_name(call.args[0]) and call.args[0].name in levels):
+        raise ValueError(
+            f"{call} must be of a column of text, on whose levels the sites agree: name the column in strings where "
+            "the table is read"
+        )
+
+
+def _require_finite(name: str, site: str, values: np.ndarray) -> None:
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        count = int(wrong.reshape(len(values), -1).any(axis=1).sum())
+        raise ValueError(f"{name} is no finite number in {count} of {len(values)} rows of {site}")

@@ -1,0 +1,141 @@
+"""The posterior that a formula is made into: its likelihood, its prior, and what it says about itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from ..posterior import Posterior
+from .families import Family
+from .priors import Prior, stacked
+
+# The variable that holds all coefficients, shape (column,), or (column, predictor) where there are several.
+COEFFICIENTS = "coefficients"
+
+
+class Priors(Mapping[str, Prior]):
+    """The prior of each parameter by name; printed, a line each."""
+
+    def __init__(self, priors: Mapping[str, Prior], note: str) -> None:
+        self._priors, self._note = dict(priors), note
+
+    def __getitem__(self, name: str) -> Prior:
+        return self._priors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._priors)
+
+    def __len__(self) -> int:
+        return len(self._priors)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self._priors), default=0)
+        lines = [f"{name:<{width}}  {_short(prior)}" for name, prior in self._priors.items()]
+        return "\n".join([*lines, self._note] if self._note else lines)
+
+
+class Regression(Posterior):
+    """A posterior that says what it was made of; made by `accord.models.glm`.
+
+    Attributes
+    ----------
+    formula : str
+        The formula.
+    family : Family
+        The family, with what the sites agreed on (classes, cut points).
+    priors : Priors
+        The prior of each parameter.
+    """
+
+    def __init__(self, *arguments: Any, formula: str, family: Family, priors: Priors, **options: Any) -> None:
+        self.formula, self.family, self.priors = formula, family, priors
+        super().__init__(*arguments, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """The log likelihood of a family: one number a row, or one a site."""
+
+    family: Family
+
+    def __call__(self, params: dict[str, Array], rows: dict[str, Array]) -> Array:
+        """The log density of the rows' responses, times their weights."""
+        each = self.family.log_density(params, predictor(self.family, params, rows), rows)
+        return each * rows["weight"] if "weight" in rows else each
+
+
+def predictor(family: Family, params: dict[str, Array], rows: dict[str, Array]) -> Array:
+    """The linear predictor of each row, shape (row,) or (row, predictor)."""
+    design = rows["design"]
+    if COEFFICIENTS in params:
+        eta = design @ params[COEFFICIENTS]
+    else:
+        eta = jnp.zeros((design.shape[0], *(len(family.predictors),) * bool(family.predictors)), design.dtype)
+    return eta + rows["offset"] if "offset" in rows else eta
+
+
+class Other(NamedTuple):
+    """The prior of a parameter beside the coefficients, and what of it is said at the mean of all columns."""
+
+    name: str
+    prior: Prior
+    # its value at the centre: plus so many times what the coefficients add there
+    sign: float
+    # the log of how many orders of its numbers count as one
+    log_orders: float
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPrior:
+    """The log prior: of all coefficients, those of one class of priors together, and of the other parameters.
+
+    A value of plain numbers, which become arrays as wide as the parameters are.
+
+    Parameters
+    ----------
+    centre
+        Means of the columns; 0 for the intercept.
+    intercept
+        The place of the intercept among the columns, which has its prior at the centre; None: there is none.
+    coefficients
+        The prior of each flat coefficient.
+    others
+        Those of the other parameters.
+    """
+
+    centre: tuple[float, ...]
+    intercept: int | None
+    coefficients: tuple[Prior, ...]
+    others: tuple[Other, ...]
+
+    def __call__(self, params: dict[str, Array]) -> Array | float:
+        """The sum of all log densities."""
+        total: Array | float = 0.0
+        shift: Array | float = 0.0
+        if COEFFICIENTS in params:
+            own = params[COEFFICIENTS]
+            shift = jnp.asarray(self.centre, own.dtype) @ own
+            at_centre = own if self.intercept is None else own.at[self.intercept].add(shift)
+            for places, prior in self._by_class(own.dtype):
+                total = total + jnp.sum(prior.log_density(jnp.ravel(at_centre)[places]))
+        for name, prior, sign, log_orders in self.others:
+            # where there are several predictors, no other parameter is said at the centre
+            value = params[name] + sign * shift if sign else params[name]
+            total = total + jnp.sum(prior.log_density(value)) + log_orders
+        return total
+
+    def _by_class(self, dtype: Any) -> Iterator[tuple[np.ndarray, Prior]]:
+        classes = np.array([type(prior).__name__ for prior in self.coefficients])
+        for name in dict.fromkeys(classes.tolist()):
+            places = np.flatnonzero(classes == name)
+            yield places, stacked([self.coefficients[place] for place in places], dtype)
+
+
+def _short(prior: Prior) -> str:
+    numbers = ", ".join(f"{name}={value:.3g}" for name, value in vars(prior).items())
+    return f"{type(prior).__name__}({numbers})"

@@ -1,0 +1,92 @@
+"""Coefficients with flat priors that data does not decide: told before anything is sampled, from sums and extremes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .families import Family
+from .families.family import Rows
+from .priors import Flat, Prior
+
+# A direction in which standardised columns have less than so much of their length is none of theirs.
+_FLAT = 1e-10
+
+
+def require_identified(
+    family: Family, sites: Sequence[str], shards: Sequence[Rows], columns: Sequence[str], priors: Sequence[Prior]
+) -> None:
+    """Raise `ValueError` where columns with flat priors are collinear, or where one separates the responses.
+
+    Separation by several columns together is left to the search for the mode, which has no end then.
+    """
+    each = max(len(family.predictors), 1)
+    flat = [column for column in range(len(columns)) if isinstance(priors[column * each], Flat)]
+    if not flat:
+        return
+    _require_rank(sites, shards, columns, flat)
+    _require_overlap(family, shards, columns, flat)
+
+
+def _require_rank(sites: Sequence[str], shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
+    own = [rows["design"][:, flat] for rows in shards]
+    lengths = np.sqrt(sum((values**2).sum(axis=0) for values in own))
+    for place, length in zip(flat, lengths, strict=True):
+        if length == 0:
+            raise ValueError(f"{columns[place]} is 0 in all rows of all sites: under a flat prior it may be anything")
+    gram = sum((values / lengths).T @ (values / lengths) for values in own)
+    sizes, directions = np.linalg.eigh(gram)
+    if sizes[0] > _FLAT:
+        return
+    parts = np.abs(directions[:, 0])
+    named = [columns[place] for place, part in zip(flat, parts, strict=True) if part > 0.1 * parts.max()]
+    alone = [site for site, values in zip(sites, own, strict=True) if len(values) and _only_here(values, own, parts)]
+    where = f" (a level that only {alone[0]} has may do this)" if len(alone) == 1 else ""
+    raise ValueError(
+        f"under flat priors {', '.join(named)} cannot be told from one another: their columns are collinear{where}. "
+        "Leave one out, or give one a prior"
+    )
+
+
+def _only_here(values: np.ndarray, own: Sequence[np.ndarray], parts: np.ndarray) -> bool:
+    """Whether a column of a collinear direction is other than 0 at this site only."""
+    chosen = parts > 0.1 * parts.max()
+    here = (values != 0).any(axis=0)
+    anywhere = sum((others != 0).any(axis=0).astype(int) for others in own)
+    return bool((chosen & here & (anywhere == 1)).any())
+
+
+def _require_overlap(family: Family, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
+    """Whether each column alone leaves the responses mixed, from its least and largest values among both kinds."""
+    extreme = [family.extreme(rows) for rows in shards]
+    if not any(own.any() for own in extreme):
+        return
+    has_intercept = "Intercept" in columns
+    for place in flat:
+        if columns[place] == "Intercept":
+            continue
+        low, high = _range(shards, extreme, place)
+        rest_low, rest_high = _range(shards, [~own for own in extreme], place)
+        if not has_intercept:
+            # without an intercept, the two kinds have to lie on either side of 0
+            low, high, rest_low, rest_high = (float(np.sign(x)) for x in (low, high, rest_low, rest_high))
+            beyond = (high <= 0 <= rest_low) or (low >= 0 >= rest_high)
+        else:
+            beyond = high <= rest_low or low >= rest_high
+        if not family.separates:
+            # all others have an exact response: they must not see the column at all
+            beyond = beyond and rest_low == rest_high and (has_intercept or rest_low == 0)
+        if beyond and not low == high == rest_low == rest_high:
+            raise ValueError(
+                f"{columns[place]} separates the responses completely, so that under a flat prior its coefficient has "
+                "no bound: give it a prior"
+            )
+
+
+def _range(shards: Sequence[Rows], chosen: Sequence[np.ndarray], place: int) -> tuple[float, float]:
+    """The least and the largest value of a column among chosen rows of all sites."""
+    found = [rows["design"][own, place] for rows, own in zip(shards, chosen, strict=True) if own.any()]
+    if not found:
+        return np.inf, -np.inf
+    return float(min(own.min() for own in found)), float(max(own.max() for own in found))

@@ -1,0 +1,575 @@
+"""Models from formulas: their columns, priors and likelihoods against pooled ones, on real data."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+import scipy.stats
+import statsmodels.api as sm
+from formulae import design_matrices
+from numpyro.distributions.transforms import SimplexToOrderedTransform
+from statsmodels.miscmodels.ordinal_model import OrderedModel
+from statsmodels.othermod.betareg import BetaModel
+
+import accord
+from accord.models import families, glm, priors
+
+# real tables are small, and nobody's floors are looked at here
+POLICY = accord.data.Policy(rows=1, cells=1, parameters=10.0)
+
+
+def sites(frame, count=3, **options):
+    """A table split over sites of unequal sizes."""
+    cuts = [0, *(len(frame) * np.cumsum(np.arange(1, count)) // (count * (count + 1) // 2)), len(frame)]
+    parts = {f"s{i}": frame.iloc[a:b] for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:], strict=True))}
+    return accord.data.as_study(parts, policy=POLICY, **options)
+
+
+def flat(*others):
+    return {"coefficients": priors.Flat(), "Intercept": priors.Flat(), **{name: priors.Flat() for name in others}}
+
+
+def log_likelihood(post, params):
+    """Over all shards, and its slopes."""
+    likelihood = post._log_likelihood
+
+    def total(params):
+        return sum(jnp.sum(likelihood(params, jax.tree.map(jnp.asarray, shard))) for shard in post.shards)
+
+    with jax.enable_x64(True):
+        value, slopes = jax.value_and_grad(total)({name: jnp.asarray(value) for name, value in params.items()})
+        return float(value), jax.tree.map(np.asarray, slopes)
+
+
+def log_density(post, params):
+    """Of the posterior in the user's parameters: prior and likelihood, without the volume of constraints."""
+    with jax.enable_x64(True):
+        prior = float(post._log_prior({name: jnp.asarray(value) for name, value in params.items()}))
+    return prior + log_likelihood(post, params)[0]
+
+
+# --- columns ---
+
+FORMULAS = [
+    "y ~ x * g",
+    "y ~ C(g) + scale(log(z)) + I(x**2)",
+    "y ~ 0 + g:x",
+    "y ~ center(x) + np.log1p(z) + C(g, Sum)",
+    "y ~ g * x - 1",
+    "y ~ {x / z} + I(x > 3) + T(g, 'b')",
+    "y ~ g:h + x:z",
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    n = 60
+    columns = {"y": rng.normal(size=n), "x": rng.normal(3, 1, n), "z": rng.gamma(2, 1, n), "u": rng.gamma(2, 1, n)}
+    frame = pd.DataFrame({**columns, "h": rng.choice(["p", "q"], n), "g": rng.choice(["a", "b", "c"], n)})
+    # no site has all levels
+    frame.loc[:10, "g"], frame.loc[10:30, "g"], frame.loc[30:, "g"] = "a", "c", "b"
+    frame.loc[5:8, "g"] = "c"
+    return frame
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_sites_have_the_columns_of_the_pooled_table(formula, table):
+    post = glm(sites(table), formula)
+    found = np.concatenate([shard["design"] for shard in post.shards])
+    pooled = design_matrices(formula, table, extra_namespace={"log": np.log, "np": np})
+    np.testing.assert_allclose(found, pooled.common.design_matrix, rtol=1e-12, atol=1e-12)
+    assert post.names[:-1] == tuple(pooled.common.as_dataframe().columns)
+
+
+def test_offsets_exposures_and_weights_are_columns(table):
+    counts = table.assign(y=np.arange(60.0) % 5, w=np.arange(60.0) % 3)
+    by_offset = glm(sites(counts), "y ~ x + offset(log(z)) + offset(log(u))", "poisson")
+    by_exposure = glm(sites(counts), "y ~ x + offset(log(u))", "poisson", exposure="z", weights="w")
+    np.testing.assert_allclose(
+        np.concatenate([shard["offset"] for shard in by_exposure.shards]), np.log(table.z * table.u), rtol=1e-12
+    )
+    for first, second in zip(by_offset.shards, by_exposure.shards, strict=True):
+        np.testing.assert_allclose(first["offset"], second["offset"], rtol=1e-12)
+    # a row of weight 2 is two rows, one of weight 0 is none
+    repeated = counts.loc[counts.index.repeat(counts.w.astype(int))]
+    params = {"coefficients": np.array([0.3, -0.2])}
+    post = glm(sites(repeated), "y ~ x + offset(log(u) + log(z))", "poisson")
+    np.testing.assert_allclose(log_likelihood(by_exposure, params)[0], log_likelihood(post, params)[0], rtol=1e-12)
+
+
+# --- priors ---
+
+
+def test_default_priors_fit_the_scale_of_the_data_and_are_printed(table):
+    post = glm(sites(table), "y ~ x + g", priors={"g": priors.Laplace(0, 1), "g[c]": priors.StudentT(3, 0, 2)})
+    assert post.priors["x"] == priors.Normal(0.0, 2.5 * table.y.std(ddof=0) / table.x.std(ddof=0))
+    assert post.priors["Intercept"].loc == pytest.approx(table.y.mean())
+    assert post.priors["Intercept"].scale == pytest.approx(2.5 * table.y.std(ddof=0))
+    assert post.priors["g[b]"] == priors.Laplace(0, 1) and post.priors["g[c]"] == priors.StudentT(3, 0, 2)
+    assert post.priors["sigma"].scale == pytest.approx(table.y.std(ddof=0))
+    *lines, note = repr(post.priors).splitlines()
+    assert [line.split()[0] for line in lines] == list(post.names)
+    assert "Laplace(loc=0, scale=1)" in repr(post.priors) and note.startswith("The prior of Intercept")
+    logits = glm(sites(table.assign(y=1.0 * (table.y > 0))), "y ~ x", "bernoulli")
+    assert logits.priors["x"].scale == pytest.approx(2.5 / table.x.std(ddof=0))
+    assert logits.priors["Intercept"] == priors.Normal(0, 2.5)
+
+
+def test_the_prior_of_the_intercept_is_that_at_the_means_and_its_draws_are_at_zero(table):
+    own = {"Intercept": priors.Normal(1.0, 0.3), "x": priors.Normal(0.5, 2.0), "sigma": priors.HalfNormal(2.0)}
+    post = glm(sites(table), "y ~ x", priors=own)
+    params = {"coefficients": np.array([0.4, -0.7]), "sigma": np.array(1.3)}
+    expected = scipy.stats.norm.logpdf(0.4 - 0.7 * table.x.mean(), 1.0, 0.3)
+    expected += scipy.stats.norm.logpdf(-0.7, 0.5, 2.0) + scipy.stats.halfnorm.logpdf(1.3, scale=2.0)
+    expected += scipy.stats.norm.logpdf(table.y, 0.4 - 0.7 * table.x, 1.3).sum()
+    np.testing.assert_allclose(log_density(post, params), expected, rtol=1e-10)
+    # cutpoints, which go down by what the coefficients add
+    classes = table.assign(y=np.digitize(table.y, [-0.5, 0.5]) * 1.0)
+    cut = glm(sites(classes), "y ~ x", "ordinal", {"cutpoints": priors.Normal(0, 1), "x": priors.Flat()})
+    params = {"coefficients": np.array([0.6]), "cutpoints": np.array([1.0, 2.5])}
+    at_centre = params["cutpoints"] - 0.6 * table.x.mean()
+    expected = scipy.stats.norm.logpdf(at_centre).sum() + np.log(2.0) + log_likelihood(cut, params)[0]
+    np.testing.assert_allclose(log_density(cut, params), expected, rtol=1e-10)
+
+
+def test_several_predictors_have_priors_by_class_and_column(table):
+    classes = table.assign(y=np.resize(["p", "q", "r"], 60))
+    post = glm(sites(classes), "y ~ x", "categorical", {"x": priors.Laplace(0, 1), "x|r": priors.Normal(0, 3)})
+    assert post.names == ("Intercept|q", "Intercept|r", "x|q", "x|r")
+    params = {"coefficients": np.array([[0.1, 0.2], [0.3, -0.4]])}
+    centred = params["coefficients"][0] + params["coefficients"][1] * table.x.mean()
+    expected = scipy.stats.norm.logpdf(centred, 0, 2.5).sum() + scipy.stats.laplace.logpdf(0.3)
+    expected += scipy.stats.norm.logpdf(-0.4, 0, 3) + log_likelihood(post, params)[0]
+    np.testing.assert_allclose(log_density(post, params), expected, rtol=1e-10)
+
+
+# --- the best fit of each family on real data, by statsmodels ---
+
+
+def data(name):
+    return getattr(sm.datasets, name).load_pandas().data
+
+
+def _normal():
+    frame = data("longley")
+    y, X = frame.TOTEMP, sm.add_constant(frame[["GNP", "UNEMP"]])
+    fit = sm.OLS(y, X).fit()
+    sigma = np.sqrt(fit.ssr / len(y))
+    return frame, "TOTEMP ~ GNP + UNEMP", "normal", {"coefficients": fit.params, "sigma": sigma}, fit.llf
+
+
+def _bernoulli():
+    frame = data("anes96")
+    fit = sm.Logit(frame.vote, sm.add_constant(frame[["age", "educ"]])).fit(disp=0)
+    return frame, "vote ~ age + educ", "bernoulli", {"coefficients": fit.params}, fit.llf
+
+
+def _binomial():
+    frame = data("star98")
+    frame = frame.assign(n=frame.NABOVE + frame.NBELOW)
+    X = sm.add_constant(frame[["LOWINC", "PCTAF"]])
+    fit = sm.GLM(frame[["NABOVE", "NBELOW"]], X, family=sm.families.Binomial()).fit(tol=1e-14)
+    return frame, "prop(NABOVE, n) ~ LOWINC + PCTAF", "binomial", {"coefficients": fit.params}, fit.llf
+
+
+def _visits():
+    frame = data("randhie").iloc[::40].reset_index(drop=True)
+    frame = frame.assign(time=np.linspace(0.5, 2.0, len(frame)))
+    return frame, sm.add_constant(frame[["lncoins", "disea"]])
+
+
+def _poisson():
+    frame, X = _visits()
+    fit = sm.Poisson(frame.mdvis, X, offset=np.log(frame.time)).fit(disp=0, method="newton")
+    formula = "mdvis ~ lncoins + disea + offset(log(time))"
+    return frame, formula, "poisson", {"coefficients": fit.params}, fit.llf
+
+
+def _negative_binomial():
+    frame, X = _visits()
+    fit = sm.NegativeBinomial(frame.mdvis, X).fit(disp=0, method="newton", maxiter=200)
+    params = {"coefficients": fit.params.to_numpy()[:-1], "concentration": 1.0 / fit.params["alpha"]}
+    return frame, "mdvis ~ lncoins + disea", "negative_binomial", params, fit.llf
+
+
+def _gamma():
+    frame = data("scotland")
+    X = sm.add_constant(frame[["UNEMPF", "MOR"]])
+    fit = sm.GLM(frame.YES, X, family=sm.families.Gamma(sm.families.links.Log())).fit(tol=1e-14)
+    shape = 7.0
+    params = {"coefficients": fit.params, "shape": shape}
+    return frame, "YES ~ UNEMPF + MOR", "gamma", params, fit.family.loglike(frame.YES, fit.mu, scale=1.0 / shape)
+
+
+def _beta():
+    frame = data("statecrime").reset_index(drop=True)
+    frame = frame.assign(share=frame.poverty / 100.0)
+    fit = BetaModel(frame.share, sm.add_constant(frame[["hs_grad", "urban"]])).fit(disp=0)
+    params = {"coefficients": fit.params.to_numpy()[:-1], "precision": np.exp(fit.params.to_numpy()[-1])}
+    return frame, "share ~ hs_grad + urban", "beta", params, fit.llf
+
+
+def _categorical():
+    frame = data("anes96").assign(income=lambda f: np.minimum(f.income // 8, 2.0))
+    fit = sm.MNLogit(frame.income, sm.add_constant(frame[["age", "educ"]])).fit(disp=0, method="newton")
+    return frame, "income ~ age + educ", "categorical", {"coefficients": fit.params}, fit.llf
+
+
+def _ordinal():
+    frame = data("anes96")
+    model = OrderedModel(frame.PID, frame[["age", "educ"]], distr="logit")
+    fit = model.fit(disp=0, method="bfgs", gtol=1e-8, maxiter=500)
+    cuts = model.transform_threshold_params(fit.params.to_numpy())[1:-1]
+    return frame, "PID ~ age + educ", "ordinal", {"coefficients": fit.params.to_numpy()[:2], "cutpoints": cuts}, fit.llf
+
+
+def _cox(efron):
+    frame = data("heart").sample(frac=1.0, random_state=0).reset_index(drop=True)
+    frame = frame.assign(time=np.ceil(frame.survival / 60.0) + 1.0)
+    study = sites(frame)
+    strata = np.repeat(np.arange(3), [len(own) for own in study.frames])
+    ties = "efron" if efron else "breslow"
+    fit = sm.PHReg(frame.time, frame[["age"]], status=frame.censors, strata=strata, ties=ties).fit(disp=0)
+    return frame, "surv(time, censors) ~ age", families.Cox(efron=efron), {"coefficients": fit.params}, fit.llf
+
+
+FITS = {
+    "normal": _normal,
+    "bernoulli": _bernoulli,
+    "binomial": _binomial,
+    "poisson": _poisson,
+    "negative binomial": _negative_binomial,
+    "gamma": _gamma,
+    "beta": _beta,
+    "categorical": _categorical,
+    "ordinal": _ordinal,
+    "cox, efron": lambda: _cox(True),
+    "cox, breslow": lambda: _cox(False),
+}
+
+
+@pytest.mark.parametrize("name", FITS)
+@pytest.mark.filterwarnings("ignore::statsmodels.tools.sm_exceptions.ConvergenceWarning")
+def test_each_family_fits_best_where_statsmodels_does(name):
+    frame, formula, family, params, expected = FITS[name]()
+    params = {name: np.asarray(value, float) for name, value in params.items()}
+    others = [name for name in params if name != "coefficients"]
+    own = flat(*others) if "cutpoints" not in params and "cox" not in name else {"coefficients": priors.Flat()}
+    post = glm(sites(frame, constant=["n"]), formula, family, own)
+    value, slopes = log_likelihood(post, params)
+    np.testing.assert_allclose(value, expected, rtol=1e-7)
+    # the shape of a gamma is not the best one
+    slopes.pop("shape", None)
+    units = {key: np.maximum(np.abs(params[key]), 1e-3) for key in slopes}
+    for key, slope in slopes.items():
+        assert (np.abs(slope * units[key]) < 2e-3 * np.sqrt(len(frame))).all(), key
+
+
+# --- posteriors on real data, by NUTS on the pooled rows ---
+
+
+def _heart():
+    frame = data("heart")
+    return frame.assign(survival=frame.survival + 1.0)
+
+
+def _diabetes():
+    from sklearn.datasets import load_diabetes
+
+    return load_diabetes(as_frame=True).frame[["target", "bmi", "bp"]]
+
+
+def _student():
+    return _diabetes(), "target ~ bmi + bp", "student"
+
+
+def _weibull():
+    return _heart(), "surv(survival, censors) ~ age", "weibull"
+
+
+def _piecewise():
+    return _heart(), "surv(survival, censors) ~ age", families.PiecewiseExponential(cuts=(30.0, 200.0))
+
+
+SAMPLED = {
+    **{name: (lambda fit=fit: fit()[:3]) for name, fit in FITS.items() if "cox" not in name},
+    "student": _student,
+    "weibull": _weibull,
+    "piecewise": _piecewise,
+}
+
+
+def _responses(family, y, params, eta):
+    """The response's distribution by NumPyro, or its log density where it has none."""
+    sigma, shape = params.get("sigma"), params.get("shape")
+    precision, half = params.get("precision", 1.0), jax.nn.sigmoid(eta)
+    spread = params.get("concentration", 1.0)
+    return {
+        "normal": lambda: dist.Normal(eta, sigma).log_prob(y[0]),
+        "student": lambda: dist.StudentT(params["nu"], eta, sigma).log_prob(y[0]),
+        "bernoulli": lambda: dist.Bernoulli(logits=eta).log_prob(y[0]),
+        "binomial": lambda: dist.Binomial(y[1], logits=eta).log_prob(y[0]),
+        "poisson": lambda: dist.Poisson(jnp.exp(eta)).log_prob(y[0]),
+        "negative_binomial": lambda: dist.NegativeBinomial2(jnp.exp(eta), spread).log_prob(y[0]),
+        "gamma": lambda: dist.Gamma(shape, shape / jnp.exp(eta)).log_prob(y[0]),
+        "beta": lambda: dist.Beta(precision * half, precision * (1.0 - half)).log_prob(y[0]),
+        "categorical": lambda: dist.Categorical(logits=jnp.c_[jnp.zeros(len(eta)), eta]).log_prob(y[0]),
+        "ordinal": lambda: dist.OrderedLogistic(eta, params["cutpoints"]).log_prob(y[0]),
+        "weibull": lambda: jnp.where(
+            y[1] == 1, dist.Weibull(jnp.exp(eta), shape).log_prob(y[0]), -((y[0] / jnp.exp(eta)) ** shape)
+        ),
+        # as many events as a Poisson variable in each interval
+        "piecewise_exponential": lambda: (
+            dist.Poisson(jnp.exp(params["log_hazard"] + eta[:, None]) * y[0], validate_args=False).log_prob(y[1])
+            - jnp.where(y[1] > 0, jnp.log(y[0]), 0.0)
+        ),
+    }[family]().sum()
+
+
+def _as_numpyro(prior):
+    return {
+        "Normal": lambda: dist.Normal(prior.loc, prior.scale),
+        "Exponential": lambda: dist.Exponential(1.0 / prior.scale),
+        "HalfCauchy": lambda: dist.HalfCauchy(prior.scale),
+        "Gamma": lambda: dist.Gamma(prior.shape, prior.rate),
+    }[type(prior).__name__]()
+
+
+def _pooled(post, X, y):
+    """The model of all rows as NumPyro has it, in standardised columns, with coefficients on the scale of the data."""
+    mean, sd = X.mean(axis=0), X.std(axis=0)
+    several = len(post.family.predictors)
+    at_zero = post.family.has_intercept
+
+    def slope(name, place):
+        prior = post.priors[name]
+        return numpyro.sample(name, dist.Normal(0.0, prior.scale * sd[place])) / sd[place]
+
+    def predictor(names, intercept):
+        b = jnp.stack([slope(name, place) for place, name in enumerate(names)])
+        if not at_zero:
+            return b, X @ b, mean @ b
+        centred = numpyro.sample(f"c {intercept}", _as_numpyro(post.priors[intercept]))
+        return jnp.concatenate([(centred - mean @ b)[None], b]), centred + (X - mean) @ b, 0.0
+
+    def model():
+        columns = [name for name in post.priors if not name.startswith("Intercept")]
+        if several:
+            own = [
+                predictor([n for n in columns if n.endswith(f"|{k}")], f"Intercept|{k}") for k in post.family.predictors
+            ]
+            b, eta, params = jnp.stack([b for b, *_ in own], 1), jnp.stack([eta for _, eta, _ in own], 1), {}
+        else:
+            others = [n for n in columns if n in ("sigma", "nu", "shape", "precision", "concentration")]
+            vectors = [n for n in columns if n in ("cutpoints", "log_hazard")]
+            b, eta, shift = predictor([n for n in columns if n not in (*others, *vectors)], "Intercept")
+            params = {name: numpyro.sample(name, _as_numpyro(post.priors[name])) for name in others}
+            if "cutpoints" in vectors:
+                count = len(post.family.levels)
+                turned = SimplexToOrderedTransform(shift)
+                drawn = dist.TransformedDistribution(dist.Dirichlet(jnp.ones(count)), turned)
+                params["cutpoints"] = numpyro.sample("cutpoints", drawn)
+            if "log_hazard" in vectors:
+                own = _as_numpyro(post.priors["log_hazard"]).expand([len(post.family.cuts) + 1]).to_event(1)
+                params["log_hazard"] = numpyro.sample("at centre", own) - shift
+        numpyro.deterministic("all", jnp.concatenate([b.ravel(), *(jnp.ravel(params[n]) for n in sorted(params))]))
+        numpyro.factor("rows", _responses(post.family.name, y, params, eta))
+
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.busy
+@pytest.mark.parametrize("name", SAMPLED)
+def test_each_family_has_the_posterior_of_nuts_on_the_pooled_rows(name):
+    frame, formula, family = SAMPLED[name]()
+    if name == "poisson":
+        formula = "mdvis ~ lncoins + disea"
+    if name == "ordinal":
+        frame = frame.assign(PID=frame.PID // 2)
+    study = sites(frame, constant=["n"])
+    post = glm(study, formula, family)
+    design = np.concatenate([shard["design"] for shard in post.shards]).astype(float)
+    X = design[:, 1:] if post.family.has_intercept else design
+    y = [np.concatenate([shard[part] for shard in post.shards]) for part in ("y", "trials") if part in post.shards[0]]
+    if "event" in post.shards[0]:
+        y = [np.concatenate([shard[part] for shard in post.shards]) for part in ("time", "event")]
+    if name == "piecewise":
+        time, event = y
+        ends = np.array([0.0, 30.0, 200.0, np.inf])
+        spent = np.clip(time[:, None] - ends[:-1], 0.0, np.diff(ends))
+        last = (time[:, None] > ends[:-1]) & (time[:, None] <= ends[1:])
+        y = [spent, event[:, None] * last]
+    with jax.enable_x64(True):
+        sampler = numpyro.infer.NUTS(_pooled(post, X, y), target_accept_prob=0.9)
+        chains = numpyro.infer.MCMC(sampler, num_warmup=500, num_samples=5000, progress_bar=False)
+        chains.run(jax.random.key(0))
+        expected = np.asarray(chains.get_samples()["all"])
+    run = accord.sample(post, accord.Network.complete(3), draws=1500, chains=4, seed=1)
+    drawn = run.draws[:, :, 0].reshape(-1, len(post.names)).astype(float)
+    off = np.abs(drawn.mean(axis=0) - expected.mean(axis=0)) / expected.std(axis=0)
+    assert (off < 0.1).all(), dict(zip(post.names, off, strict=True))
+    ratio = drawn.std(axis=0) / expected.std(axis=0)
+    assert (np.abs(np.log(ratio)) < 0.08).all(), dict(zip(post.names, ratio, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("efron", [True, False])
+def test_a_cox_posterior_is_statsmodels_partial_likelihood_times_the_prior(efron):
+    frame, formula, family, params, _ = _cox(efron)
+    post = glm(sites(frame), formula, family)
+    strata = np.repeat(np.arange(3), [len(own) for own in sites(frame).frames])
+    ties = "efron" if efron else "breslow"
+    model = sm.PHReg(frame.time, frame[["age"]], status=frame.censors, strata=strata, ties=ties)
+    grid = np.linspace(-0.15, 0.25, 801)
+    log = np.array([model.loglike(np.array([b])) for b in grid])
+    log += scipy.stats.norm.logpdf(grid, 0, post.priors["age"].scale)
+    weights = np.exp(log - log.max()) / np.exp(log - log.max()).sum()
+    mean = weights @ grid
+    sd = np.sqrt(weights @ (grid - mean) ** 2)
+    drawn = accord.sample(post, accord.Network.complete(3), draws=1500, chains=4, seed=1).draws[:, :, 0].astype(float)
+    assert abs(drawn.mean() - mean) < 0.06 * sd
+    assert abs(np.log(drawn.std() / sd)) < 0.05
+
+
+# --- effects of groups ---
+
+
+@pytest.mark.parametrize(
+    "formula", ["y ~ x + (1 | site)", "y ~ x + (1 | ward)", "y ~ x + (1 + x | site:h)", "y ~ (0 + x | site:g)"]
+)
+def test_effects_of_groups_are_integrated_out(formula, table):
+    study = sites(table.assign(ward=table.g + "-" + (np.arange(60) // 10).astype(str)))
+    slopes = "(1 + x" in formula
+    post = glm(study, formula, "normal", flat("sigma", "group_sd", *["group_sd_2"] * slopes))
+    params = {"coefficients": np.array([0.4, -0.7][: 1 + ("~ x" in formula)]), "sigma": np.array(1.3)}
+    params |= {"group_sd": np.array(0.8)}
+    if slopes:
+        params |= {"group_sd_2": np.array(0.5), "group_correlation": np.array(-0.6)}
+        assert post.names[2:] == (
+            "group_correlation[Intercept, x|site:h]",
+            "group_sd[Intercept|site:h]",
+            "group_sd_2[x|site:h]",
+            "sigma",
+        )
+    spread = np.array([[0.64, -0.24], [-0.24, 0.25]]) if slopes else np.array([[0.64]])
+    expected = 0.0
+    for frame in study.frames:
+        name = formula.rstrip(")").split("| ")[1].removeprefix("site:")
+        for _, own in frame.groupby(frame[name]) if name != "site" else [(0, frame)]:
+            columns = (
+                np.c_[np.ones(len(own)), own.x] if slopes else np.c_[own.x if "(0" in formula else np.ones(len(own))]
+            )
+            mean = 0.4 - 0.7 * own.x if "~ x" in formula else np.full(len(own), 0.4)
+            cov = columns @ spread @ columns.T + 1.69 * np.eye(len(own))
+            expected += scipy.stats.multivariate_normal.logpdf(own.y, mean, cov)
+    with jax.enable_x64(True):
+        free = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(_unconstrained(params))])
+        volume = post.parameters.with_volume(free)[1]
+        found = float(post.logdensity(free) - volume)
+    expected += np.log(0.5) if slopes else 0.0
+    np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def _unconstrained(params):
+    logs = {name: np.log(value) for name, value in params.items() if "sd" in name or name == "sigma"}
+    turned = {name: scipy.special.logit((value + 1) / 2) for name, value in params.items() if "correlation" in name}
+    return {**params, **logs, **turned}
+
+
+# --- what is refused ---
+
+ERRORS = {
+    "column": (("y ~ q",), "unknown column in the formula 'q'"),
+    "function": (("y ~ sqr(x)",), "unknown function in the formula 'sqr'.*sqrt"),
+    "own figures": (("y ~ poly(x, 2)",), "each site would find another"),
+    "spline": (("y ~ bs(x, df=4)",), "each site would find another"),
+    "numbers as levels": (("y ~ C(x)",), "must be of a column of text"),
+    "response": (("x + z",), "has no response"),
+    "syntax": (("y ~ x +",), "cannot be read"),
+    "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in \d+ of \d+ rows of s0"),
+    "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
+    "domain": (("x ~ z", "poisson"), "10 of 10 responses of s0 are not counts"),
+    "text": (("g ~ z", "bernoulli"), "name the level"),
+    "level": (("g['k'] ~ z", "bernoulli"), "unknown level of g 'k'"),
+    "level of numbers": (("x['k'] ~ z", "bernoulli"), "x holds numbers"),
+    "pair": (("y ~ z", "binomial"), r"binomial needs prop\(y, trials\)"),
+    "survival": (("y ~ z", "cox"), r"cox needs surv\(time, event\)"),
+    "order": (("g ~ z", "ordinal"), "order of classes is not known"),
+    "baseline": (("surv(z, one) ~ 0 + x", "cox"), "baseline in place of an intercept"),
+    "no coefficient": (("y ~ 0",), "has no coefficient|cannot be read"),
+    "prior of nothing": (("y ~ x", "normal", {"zz": priors.Flat()}), "unknown prior of 'zz'"),
+    "prior that is none": (("y ~ x", "normal", {"x": 2.5}), "must be one of accord.models.priors, found 2.5"),
+    "prior of a scale": (("y ~ x", "normal", {"sigma": priors.Normal(0, 1)}), "sigma must be one of numbers > 0"),
+    "prior of a coefficient": (("y ~ x", "normal", {"x": priors.HalfNormal(1)}), "x must be one of any number"),
+    "collinear": (("y ~ x + I(2 * x)", "normal", {"x": priors.Flat(), "I(2 * x)": priors.Flat()}), "x, I.* collinear"),
+    "separated": (("one ~ sign", "bernoulli", {"sign": priors.Flat()}), "sign separates the responses completely"),
+    "zero counts": (("many ~ sign", "poisson", {"sign": priors.Flat()}), "sign separates"),
+    "factors": (("y ~ x + (1 | g) + (1 | h)",), r"one grouping factor .* \['g', 'h'\]"),
+    "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, s0 and s1"),
+    "grouping": (("y ~ x + (1 | g:h)",), "must be grouped by site, a column, or site:column"),
+    "group": (("y ~ x + (1 | ward)",), "unknown column 'ward'"),
+    "effects": (("y ~ x + (1 + x + z | site:h)",), "two effects at most"),
+    "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_what_cannot_be_is_refused(name, table):
+    arguments, message = ERRORS[name]
+    one = np.arange(60.0) % 2
+    extended = table.assign(one=one, sign=np.where(one > 0, 1.0 + table.z, -table.z), many=one * 3)
+    if name == "zero counts":
+        extended = extended.assign(sign=1.0 - one)
+    with pytest.raises(ValueError, match=message):
+        glm(sites(extended), *arguments)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"exposure": "z", "family": "normal"}, "has no exposure"),
+        ({"exposure": "y"}, "exposure must be finite and > 0: .* rows of s0"),
+        ({"weights": "y"}, "weights must be finite and >= 0"),
+        ({"weights": "nothing"}, "unknown column of weights 'nothing'"),
+        ({"weights": "z", "family": "cox", "formula": "surv(z, one) ~ x"}, "cannot be weighted"),
+    ],
+)
+def test_columns_of_weights_and_exposures_are_checked(options, message, table):
+    counts = table.assign(one=np.arange(60.0) % 2)
+    with pytest.raises(ValueError, match=message):
+        glm(sites(counts), **{"formula": "one ~ x", "family": "poisson", **options})
+
+
+def test_overlap_and_priors_are_silent_about_separation(table):
+    one = np.arange(60.0) % 2
+    apart = table.assign(one=one, sign=np.where(one > 0, 1.0 + table.z, -table.z))
+    glm(sites(apart), "one ~ sign", "bernoulli")
+    glm(sites(apart.assign(sign=table.x)), "one ~ sign", "bernoulli", {"sign": priors.Flat()})
+    glm(sites(apart.assign(many=one * 3)), "many ~ sign", "poisson", {"sign": priors.Flat()})
+
+
+def test_a_level_of_one_site_is_named_where_it_cannot_be_told_from_another(table):
+    lone = table.assign(only=1.0 * (np.arange(60) < 10), g=np.where(np.arange(60) < 10, "new", table.h))
+    glm(sites(lone), "y ~ g + only")
+    with pytest.raises(ValueError, match=r"only .*collinear \(a level that only s0 has"):
+        glm(sites(lone), "y ~ g + only", "normal", flat())
+
+
+def test_linear_regression_without_a_noise_scale_has_it_as_a_parameter(table):
+    X, y = np.c_[np.ones(60), table.x], table.y.to_numpy()
+    post = accord.models.linear_regression([(X[i::3], y[i::3]) for i in range(3)], prior_variance=4.0, names=["a", "b"])
+    assert post.names == ("a", "b", "sigma") and not post.quadratic
+    params = {"coefficients": np.array([0.4, -0.7]), "sigma": np.array(1.3)}
+    expected = scipy.stats.norm.logpdf(y, X @ params["coefficients"], 1.3).sum()
+    expected += scipy.stats.norm.logpdf(params["coefficients"], 0, 2).sum() + scipy.stats.halfcauchy.logpdf(
+        1.3, scale=2
+    )
+    likelihood = log_likelihood(post, params)[0]
+    with jax.enable_x64(True):
+        prior = float(post._log_prior(jax.tree.map(jnp.asarray, params)))
+    np.testing.assert_allclose(likelihood + prior, expected, rtol=1e-10)
