@@ -3,6 +3,7 @@
 import sys
 
 from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
+from .adapters import from_numpyro
 from .base.compiler import guard
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
@@ -41,6 +42,7 @@ __all__ = [
     "conditional",
     "data",
     "datasets",
+    "from_numpyro",
     "law",
     "metrics",
     "models",

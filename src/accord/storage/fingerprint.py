@@ -170,4 +170,6 @@ def _function_name(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+    # a method of what holds a user's function says which
+    own = repr(function.__self__) if isinstance(function, types.MethodType) else ""
+    return f"{named.__module__}.{named.__qualname__}{own}"

@@ -255,9 +255,12 @@ class Batches:
             assert self.found is not None
             found = self.found
             poor = found.effective < _GOOD * found.weight.size or len(found.batches) >= self.max_batches
-            if poor or all(check.holds for check in tails(found, self.place, names)):
+            weights, squares = tails(found, self.place, names)
+            if poor or (weights.holds and squares.holds):
                 return
-            self._draw_around(found.points, found.log_weight)
+            # what a second moment rests on are far points, whose weights need not be large
+            share = np.zeros(found.weight.size) if not weights.holds else found.log_squares(self.place)
+            self._draw_around(found.points, found.log_weight + share)
 
     def certificate(self, target: int, names: Sequence[str]) -> Certificate:
         """The certificate; where points that it moved came to where proposals are thin, one more after mending that."""

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ..base.weights import effective, of_mean_one
+from ..posterior.coordinates import Coordinates
 from .proposal import Mixture
 
 
@@ -81,6 +82,13 @@ class Weighing:
     def effective(self) -> float:
         """Effective draws: the number of independent draws with the same error (Kish)."""
         return effective(self.log_weight)
+
+    def log_squares(self, place: Coordinates) -> np.ndarray:
+        """Log squared distances of points from the mean, in sds of the parameter that each is furthest in, (point,)."""
+        mean, cov = self.moments()
+        apart = (self.points - mean) @ place.factor.T
+        squares = np.square(apart) / np.diagonal(place.factor @ cov @ place.factor.T)
+        return np.log(squares.max(axis=1))
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """The posterior's mean (dim,) and covariance (dim, dim)."""

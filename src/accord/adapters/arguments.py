@@ -1,0 +1,137 @@
+"""A model's keyword arguments, sorted into what belongs to rows, to groups of rows, and to all sites."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+
+class Size(NamedTuple):
+    """Rows of a site, and its groups: 0 where there are none."""
+
+    rows: int
+    groups: int
+
+
+# What an argument's leaf is.
+ROW, GROUP, ROW_COUNT, GROUP_COUNT, SHARED = "rows", "groups", "number of rows", "number of groups", "same everywhere"
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """How a model's keyword arguments are made of rows, whatever their number.
+
+    Parameters
+    ----------
+    kinds
+        What each leaf of the arguments is.
+    shared
+        Leaves that are the same at all sites; None where a leaf is another kind.
+    like
+        Shape after the first axis, and dtype, of leaves of rows and groups.
+    treedef
+        The structure of the arguments.
+    """
+
+    kinds: tuple[str, ...]
+    shared: tuple[Any, ...]
+    like: tuple[Any, ...]
+    treedef: Any
+
+    @classmethod
+    def sorted(cls, arguments: Sequence[Mapping[str, Any]], sizes: Sequence[Size]) -> Arguments:
+        """Sort the leaves of all sites' arguments.
+
+        Raises
+        ------
+        ValueError
+            Sites have other arguments than the first, or a leaf is neither of rows nor of groups nor alike everywhere.
+        """
+        flat = [jax.tree_util.tree_flatten_with_path(dict(own)) for own in arguments]
+        treedef: Any = flat[0][1]
+        for site, (_, other) in enumerate(flat):
+            if other != treedef:
+                raise ValueError(
+                    f"sites must have the same arguments: those of site {site} are {sorted(arguments[site])}, those of "
+                    f"site 0 {sorted(arguments[0])}"
+                )
+        kinds, shared, like = [], [], []
+        for leaves in zip(*(leaves for leaves, _ in flat), strict=True):
+            name = jax.tree_util.keystr(leaves[0][0], simple=True, separator=".")
+            values = [value for _, value in leaves]
+            kind = _kind(name, values, sizes)
+            kinds.append(kind)
+            shared.append(values[0] if kind == SHARED else None)
+            array = np.asarray(values[0]) if kind in (ROW, GROUP) else None
+            like.append(None if array is None else (array.shape[1:], array.dtype))
+        return cls(tuple(kinds), tuple(shared), tuple(like), treedef)
+
+    def rows(self, arguments: Mapping[str, Any], group: np.ndarray | None) -> dict[str, Any]:
+        """A site's shard: arrays by the number of their leaf, all with an axis of rows; groups' are repeated."""
+        found: dict[str, Any] = {} if group is None else {"group": group}
+        for place, (kind, leaf) in enumerate(zip(self.kinds, jax.tree.leaves(dict(arguments)), strict=True)):
+            if kind == ROW:
+                found[str(place)] = np.asarray(leaf)
+            elif kind == GROUP:
+                found[str(place)] = np.asarray(leaf)[group]
+        return found
+
+    def of_rows(self, rows: Mapping[str, Any], size: int) -> dict[str, Any]:
+        """The arguments for some rows, as those of a site with as many groups as rows."""
+        values = {ROW_COUNT: size, GROUP_COUNT: size}
+        leaves = []
+        for place, kind in enumerate(self.kinds):
+            if kind == GROUP:
+                leaves.append(scattered(rows[str(place)], rows["group"]))
+            else:
+                leaves.append(rows[str(place)] if kind == ROW else values.get(kind, self.shared[place]))
+        return dict(self.treedef.unflatten(leaves))
+
+    def of_one_group(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of one group, of which one row is known, as those of a site with that row alone."""
+        return self.of_rows({**{k: v[None] for k, v in row.items()}, "group": np.zeros(1, np.int32)}, 1)
+
+    def made_up(self) -> dict[str, Any]:
+        """Arguments of one row, of which nothing is anybody's."""
+        ones: dict[str, Any] = {
+            str(k): np.ones((1, *like[0]), like[1]) for k, like in enumerate(self.like) if like is not None
+        }
+        return self.of_rows({**ones, "group": np.zeros(1, np.int32)}, 1)
+
+
+def scattered(of_row: Array, group: Array) -> Array:
+    """Numbers of groups, of which as many are there as rows, from what each row knows of its own.
+
+    Those of groups that are not there are like those of the first row's: they are allowed, and nothing reads them.
+    """
+    whole = jax.numpy.broadcast_to(of_row[:1], of_row.shape)
+    return whole.at[group].set(of_row)
+
+
+def _kind(name: str, values: Sequence[Any], sizes: Sequence[Size]) -> str:
+    """What a leaf is, by all sites' values of it."""
+    arrays = [np.asarray(value) for value in values]
+    alike = all(array.shape == arrays[0].shape and np.array_equal(array, arrays[0]) for array in arrays)
+    if arrays[0].ndim == 0:
+        whole = arrays[0].dtype.kind in "iu"
+        # of one site, a number that is the same everywhere says nothing else
+        if whole and all(int(array) == size.rows for array, size in zip(arrays, sizes, strict=True)):
+            return ROW_COUNT
+        if whole and sizes[0].groups and all(int(a) == s.groups for a, s in zip(arrays, sizes, strict=True)):
+            return GROUP_COUNT
+    elif all(array.shape[:1] == (size.rows,) for array, size in zip(arrays, sizes, strict=True)):
+        return ROW
+    elif sizes[0].groups and all(a.shape[:1] == (s.groups,) for a, s in zip(arrays, sizes, strict=True)):
+        return GROUP
+    if alike:
+        return SHARED
+    shapes = ", ".join(str(array.shape) for array in arrays[:3])
+    raise ValueError(
+        f"the argument {name} is of rows, of groups, or the same at every site; at sites of {sizes[0].rows} rows, ... "
+        f"its shapes are {shapes}, ..., and its values differ"
+    )
