@@ -253,18 +253,26 @@ def test_priors_have_the_densities_of_numpyro(name):
 
 
 def test_a_horseshoe_is_a_normal_with_its_half_cauchy_integrated_out():
-    scale = 0.3
-    for x in (1e-4, 0.05, 0.4, 0.61, 3.0, 50.0):
+    scale, floor = 0.3, 0.2
+    prior = priors.Horseshoe(scale, floor)
 
-        def mixed(log_u, x=x):
-            u = np.exp(log_u)
-            return scipy.stats.norm.pdf(x, 0.0, scale * u) * scipy.stats.halfcauchy.pdf(u) * u
+    def tilted(log_u):
+        return scipy.stats.halfcauchy.pdf(np.exp(log_u)) * np.exp(log_u - (floor * np.exp(-log_u)) ** 2 / 2.0)
 
-        expected = scipy.integrate.quad(mixed, -25.0, 40.0, limit=500, points=[np.log(x / scale)])[0]
-        found = priors.Horseshoe(scale).log_density(jnp.asarray(x))
-        np.testing.assert_allclose(found, np.log(expected), rtol=1e-6)
-    near = jax.value_and_grad(priors.Horseshoe(scale).log_density)
-    assert all(np.isfinite(value) for value in (*near(jnp.asarray(0.0)), *near(jnp.asarray(1e6))))
+    total = scipy.integrate.quad(tilted, -25.0, 40.0, limit=500)[0]
+    for x in (0.0, 0.05, 0.4, 0.61, 3.0, 50.0):
+        expected = scipy.integrate.quad(
+            lambda log_u, x=x: scipy.stats.norm.pdf(x, 0.0, scale * np.exp(log_u)) * tilted(log_u),
+            -10.0,
+            40.0,
+            limit=500,
+        )
+        np.testing.assert_allclose(prior.log_density(jnp.asarray(x)), np.log(expected[0] / total), rtol=1e-6)
+    # the slope of the slope, on either side of where the fraction begins
+    for x in (0.0, 0.4, 0.7):
+        curvature = jax.jit(jax.hessian(prior.log_density))(x)
+        below, at, above = (prior.log_density(jnp.asarray(x + step)) for step in (-1e-4, 0.0, 1e-4))
+        np.testing.assert_allclose(curvature, (below - 2.0 * at + above) / 1e-8, rtol=1e-4)
 
 
 def test_cutpoints_by_their_probabilities_are_normalised():

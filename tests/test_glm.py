@@ -484,9 +484,8 @@ def test_effects_of_groups_have_the_posterior_of_nuts_on_effects_and_all():
     u = rng.normal(size=(wards, 2))
     effects = np.c_[0.8 * u[:, 0], 0.5 * (-0.5 * u[:, 0] + np.sqrt(0.75) * u[:, 1])]
     eta = 0.3 - 0.6 * x + effects[ward, 0] + effects[ward, 1] * x
-    frame = pd.DataFrame(
-        {"x": x, "ward": [f"w{i}" for i in ward], "y": 1.0 * (rng.random(n) < scipy.special.expit(eta))}
-    )
+    y = 1.0 * (rng.random(n) < scipy.special.expit(eta))
+    frame = pd.DataFrame({"x": x, "ward": [f"w{i}" for i in ward], "y": y})
     places = np.flatnonzero(np.isin(np.arange(n), np.searchsorted(ward, [10, 20])))
     parts = [frame.iloc[a:b] for a, b in zip([0, *places], [*places, n], strict=True)]
     study = accord.data.as_study(parts, policy=POLICY)
@@ -555,6 +554,7 @@ ERRORS = {
     "prior of a coefficient": (("y ~ x", "normal", {"x": priors.HalfNormal(1)}), "x must be one of any number"),
     "collinear": (("y ~ x + I(2 * x)", "normal", {"x": priors.Flat(), "I(2 * x)": priors.Flat()}), "x, I.* collinear"),
     "separated": (("one ~ sign", "bernoulli", {"sign": priors.Flat()}), "sign separates the responses completely"),
+    "separated by two": (("two ~ x + z", "bernoulli", flat()), "no bound, as where columns separate.* along"),
     "zero counts": (("many ~ sign", "poisson", {"sign": priors.Flat()}), "sign separates"),
     "factors": (("y ~ x + (1 | g) + (1 | h)",), r"one grouping factor .* \['g', 'h'\]"),
     "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, s0 and s1"),
@@ -570,6 +570,7 @@ def test_what_cannot_be_is_refused(name, table):
     arguments, message = ERRORS[name]
     one = np.arange(60.0) % 2
     extended = table.assign(one=one, sign=np.where(one > 0, 1.0 + table.z, -table.z), many=one * 3)
+    extended = extended.assign(two=1.0 * (extended.x + extended.z > 5.0))
     if name == "zero counts":
         extended = extended.assign(sign=1.0 - one)
     with pytest.raises(ValueError, match=message):

@@ -14,7 +14,7 @@ from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, na
 from .priors import Prior
 from .regression import LogPrior, Other, Predicted, Priors, Regression
 from .tables import FAMILIES, as_table, columns_of, family_of, settled, summary_of
-from .unidentified import require_identified
+from .unidentified import require_bounded, require_identified
 
 __all__ = ["FAMILIES", "glm"]
 
@@ -65,6 +65,7 @@ def glm(
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> sites = {name: {"age": rng.normal(50, 9, 40), "falls": rng.poisson(2, 40)} for name in ("north", "south")}
     >>> post = glm(sites, "falls ~ age", "poisson")
@@ -103,7 +104,7 @@ def glm(
     )
     init = init_of(names, columns, chosen, summary, parameters)
     longest = max(len(rows["design"]) for rows in shards)
-    return Regression(
+    post = Regression(
         Partial(Predicted(chosen) if design.group is None else effects.PredictedInGroups(chosen)),
         Partial(log_prior),
         [chosen.shard(rows, longest) for rows in shards],
@@ -117,3 +118,5 @@ def glm(
         family=chosen,
         priors=Priors({**dict(zip(names, found, strict=True)), **others}, note_on(columns, parameters)),
     )
+    require_bounded(post, found)
+    return post

@@ -80,7 +80,9 @@ class Wanted:
 
     def require_all_used(self, names: Sequence[str]) -> None:
         """Raise `ValueError` for a prior of what there is not."""
-        known = list(dict.fromkeys([*names, *(key for name in names for key in self._keys.get(name, ()))]))
+        known = list(
+            dict.fromkeys([*names, COEFFICIENTS, *(key for name in names for key in self._keys.get(name, ()))])
+        )
         for name in self._priors:
             if name not in known:
                 raise unknown_name_error("prior of", name, known)
