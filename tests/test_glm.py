@@ -1,5 +1,9 @@
 """Models from formulas: their columns, priors and likelihoods against pooled ones, on real data."""
 
+import pickle
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +20,7 @@ from statsmodels.othermod.betareg import BetaModel
 
 import accord
 from accord.models import families, glm, priors
+from accord.models.tables import FAMILIES
 
 # real tables are small, and nobody's floors are looked at here
 POLICY = accord.data.Policy(rows=1, cells=1, parameters=10.0)
@@ -519,6 +524,22 @@ def _unconstrained(params):
     logs = {name: np.log(value) for name, value in params.items() if "sd" in name or name == "sigma"}
     turned = {name: scipy.special.logit((value + 1) / 2) for name, value in params.items() if "correlation" in name}
     return {**params, **logs, **turned}
+
+
+# --- what travels, and what is told ---
+
+
+def test_a_posterior_travels_with_its_priors(table):
+    post = glm(sites(table), "y ~ x + (1 + x | site:g)")
+    sent = pickle.loads(pickle.dumps(post.alone(1)))
+    assert (sent.formula, sent.family, dict(sent.priors)) == (post.formula, post.family, dict(post.priors))
+    np.testing.assert_array_equal(sent.gradients(post.init), post.alone(1).gradients(post.init))
+
+
+def test_the_page_names_every_family():
+    page = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \|", page, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(FAMILIES)
 
 
 # --- what is refused ---
