@@ -239,11 +239,17 @@ class Split:
         whole = float(sum(jnp.sum(_log_prob(one)) for one in _sampled(trace).values()))
         own = {name: jnp.moveaxis(value, self._axis(name), 0) for name, value in latents.items()}
         of_row = jax.tree.map(lambda leaf: leaf[rows["group"]], own) if own else {}
-        parts = float(self.log_prior(params)) + float(self.log_likelihood(params, of_row, rows).sum())
-        for group in range(size.groups):
-            first = int(np.argmax(rows["group"] == group))
-            row = jax.tree.map(lambda leaf, first=first: leaf[first], rows)
-            parts += float(self.log_local_prior(params, jax.tree.map(lambda leaf, g=group: leaf[g], own), row))
+        try:
+            prior = float(self.log_prior(params))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the model's prior fails on one row of made-up data, so that it is of data: {error}"
+            ) from error
+        parts = prior + float(self.log_likelihood(params, of_row, rows).sum())
+        if own:
+            first = np.unique(rows["group"], return_index=True)[1]
+            row = jax.tree.map(lambda leaf: leaf[first], rows)
+            parts += float(jax.vmap(self.log_local_prior, (None, 0, 0))(params, own, row).sum())
         if not abs(parts - whole) <= 1e-6 * (1.0 + abs(whole)):
             raise ValueError(
                 f"at site {site} the parts of the model sum to {parts:.9g}, and its log density is {whole:.9g}: its "
