@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
@@ -18,20 +17,19 @@ from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from ..network import Network
 from ..network.averaging import Averaging
+from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at
 from .coordinates import Coordinates, moved
 from .declared import check_prior, check_rows_alone, is_rowwise
 from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
-from .newton import Expansion, newton, spectrum
+from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here
 
-# Above this many parameters the mode is found without Hessians, and agents are looked at one after another.
-_NEWTON_DIM = 500
-# Agents whose facts are found at the same time otherwise.
+# Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
 
 
@@ -311,7 +309,7 @@ class Posterior:
     @cached_property
     def _counts(self) -> Counts:
         if self.owners is not None:
-            rows, rowwise, groups, fewest = self.each(_count)
+            rows, rowwise, groups, fewest = self.each(count)
             rows, groups, fewest = (x.astype(np.int64) for x in (rows, groups, fewest))
             return Counts(rows, groups, fewest, bool(rowwise.all()))
         shards = self._read
@@ -363,7 +361,7 @@ class Posterior:
     def _quadratic_form(self) -> Quadratic:
         x = self.init + np.random.default_rng(0).standard_normal(self.dim)
         with jax.enable_x64(True):
-            both = _evaluate(_expansion, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
+            both = evaluate(quadratic_at, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
             form, found = jax.tree.map(np.asarray, both)
         expected = np.einsum("nij,j->ni", form.hessian, x) - form.linear
         error = np.abs(found - expected).max(axis=1)
@@ -437,9 +435,9 @@ class Posterior:
             return self.owners.each(function, arguments, own)
         shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
         # derivatives of many parameters take memory: one agent after another
-        at_once = None if self.dim > _NEWTON_DIM else _AGENTS_AT_ONCE
+        at_once = None if self.dim > NEWTON_DIM else _AGENTS_AT_ONCE
         with jax.enable_x64(True):
-            found = _evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
+            found = evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
             return jax.tree.map(np.asarray, found)
 
     def require_agents_of(self, network: Network) -> None:
@@ -511,11 +509,11 @@ class Posterior:
 
     def gradients(self, x: np.ndarray) -> np.ndarray:
         """Gradients of all potentials at one position, shape (agent, dim), in double precision."""
-        return self.each(_gradient, np.asarray(x, np.float64))
+        return self.each(gradient_at, np.asarray(x, np.float64))
 
     def hessians(self, x: np.ndarray | None = None) -> np.ndarray:
         """Hessians of all potentials at one position (default: init), shape (agent, dim, dim), in double precision."""
-        return self.each(_hessian, np.asarray(self.init if x is None else x, np.float64))
+        return self.each(hessian_at, np.asarray(self.init if x is None else x, np.float64))
 
     def logdensity(self, x: Float[Array, " dim"]) -> Array:
         """Log density of the pooled posterior, up to a constant, at a flat position; differentiable."""
@@ -538,31 +536,7 @@ class Posterior:
             def total(x: Array) -> Array:
                 return jnp.sum(jax.vmap(self.potential.value, in_axes=(0, None))(shards, x))
 
-            value_and_gradient = jax.jit(jax.value_and_grad(total))
-            if self.dim <= _NEWTON_DIM:
-                hessian = jax.jit(jax.hessian(total))
-
-                def expand(x: np.ndarray) -> Expansion:
-                    value, gradient = value_and_gradient(x)
-                    return Expansion(float(value), np.asarray(gradient), np.asarray(hessian(x)))
-
-                mode, curvature = newton(expand, self.init, self.unconstrained_names, last_step=1e-6)
-                found = spectrum(curvature)
-                if not found.enough[0]:
-                    raise ArithmeticError(
-                        "no mode found: the potential is flat in a direction of which "
-                        f"{self.unconstrained_names[found.flattest]} "
-                        "is the largest part (a rank-deficient design under a flat prior does this)"
-                    )
-                return mode
-            lowest = scipy.optimize.minimize(
-                value_and_gradient, self.init, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "maxiter": 10_000}
-            )
-            slope = np.abs(lowest.jac).max()
-            scale = 1.0 + np.abs(self.gradients(lowest.x)).max()
-            if not slope <= 1e-6 * scale:
-                raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {lowest.nit} iterations")
-        return lowest.x
+            return lowest(total, self.init, self.unconstrained_names, self.gradients)
 
     def exact(self) -> Gaussian:
         """The posterior itself where it is Gaussian.
@@ -611,44 +585,3 @@ def _on_device(shards: Shard) -> Shard:
         return array.astype(kinds[array.dtype.kind]) if wide else array
 
     return jax.device_put(jax.tree.map(narrowed, shards))
-
-
-# --- what agents are asked for, see `Posterior.each` ---
-
-
-@partial(jax.jit, static_argnames=("function", "at_once"))
-def _evaluate(
-    function: Callable[..., PyTree],
-    potential: Potential,
-    shards: Shard,
-    arguments: tuple[Any, ...],
-    own: tuple[Any, ...],
-    at_once: int | None,
-) -> PyTree:
-    """Call a function of one agent's potential for stacked agents."""
-
-    def one(stacked: tuple[Shard, tuple[Any, ...]]) -> PyTree:
-        shard, own_i = stacked
-        return function(potential, shard, *arguments, *own_i)
-
-    return jax.lax.map(one, (shards, own), batch_size=at_once)
-
-
-def _count(potential: Potential, shard: Shard) -> tuple[Array, ...]:
-    groups, fewest = (0, 0) if shard.groups is None else (shard.groups.count, shard.groups.fewest)
-    return tuple(map(jnp.asarray, (shard.size, potential.rowwise, groups, fewest)))
-
-
-def _gradient(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    # not by the quadratic form, which is checked against it
-    return jax.grad(potential.value, argnums=1)(shard, x)
-
-
-def _hessian(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
-    return potential.hessian(shard, x)
-
-
-def _expansion(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Quadratic, Float[Array, " dim"]]:
-    """The quadratic form at zero, and the gradient at x, by which it is checked."""
-    gradient, zero = partial(_gradient, potential, shard), jnp.zeros_like(x)
-    return Quadratic(jax.jacfwd(gradient)(zero), -gradient(zero)), gradient(x)

@@ -1,0 +1,55 @@
+"""What agents are asked for, each evaluated on its own shard; see `Posterior.each`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from .potential import Potential, Shard
+from .quadratic import Quadratic
+
+
+@partial(jax.jit, static_argnames=("function", "at_once"))
+def evaluate(
+    function: Callable[..., PyTree],
+    potential: Potential,
+    shards: Shard,
+    arguments: tuple[Any, ...],
+    own: tuple[Any, ...],
+    at_once: int | None,
+) -> PyTree:
+    """Call a function of one agent's potential for stacked agents."""
+
+    def one(stacked: tuple[Shard, tuple[Any, ...]]) -> PyTree:
+        shard, own_i = stacked
+        return function(potential, shard, *arguments, *own_i)
+
+    return jax.lax.map(one, (shards, own), batch_size=at_once)
+
+
+def count(potential: Potential, shard: Shard) -> tuple[Array, ...]:
+    """Rows, whether they have terms of their own, groups, and rows of the smallest group."""
+    groups, fewest = (0, 0) if shard.groups is None else (shard.groups.count, shard.groups.fewest)
+    return tuple(map(jnp.asarray, (shard.size, potential.rowwise, groups, fewest)))
+
+
+def gradient_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+    """The gradient of f_i."""
+    # not by the quadratic form, which is checked against it
+    return jax.grad(potential.value, argnums=1)(shard, x)
+
+
+def hessian_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
+    """The Hessian of f_i."""
+    return potential.hessian(shard, x)
+
+
+def quadratic_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Quadratic, Float[Array, " dim"]]:
+    """The quadratic form at zero, and the gradient at x, by which it is checked."""
+    gradient, zero = partial(gradient_at, potential, shard), jnp.zeros_like(x)
+    return Quadratic(jax.jacfwd(gradient)(zero), -gradient(zero)), gradient(x)

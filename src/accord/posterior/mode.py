@@ -1,0 +1,64 @@
+"""The mode of a posterior whose data lies in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+import scipy.optimize
+from jaxtyping import Array
+
+from .newton import Expansion, newton, spectrum
+
+# Above this many parameters the mode is found without Hessians.
+NEWTON_DIM = 500
+
+
+def lowest(
+    total: Callable[[Array], Array],
+    init: np.ndarray,
+    names: Sequence[str],
+    gradients: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Where F is lowest, shape (dim,), by Newton's method, or by L-BFGS where there are many parameters.
+
+    Parameters
+    ----------
+    total
+        F, in JAX, called in double precision.
+    init
+        Where to begin, shape (dim,).
+    names
+        Of the parameters, for errors.
+    gradients
+        Those of all agents' potentials, (agent, dim), which say what is small.
+
+    Raises
+    ------
+    ArithmeticError
+        There is no such place, or it was not found.
+    """
+    value_and_gradient = jax.jit(jax.value_and_grad(total))
+    if init.size > NEWTON_DIM:
+        found = scipy.optimize.minimize(
+            value_and_gradient, init, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "maxiter": 10_000}
+        )
+        slope, scale = np.abs(found.jac).max(), 1.0 + np.abs(gradients(found.x)).max()
+        if not slope <= 1e-6 * scale:
+            raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {found.nit} iterations")
+        return np.asarray(found.x)
+    hessian = jax.jit(jax.hessian(total))
+
+    def expand(x: np.ndarray) -> Expansion:
+        value, gradient = value_and_gradient(x)
+        return Expansion(float(value), np.asarray(gradient), np.asarray(hessian(x)))
+
+    mode, curvature = newton(expand, init, names, last_step=1e-6)
+    seen = spectrum(curvature)
+    if not seen.enough[0]:
+        raise ArithmeticError(
+            f"no mode found: the potential is flat in a direction of which {names[seen.flattest]} is the largest part "
+            "(a rank-deficient design under a flat prior does this)"
+        )
+    return mode
