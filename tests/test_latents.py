@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 import accord
+from accord.posterior.local_draws import latents_of
 from accord.samplers import GTBAOAB, Importance
-from accord.sampling.latents import latents_of
 
 # rows of each agent, and their groups
 GROUPS = [np.array([0, 0, 1, 2, 2, 2]), np.array([1, 0, 0, 1]), np.array([0])]

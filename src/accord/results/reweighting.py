@@ -33,8 +33,8 @@ class Agents(RowOwners, Protocol):
         """Where these are largest near some positions, (start, dim)."""
         ...
 
-    def require_latents(self) -> None:
-        """Raise `AttributeError` unless agents have latents of their own that lie in this process."""
+    def latent_agents(self) -> tuple[int, ...]:
+        """The agents whose latents are drawn in this process; `AttributeError` where there are none."""
         ...
 
     def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:

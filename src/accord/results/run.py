@@ -153,6 +153,8 @@ class Run:
             unconstrained=free,
             points=found,
             certificate=certificate,
+            # latents that agents have kept are of the draws before
+            settings={name: value for name, value in self.settings.items() if name != "local"},
             # of the data before: what it does not know of it cannot leave out
             agents_data=None,
         )
@@ -190,6 +192,11 @@ class Run:
             The posterior has no `local`, its data lies elsewhere, where each agent has its own in a file, or the run
             was read from a file, updated or combined.
         """
+        if "local" in self.settings:
+            raise AttributeError(
+                f"each agent has its own latents in a file at its site, {self.settings['local']}, and tells them to "
+                "nobody else"
+            )
         agents, free, seed = self._agents("local"), self._moved.kept, int(self.settings["seed"])
 
         def ask(agent: int) -> dict[str, np.ndarray]:
@@ -197,8 +204,7 @@ class Run:
             found = agents.latents(agent, own.reshape(-1, own.shape[-1]), seed)
             return {name: values.reshape(*own.shape[:2], *values.shape[1:]) for name, values in found.items()}
 
-        agents.require_latents()
-        return LocalDraws(self.agents, ask)
+        return LocalDraws(self.agents, agents.latent_agents(), ask)
 
     def _sampled(self, name: str) -> Sampled:
         """The average's draws, for what has this name: where they may be relied on."""
