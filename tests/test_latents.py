@@ -106,7 +106,7 @@ def test_effects_are_drawn_from_their_law_given_the_parameters(width):
     post = linear(width)
     positions = np.tile([0.5, np.log(1.2)], (4000, 1))
     for agent, (y, X, g) in enumerate(SHARDS):
-        drawn = latents_of(post.alone(agent), positions, seed=1)["effect"]
+        drawn = latents_of(post.alone(agent), positions[None], seed=1)["effect"][0]
         assert drawn.shape == (4000, g.max() + 1, width)
         for k in range(int(g.max()) + 1):
             own = X[g == k, :width]

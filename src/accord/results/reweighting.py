@@ -38,7 +38,7 @@ class Agents(RowOwners, Protocol):
         ...
 
     def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Draws of an agent's own latents by name, (draw, group, ...), one at each position (draw, dim)."""
+        """Draws of an agent's own latents by name, (chain, draw, group, ...), at positions (chain, draw, dim)."""
         ...
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:

@@ -200,9 +200,7 @@ class Run:
         agents, free, seed = self._agents("local"), self._moved.kept, int(self.settings["seed"])
 
         def ask(agent: int) -> dict[str, np.ndarray]:
-            own = free[:, :, int(np.flatnonzero(self.agents == agent)[0])]
-            found = agents.latents(agent, own.reshape(-1, own.shape[-1]), seed)
-            return {name: values.reshape(*own.shape[:2], *values.shape[1:]) for name, values in found.items()}
+            return agents.latents(agent, free[:, :, int(np.flatnonzero(self.agents == agent)[0])], seed)
 
         return LocalDraws(self.agents, agents.latent_agents(), ask)
 

@@ -82,7 +82,7 @@ class Questions:
         return self.here
 
     def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Draws of an agent's own latents by name, (draw, group, ...), one at each position (draw, dim)."""
+        """Draws of an agent's own latents by name, (chain, draw, group, ...), at positions (chain, draw, dim)."""
         return latents_of(self.post.in_parameters().alone(agent), positions, seed)
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:

@@ -48,10 +48,8 @@ def keep(post: Posterior, positions: np.ndarray, seed: int, folder: str, run: st
         return
     # two agents of a machine may belong to two users, so that each has a folder of its own
     path.parent.mkdir(mode=_FOLDER, parents=True, exist_ok=True)
-    drawn = latents_of(post, positions.reshape(-1, positions.shape[-1]), seed)
-    found = {name: values.reshape(*positions.shape[:2], *values.shape[1:]) for name, values in drawn.items()}
     about = {"format": _FORMAT, "run": run, "agent": agent, "seed": np.uint64(seed)}
-    write(_as_tree(found, _has_groups(post), about), path, _FILE)
+    write(_as_tree(latents_of(post, positions, seed), _has_groups(post), about), path, _FILE)
 
 
 def _has_groups(post: Posterior) -> bool:
