@@ -243,8 +243,9 @@ class Run:
         return UNKNOWN if self.examine is None else self.examine(self._moved.average)
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was found travels with the run, the posterior that it was found from stays
-        return {**vars(self), "examine": partial(recalled, self.findings), "agents_data": None}
+        # what was found travels with the run; the posterior that it was found from stays, and so do latents
+        own = {name: value for name, value in vars(self).items() if name != "local"}
+        return {**own, "examine": partial(recalled, self.findings), "agents_data": None}
 
     @property
     def draws(self) -> np.ndarray:
