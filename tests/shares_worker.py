@@ -11,7 +11,7 @@ import numpy as np
 
 import accord
 from accord.engines.mesh.processes import join
-from accord.samplers import DESGLD, DGLMC, Gibbs
+from accord.samplers import DESGLD, DGLMC, Gibbs, Importance
 
 AGENTS = 6
 METHODS = {
@@ -36,11 +36,41 @@ def draw(owners, method, engine):
     return accord.sample(post, net, METHODS[method](), draws=10, burn_in=20, thin=1, chains=2, seed=2, engine=engine)
 
 
+def effects(params, latents, row):
+    return -0.5 * latents["effect"] ** 2
+
+
+def likelihood(params, latents, rows):
+    X, y = rows
+    return -0.5 * (y - X @ params - latents["effect"]) ** 2
+
+
+def prior(params):
+    return -0.5 * (params**2).sum()
+
+
+def draw_latents(owners, engine):
+    """A run of which every agent has an effect of its own."""
+    sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
+    post = accord.Posterior(likelihood, prior, sources, np.zeros(2), local=accord.Local(effects, {"effect": 0.0}))
+    return accord.sample(post, accord.Network.ring(AGENTS), Importance(), draws=10, chains=2, seed=2, engine=engine)
+
+
 def main(output, address, process):
     # two agents on a device, and two devices a process: the last device has none
     owners = [0, 0, 0, 0, 1, 1]
     with join(address, 2, int(process)):
         runs = {method: draw(owners, method, "mesh") for method in METHODS}
+        local = draw_latents(owners, "mesh").local
+        own = [agent for agent, owner in enumerate(owners) if owner == int(process)]
+        assert list(local) == own, list(local)
+        np.savez(f"{output}-latents-{process}", **{str(agent): local[agent]["effect"] for agent in own})
+        try:
+            local[5 - own[0]]
+        except KeyError as error:
+            assert "are drawn in the process that has its data" in str(error)
+        else:
+            raise AssertionError("the latents of another process' agent were drawn")
     if int(process) == 0:
         np.savez(output, **{f"{name}/draws": run.draws for name, run in runs.items()})
 

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -16,6 +18,8 @@ import numpy as np
 import pytest
 import ray
 import silo_chaos
+import silo_latents
+import xarray
 from mesh_worker import ALL, draw, problem
 from silo_chaos import agents_below
 from typer.testing import CliRunner
@@ -24,6 +28,7 @@ import accord
 from accord.cli.commands import app
 from accord.engines.agreement import bind
 from accord.engines.silo.engine import SiloEngine
+from accord.engines.silo.workers import WorkerPool
 from accord.posterior.masks import encoded
 from accord.samplers import DESGLD, DGLMC, Gibbs
 from accord.samplers.costs import messages_per_round
@@ -163,6 +168,173 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
     # the same search finds what does travel: arrays in the driver's hands are sent to their agents
     here = [source() for source in sites_data(tmp_path)]
     assert seen(here, tmp_path / "sent-there")[0]
+
+
+# --- latents ---
+
+
+def kept_by(run, agent):
+    """What an agent has kept of its latents, and where; here all of them are files of one user."""
+    path = Path(run.settings["local"].replace("*", str(agent)))
+    with xarray.open_datatree(path, engine="h5netcdf") as tree:
+        assert tree.attrs["agent"] == agent and tree.attrs["run"] in str(path)
+        assert int(tree.attrs["seed"]) == run.settings["seed"]
+        return tree["posterior"]["effect"].values, path
+
+
+def assert_kept_as_here(run, here):
+    for agent in run.agents:
+        found, path = kept_by(run, agent)
+        assert found.shape == (2, run.draws.shape[1], 2)
+        np.testing.assert_allclose(found, here.local[agent]["effect"][:, : found.shape[1]], rtol=1e-9)
+        assert [one.name for one in path.parent.iterdir()] == ["latents.nc"]
+        assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.slow
+def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypatch):
+    rows, kept = tmp_path / "rows", tmp_path / "kept"
+    silo_latents.write_rows(rows)
+    others = set(agents_below(os.getpid()))
+    with jax.enable_x64(True), accord.Silo(latents=str(kept)) as sites:
+        for method in silo_latents.METHODS:
+            here = silo_latents.draw(rows, method, "local")
+            assert_kept_as_here(silo_latents.draw(rows, method, sites), here)
+        assert kept.stat().st_mode & 0o777 == 0o700
+        # those only whose draws are kept
+        some = silo_latents.draw(rows, "DESGLD", sites, keep=[2])
+        assert len(list(kept.glob(f"{Path(some.settings['local']).parent.name}"))) == 1
+        assert_kept_as_here(some, here)
+        with pytest.raises(
+            AttributeError, match=r"in a file at its site, .*/kept/.*-agent-\*/latents\.nc, and tells them"
+        ):
+            some.local  # noqa: B018
+        none = silo_latents.draw(rows, "DESGLD", sites, keep="average")
+        assert "local" not in none.settings
+        with pytest.raises(AttributeError, match="a run that keeps draws of agents, and this run has none"):
+            none.local  # noqa: B018
+        # a run that is interrupted keeps those of the draws that it has, and the same call later those of all
+        with monkeypatch.context() as patch:
+            record, times = SiloEngine.record, []
+
+            def interrupted(self, *arguments):
+                times.append(1)
+                if len(times) > 1:
+                    raise KeyboardInterrupt
+                return record(self, *arguments)
+
+            patch.setattr(SiloEngine, "record", interrupted)
+            with pytest.warns(UserWarning, match="interrupted: the run keeps"):
+                part = silo_latents.draw(rows, "DESGLD", sites, checkpoint=tmp_path / "checkpoint")
+        assert 0 < part.draws.shape[1] < 50
+        assert_kept_as_here(part, here)
+        whole = silo_latents.draw(rows, "DESGLD", sites, checkpoint=tmp_path / "checkpoint")
+        assert whole.settings["local"] != part.settings["local"]
+        assert_kept_as_here(whole, here)
+        # an agent that dies over it begins anew, and what the others have written stays
+        with monkeypatch.context() as patch:
+            keep = WorkerPool.keep_latents
+
+            def killing(self, run, *arguments):
+                keep(self, run, *arguments)
+                os.remove(kept / f"{run}-agent-1" / "latents.nc")
+                os.kill(min(set(agents_below(os.getpid())) - others), signal.SIGKILL)
+                return keep(self, run, *arguments)
+
+            patch.setattr(WorkerPool, "keep_latents", killing)
+            again = silo_latents.draw(rows, "DESGLD", sites)
+        assert sites.restarts.sum() == 1
+        assert_kept_as_here(again, here)
+        # a folder that is gone at the end costs no draw
+        with monkeypatch.context() as patch:
+            patch.setattr(sites._pool, "_latents", "/proc/accord-latents")
+            patch.setattr(WorkerPool, "prepare_latents", lambda self: None)
+            with pytest.warns(UserWarning, match=r"agent \d has not kept its latents: .*No such file or directory"):
+                lost = silo_latents.draw(rows, "DESGLD", sites)
+        np.testing.assert_array_equal(lost.draws, again.draws)
+        # and is missed at the beginning
+        with monkeypatch.context() as patch:
+            patch.setattr(sites._pool, "_latents", "/proc/accord-latents")
+            with pytest.raises(OSError, match=r"agent \d cannot keep its latents: .*/proc/accord-latents"):
+                silo_latents.draw(rows, "Importance", sites)
+
+
+class Driver:
+    """A run's driver in a process of its own, with all its talk over loopback and all that it has written."""
+
+    def __init__(self, folder, method, leaks):
+        self.folder, self.wire = folder, Wire()
+        silo_latents.write_rows(folder / "rows")
+        (folder / "tmp").mkdir()
+        environment = {
+            **os.environ,
+            "RAY_ADDRESS": ray.get_runtime_context().gcs_address,
+            "TMPDIR": str(folder / "tmp"),
+        }
+        command = [
+            sys.executable,
+            "-c",
+            f"import silo_latents; silo_latents.main({str(folder)!r}, {method!r}, {leaks})",
+        ]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.wire.start()
+        with open(folder / "log", "w") as log:
+            self.process = subprocess.Popen(command, env=environment, stderr=log, **pipes)
+        said = self.process.stdout.readline()
+        time.sleep(1.0)
+        self.wire.ended = True
+        self.wire.join()
+        dropped = self.wire.dropped()
+        self.wire.socket.close()
+        assert said == b"look\n", (folder / "log").read_text()[-3000:]
+        assert dropped == 0
+
+    def places(self):
+        """What may be searched, by name."""
+        apart = ("rows", "kept", "leaked", "public")
+        written = [one for one in self.folder.iterdir() if one.name not in apart]
+        temporary = glob.glob("/tmp/accord-" + 16 * "[0-9a-f]")
+        return {
+            "wire": [bytes(self.wire.content)],
+            "memory": silo_latents.memory(self.process.pid),
+            "files": silo_latents.files(*written),
+            "logs": silo_latents.files("/tmp/ray/session_latest/", *temporary),
+        }
+
+    def close(self):
+        self.process.communicate(b"\n", timeout=60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "leaks"), [("Importance", False), ("DESGLD", False), ("Importance", True)])
+def test_latents_are_found_nowhere_but_in_their_own_files(method, leaks, tmp_path):
+    driver = Driver(tmp_path, method, leaks)
+    try:
+        draws = silo_latents.doubles(np.load(tmp_path / "public" / "draws.npy"))
+        secret = set()
+        for agent in range(silo_latents.AGENTS):
+            (path,) = tmp_path.glob(f"kept/*-agent-{agent}/latents.nc")
+            with xarray.open_datatree(path, engine="h5netcdf") as tree:
+                values = tree["posterior"]["effect"].values
+            y, _ = silo_latents.rows(agent)
+            # the search finds them where they are
+            assert silo_latents.holds([path.read_bytes()], silo_latents.doubles(values)) == silo_latents.doubles(values)
+            assert silo_latents.holds(silo_latents.files(path.parent), draws) == set()
+            site = [np.load(tmp_path / "rows" / f"site-{agent}.npz")["y"].tobytes()]
+            assert silo_latents.holds(site, silo_latents.doubles(y)) == silo_latents.doubles(y)
+            for numbers in (values, values[..., 0], y):
+                secret |= silo_latents.doubles(numbers) | silo_latents.floats(numbers) | silo_latents.texts(numbers)
+        if leaks:
+            secret = set().union(*map(silo_latents.doubles, np.load(tmp_path / "leaked" / "by-agent.npy")))
+        found = {name: silo_latents.holds(where, secret | draws) for name, where in driver.places().items()}
+        # and the parameters' draws where they may be
+        assert found["memory"] >= draws and found["files"] >= draws and found["wire"] & draws
+        if leaks:
+            assert found["memory"] >= secret and found["wire"] & secret
+        else:
+            assert {name: one & secret for name, one in found.items()} == dict.fromkeys(found, set())
+    finally:
+        driver.close()
 
 
 def first_row(potential, shard):

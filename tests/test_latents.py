@@ -1,14 +1,21 @@
 """Latents that stay at their site: integrals and draws against closed forms, checks, what is refused."""
 
+import pickle
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray
 from scipy import stats
 
 import accord
+from accord.engines.silo.latents import keep, prepare
+from accord.posterior.latents import Latents
+from accord.posterior.local_draws import latents_of
+from accord.results.local import LocalDraws
 from accord.samplers import GTBAOAB, Importance
-from accord.sampling.latents import latents_of
 
 # rows of each agent, and their groups
 GROUPS = [np.array([0, 0, 1, 2, 2, 2]), np.array([1, 0, 0, 1]), np.array([0])]
@@ -106,7 +113,7 @@ def test_effects_are_drawn_from_their_law_given_the_parameters(width):
     post = linear(width)
     positions = np.tile([0.5, np.log(1.2)], (4000, 1))
     for agent, (y, X, g) in enumerate(SHARDS):
-        drawn = latents_of(post.alone(agent), positions, seed=1)["effect"]
+        drawn = latents_of(post.alone(agent), positions[None], seed=1)["effect"][0]
         assert drawn.shape == (4000, g.max() + 1, width)
         for k in range(int(g.max()) + 1):
             own = X[g == k, :width]
@@ -169,6 +176,80 @@ def test_a_method_that_walks_sees_the_marginal_potential():
     exact = accord.sample(post, accord.Network.ring(3), Importance(), draws=1000)
     assert abs(run.average[..., 0].mean() - exact.average[..., 0].mean()) < 0.2 * exact.average[..., 0].std()
     assert run.local[2]["effect"].shape == (4, 500, 1, 1)
+
+
+def test_nothing_that_is_kept_of_a_run_holds_latents(schools, tmp_path):
+    drawn = [schools.local[agent]["theta"] for agent in range(8)]
+    schools.save(tmp_path / "run.nc")
+    kept = [(tmp_path / "run.nc").read_bytes(), pickle.dumps(schools)]
+    shown = f"{schools!r} {schools.local!r} {schools.settings} {schools.to_datatree()}"
+
+    def held(values):
+        return [any(value.tobytes() in one for value in values.ravel()[:20]) for one in kept]
+
+    # the same search finds what is to be there
+    assert held(schools.average[..., 0]) == [True, True]
+    for values in drawn:
+        assert held(values) == [False, False]
+        assert not any(f"{value:.6g}" in shown for value in values.ravel()[:20])
+    assert "theta" not in shown and "local" not in vars(pickle.loads(kept[1]))
+
+
+def test_more_draws_change_no_latent_of_those_before():
+    post = linear(1).alone(1)
+    positions = np.random.default_rng(0).standard_normal((2, 9, 2)) * 0.1
+    for seed in (3, 2**64 - 1):
+        more, fewer = (latents_of(post, own, seed)["effect"] for own in (positions, positions[:, :4]))
+        np.testing.assert_allclose(more[:, :4], fewer, rtol=1e-12)
+    # copies of a draw have latents of their own
+    assert len(np.unique(latents_of(post, np.zeros((2, 9, 2)), 3)["effect"])) == 2 * 9 * 2
+
+
+def test_each_process_has_the_latents_of_its_own_agents():
+    found = LocalDraws(np.array([0, 2, 3]), range(2, 5), lambda agent: {"effect": np.full(1, agent)})
+    assert list(found) == [2, 3] and len(found) == 2 and 0 not in found and found[3]["effect"] == 3
+    with pytest.raises(KeyError, match=r"agent 0 are drawn in the process that has its data: this one .* \[2, 3\]"):
+        found[0]
+    with pytest.raises(KeyError, match=r"no draws of agent 4: those of agents \[0, 2, 3\] were kept"):
+        found[4]
+
+
+def test_an_agent_keeps_its_latents_in_a_file_that_only_its_user_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    post, positions = linear(2).alone(1), np.full((2, 3, 2), 0.1)
+    prepare("~/latents")
+    keep(post, positions, 5, "~/latents", "one")
+    path = tmp_path / "latents" / "one-agent-1" / "latents.nc"
+    assert [one.stat().st_mode & 0o777 for one in (path, path.parent, path.parent.parent)] == [0o600, 0o700, 0o700]
+    with xarray.open_datatree(path, engine="h5netcdf") as tree:
+        assert tree["posterior"]["effect"].dims == ("chain", "draw", "effect_group", "effect_dim_0")
+        np.testing.assert_array_equal(tree["posterior"]["effect"], latents_of(post, positions, 5)["effect"])
+    # what is there stays, and another run has another file
+    before = path.read_bytes()
+    keep(post, positions + 1.0, 5, "~/latents", "one")
+    keep(post, positions + 1.0, 5, "~/latents", "two")
+    assert path.read_bytes() == before and len(list(path.parent.parent.iterdir())) == 2
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        prepare(str(tmp_path / "file"))
+    with pytest.raises(ValueError, match="latents must be a folder that begins with / or ~, found 'here'"):
+        accord.Silo(latents="here")
+
+
+def test_a_run_whose_latents_are_at_their_sites_says_where(schools, tmp_path):
+    there = replace(schools, settings={**schools.settings, "local": "~/a/r-agent-*/latents.nc"})
+    there.save(tmp_path / "run.nc")
+    for run in (there, accord.Run.load(tmp_path / "run.nc"), pickle.loads(pickle.dumps(there))):
+        with pytest.raises(AttributeError, match=r"in a file at its site, ~/a/r-agent-\*/latents\.nc, and tells"):
+            run.local  # noqa: B018
+    # which are not those of other draws
+    assert "local" not in there.update({}).settings
+
+
+@pytest.mark.parametrize("name", ["chain", "a/b"])
+def test_names_that_no_file_can_have_are_refused(name):
+    with pytest.raises(ValueError, match=f"the name '{name}' in init cannot be used"):
+        Latents.of(accord.Local(lambda p, z, row: 0.0, {name: 0.0}))
 
 
 @pytest.mark.parametrize("half", [3.0, 9.0])

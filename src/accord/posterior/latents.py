@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..base.pytree import pytree, static, unchecked
-from .parameters import Parameters, unconstrained
+from .parameters import Parameters, check_variables, unconstrained, variables
 
 # Nodes of the quadrature for each latent of a group, by how many latents it has, from so many rows on in the smallest
 # group: what its latents' law is off from a normal one falls with the rows, and a check looks at what is left.
@@ -120,6 +120,7 @@ class Latents:
     @classmethod
     def of(cls, local: Local) -> Latents:
         """Those that a user declares."""
+        check_variables([name for name, _ in variables(local.init)])
         parameters, start = unconstrained(local.init, local.constraints, "init of local")
         prior = local.log_prior if isinstance(local.log_prior, Partial) else Partial(local.log_prior)
         return cls(prior, parameters, start, _nodes(start.size, 0))

@@ -48,6 +48,11 @@ class Counts(NamedTuple):
 class DataOwners(Protocol):
     """Processes that hold the data of a posterior: they evaluate functions of it where it lies."""
 
+    @property
+    def mine(self) -> Sequence[int]:
+        """The agents whose data lies in this process."""
+        ...
+
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """What `Posterior.each` returns, evaluated where the data lies; `own` has a row for every agent."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,9 +40,11 @@ def unconstrained_of(dataset: xr.Dataset) -> Unconstrained:
     return Unconstrained(names, dataset["average"].values, dataset["agents"].values)
 
 
-def write(tree: xr.DataTree, path: Path) -> None:
-    """Write a tree to a file that is whole or not there."""
+def write(tree: xr.DataTree, path: Path, mode: int = 0o666) -> None:
+    """Write a tree to a file that is whole or not there, with permissions of which the umask is taken."""
     unfinished = path.with_name(path.name + ".partial")
+    # the library, which would make it readable to all, writes into what is there
+    os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY, mode))
     tree.to_netcdf(unfinished, engine="h5netcdf")
     unfinished.replace(path)
 

@@ -33,12 +33,12 @@ class Agents(RowOwners, Protocol):
         """Where these are largest near some positions, (start, dim)."""
         ...
 
-    def require_latents(self) -> None:
-        """Raise `AttributeError` unless agents have latents of their own that lie in this process."""
+    def latent_agents(self) -> tuple[int, ...]:
+        """The agents whose latents are drawn in this process; `AttributeError` where there are none."""
         ...
 
     def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Draws of an agent's own latents by name, (draw, group, ...), one at each position (draw, dim)."""
+        """Draws of an agent's own latents by name, (chain, draw, group, ...), at positions (chain, draw, dim)."""
         ...
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:

@@ -153,6 +153,8 @@ class Run:
             unconstrained=free,
             points=found,
             certificate=certificate,
+            # latents that agents have kept are of the draws before
+            settings={name: value for name, value in self.settings.items() if name != "local"},
             # of the data before: what it does not know of it cannot leave out
             agents_data=None,
         )
@@ -190,15 +192,17 @@ class Run:
             The posterior has no `local`, its data lies elsewhere, where each agent has its own in a file, or the run
             was read from a file, updated or combined.
         """
+        if "local" in self.settings:
+            raise AttributeError(
+                f"each agent has its own latents in a file at its site, {self.settings['local']}, and tells them to "
+                "nobody else"
+            )
         agents, free, seed = self._agents("local"), self._moved.kept, int(self.settings["seed"])
 
         def ask(agent: int) -> dict[str, np.ndarray]:
-            own = free[:, :, int(np.flatnonzero(self.agents == agent)[0])]
-            found = agents.latents(agent, own.reshape(-1, own.shape[-1]), seed)
-            return {name: values.reshape(*own.shape[:2], *values.shape[1:]) for name, values in found.items()}
+            return agents.latents(agent, free[:, :, int(np.flatnonzero(self.agents == agent)[0])], seed)
 
-        agents.require_latents()
-        return LocalDraws(self.agents, ask)
+        return LocalDraws(self.agents, agents.latent_agents(), ask)
 
     def _sampled(self, name: str) -> Sampled:
         """The average's draws, for what has this name: where they may be relied on."""
@@ -239,8 +243,9 @@ class Run:
         return UNKNOWN if self.examine is None else self.examine(self._moved.average)
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was found travels with the run, the posterior that it was found from stays
-        return {**vars(self), "examine": partial(recalled, self.findings), "agents_data": None}
+        # what was found travels with the run; the posterior that it was found from stays, and so do latents
+        own = {name: value for name, value in vars(self).items() if name != "local"}
+        return {**own, "examine": partial(recalled, self.findings), "agents_data": None}
 
     @property
     def draws(self) -> np.ndarray:

@@ -21,7 +21,7 @@ from ..posterior.totals import ConsensusTotals, Totals
 from ..results.certificate import Certificate, Check
 from ..results.points import Points
 from ..results.run import Run
-from ..results.scales import in_both_scales
+from ..results.scales import for_all, in_both_scales
 from ..results.traffic import Traffic
 from ..samplers.by_totals import ByTotals
 from ..samplers.chees import ChEES
@@ -35,6 +35,7 @@ from ..sums.start import Start, start_without_points
 from ..tuning.network_sums import NetworkSums
 from .integration import INTEGRATION, integration_check, some_of
 from .interruptions import interruptions
+from .latents import agents_here, keep_latents, prepare_latents
 from .questions import Questions
 
 # How far agents' log densities may be apart where sums are made by gossip, and draws at which that is looked at.
@@ -161,6 +162,7 @@ def sample_by_totals(
     if consensus is not None:
         settings |= {"consensus": consensus}
     with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
+        prepare_latents(placed, keep)
         made = placed.totals(network, masks=masks, consensus=consensus)
         gossip = made if isinstance(made, ConsensusTotals) else None
         averaging = None if gossip is None else gossip.averaging
@@ -193,8 +195,10 @@ def sample_by_totals(
                 if isinstance(totals, RecordedTotals):
                     totals.write()
         spent = sums.spent + checked.spent
-    failed = [check.name for check in drawn.certificate.checks if not check.holds]
-    if INTEGRATION in failed and not stopped() and placed.is_coarse:
+        failed = [check.name for check in drawn.certificate.checks if not check.holds]
+        refined = INTEGRATION in failed and not stopped() and placed.is_coarse
+        kept_latents = {} if refined else keep_latents(placed, keep, for_all(drawn.draws, keep.size), seed)
+    if refined:
         # the same by more nodes
         again = sample_by_totals(
             post.finely(),
@@ -224,10 +228,11 @@ def sample_by_totals(
         seconds=time.perf_counter() - began,
         settings={"method": repr(method), "network": repr(network), "seed": seed, "masks": masks}
         | ({"consensus": consensus} if consensus is not None else {})
-        | ({"chosen": why} if why else {}),
+        | ({"chosen": why} if why else {})
+        | kept_latents,
         points=drawn.points,
         certificate=drawn.certificate,
-        agents_data=Questions(post, network, builder, masks),
+        agents_data=Questions(post, network, builder, masks, agents_here(placed)),
     )
 
 

@@ -14,13 +14,12 @@ import scipy.optimize
 from jaxtyping import Array, Float
 
 from ..engines.engine import Builder
-from ..engines.silo.engine import Silo
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.joint import joint
+from ..posterior.local_draws import latents_of
 from ..posterior.potential import Potential, Shard
 from ..results.loo import RowOwners, RowSums, Sampled
-from .latents import latents_of
 from .rows_left_out import row_sums
 
 
@@ -34,12 +33,15 @@ class Questions:
         The run's.
     masks
         Whether sums are masked.
+    here
+        The agents with latents whose data lies in this process.
     """
 
     post: Posterior
     network: Network
     builder: Builder
     masks: bool = False
+    here: tuple[int, ...] = ()
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
@@ -68,18 +70,19 @@ class Questions:
 
             return np.stack([scipy.optimize.minimize(falling, x, jac=True, method="L-BFGS-B").x for x in starts])
 
-    def require_latents(self) -> None:
-        """Raise `AttributeError` unless agents have latents of their own that lie in this process."""
+    def latent_agents(self) -> tuple[int, ...]:
+        """The agents whose latents are drawn in this process; `AttributeError` where there are none."""
         if self.post.latents is None:
             raise AttributeError("no agent has latents of its own: the posterior was made without local")
-        if isinstance(self.builder, Silo):
+        if not self.here:
             raise AttributeError(
-                "each agent's latents are in its own folder at its site, and are told to nobody else: see "
-                'settings["local"]'
+                "latents are drawn where the agents' data lies, at the end of a run that keeps draws of agents, and "
+                "this run has none"
             )
+        return self.here
 
     def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Draws of an agent's own latents by name, (draw, group, ...), one at each position (draw, dim)."""
+        """Draws of an agent's own latents by name, (chain, draw, group, ...), at positions (chain, draw, dim)."""
         return latents_of(self.post.in_parameters().alone(agent), positions, seed)
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:

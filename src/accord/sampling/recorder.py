@@ -23,6 +23,7 @@ from ..tuning.warmup import Warmup
 from .balance import Measured, looks, measure
 from .examination import agreeing, examination
 from .integration import integration_check
+from .latents import keep_latents
 
 
 @dataclass
@@ -45,6 +46,8 @@ class Recorder:
     agents_data: Agents | None = None
     # what was measured of the draws at the end
     measured: Measured | None = None
+    # where agents have kept their latents, where they have
+    kept_latents: dict[str, str] = field(default_factory=dict)
     checked: Traffic = field(default_factory=Traffic)
     count: int = 0
     rounds: int = 0
@@ -88,6 +91,12 @@ class Recorder:
         """Have the agents sum what tells whether draws of a finished run are right."""
         self._measure_latents()
         self._measure_balance()
+
+    def keep_latents(self) -> None:
+        """Have agents whose data lies elsewhere draw their latents at the draws so far, and keep them there."""
+        assert self.agent_draws is not None
+        own = self.agent_draws[:, : self.count]
+        self.kept_latents = keep_latents(self.post, self.agent_indices, own, self.seed)
 
     def _measure_latents(self) -> None:
         """Warn where latents are not integrated out well enough."""
@@ -133,6 +142,7 @@ class Recorder:
                 "seed": self.seed,
                 **({"temperature": sampler.temperature} if sampler.temperature != 1.0 else {}),
                 **({"chosen": self.chosen} if self.chosen else {}),
+                **self.kept_latents,
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),
             agents_data=self.agents_data,

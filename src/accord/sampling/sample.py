@@ -37,6 +37,7 @@ from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
 from .interruptions import interruptions
+from .latents import agents_here, prepare_latents
 from .questions import Questions
 from .recorder import Recorder
 
@@ -179,6 +180,7 @@ def sample(
     common = fingerprint(post, network, methods[0], named=sampler is not None, **settings)
     with builder.placed(post) as placed:
         check_rows(placed, methods[0])
+        prepare_latents(placed, kept)
         warmup = warm_up(placed, network, builder=builder) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
@@ -189,7 +191,7 @@ def sample(
         burn_in, thin = _lengths(burn_in, thin, forecast, bound)
         running = builder.build(placed, network, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
         lengths = (chains, draws, burn_in, thin)
-        questions = Questions(post, network, builder)
+        questions = Questions(post, network, builder, here=agents_here(placed))
         recorder = Recorder(placed, network, bound, kept, *lengths, seed, warmup, why, forecast, questions)
         checkpointer = None
         if checkpoint is not None:
@@ -197,6 +199,7 @@ def sample(
         with closing(running):
             _run(running, (means, factors), recorder, checkpointer, progress)
         recorder.measure()
+        recorder.keep_latents()
         return recorder.run()
 
 

@@ -23,6 +23,7 @@ from ...samplers.protocol import Bound, Sampler
 from ...storage.fingerprint import claim
 from ..engine import FirstNonFinite
 from ..loop import Records
+from .latents import LATENTS
 from .worker import Assignment, Goal, Report
 from .workers import Limits, SetbackError, WorkerPool
 
@@ -55,6 +56,10 @@ class Silo:
         agent's process, which begins anew at the last checkpoint.
     start_timeout
         Seconds until all processes must run, > 0.
+    latents
+        Where each agent keeps draws of its own latents, of a posterior with `local`: a folder at its site, absolute or
+        from its home, "~". Each run makes a folder of its own in it for each agent, which only the agent's user can
+        read.
     """
 
     address: str | None = None
@@ -62,12 +67,15 @@ class Silo:
     timeout: float = 300.0
     late: str = "raise"
     start_timeout: float = 120.0
+    latents: str = LATENTS
 
     def __post_init__(self) -> None:
         positive("timeout", self.timeout)
         positive("start_timeout", self.start_timeout)
         if self.late not in ("raise", "restart"):
             raise unknown_name_error("late", self.late, ["raise", "restart"])
+        if not self.latents.startswith(("/", "~")):
+            raise ValueError(f"latents must be a folder that begins with / or ~, found {self.latents!r}")
         self._pool: WorkerPool | None = None
         self._keeps = False
 
@@ -103,7 +111,8 @@ class Silo:
                 self._dismiss()
             if self._pool is None:
                 resources = [self.resources_of(i) for i in range(post.num_agents)]
-                self._pool = WorkerPool(resources, self.address, Limits(self.timeout, self.late, self.start_timeout))
+                limits = Limits(self.timeout, self.late, self.start_timeout)
+                self._pool = WorkerPool(resources, self.address, limits, self.latents)
             yield self._pool.hold(post)
         finally:
             if not self._keeps:

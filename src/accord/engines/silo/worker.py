@@ -33,6 +33,7 @@ from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, p
 from .collectives import SiloCollectives, row
 from .connections import Channels
 from .handshake import Address
+from .latents import keep, prepare
 from .messages import Communicator
 
 # Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
@@ -156,6 +157,23 @@ class Worker:
         """The agent's answer to `Posterior.each`, on a leading axis of one agent."""
         assert self.post is not None
         return self.post.each(function, *arguments, own=own)
+
+    def prepare_latents(self, folder: str) -> None:
+        """Look whether the agent can write to the folder for latents."""
+        try:
+            prepare(folder)
+        except OSError as error:
+            raise OSError(f"agent {self.index} cannot keep its latents: {error}") from None
+
+    def keep_latents(self, positions: np.ndarray, seed: int, folder: str, run: str) -> str:
+        """Draw the agent's own latents and write them to its file; what came in between, in words without numbers."""
+        assert self.post is not None
+        try:
+            keep(self.post, positions, seed, folder, run)
+        except Exception as error:
+            # the driver has the draws of a run, which are not lost over this
+            return str(error) if isinstance(error, OSError) else type(error).__name__
+        return ""
 
     def begin(self, task: Assignment) -> None:
         """Take an assignment in place of the one before."""

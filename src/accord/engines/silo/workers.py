@@ -21,6 +21,7 @@ from ...posterior.masks import fingerprint
 from ...posterior.totals import Totals
 from ...storage.fingerprint import first_difference, versions
 from .connections import LateNeighbourError, LostNeighbourError
+from .latents import LATENTS, place
 from .worker import NewcomerError
 
 # Values of JAX's configuration that agents share with the driver.
@@ -71,10 +72,21 @@ class WorkerPool:
         The Ray cluster's, as `Silo` has it.
     limits
         How long the processes are waited for.
+    latents
+        The folder at each site for latents, as `Silo` has it.
     """
 
-    def __init__(self, resources: Sequence[dict[str, float | int]], address: str | None, limits: Limits) -> None:
-        self.limits, self.size = limits, len(resources)
+    # no agent's data lies with the driver
+    mine = range(0)
+
+    def __init__(
+        self,
+        resources: Sequence[dict[str, float | int]],
+        address: str | None,
+        limits: Limits,
+        latents: str = LATENTS,
+    ) -> None:
+        self.limits, self.size, self._latents = limits, len(resources), latents
         size = self.size
         self._ray = require_ray()
         self._shares_ray = _share_ray(self._ray, address)
@@ -119,13 +131,30 @@ class WorkerPool:
         """Sums over all agents of functions of their data, over a network's tree."""
         return SiloTotals(self, network, masks)
 
+    # --- latents, see `sampling.latents` ---
+
+    def prepare_latents(self) -> None:
+        """Raise `OSError`, which names the agent, where one cannot write to the folder for latents."""
+        self.call_with_retry("prepare_latents", [(self._latents,)] * self.size)
+
+    def keep_latents(self, run: str, agents: Sequence[int], positions: Sequence[np.ndarray], seed: int) -> list[str]:
+        """Let some agents write latents at their own positions to their files; what kept each from it, or ""."""
+        rows = [(own, seed, self._latents, run) for own in positions]
+        return self.call_with_retry("keep_latents", rows, agents)
+
+    def latents_place(self, run: str) -> str:
+        """The files of a run, at all sites."""
+        return place(self._latents, run, "*")
+
     # --- calls ---
 
-    def call_with_retry(self, method: str, rows: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call a method that depends on nothing but the agent's data at every agent, again where one crashed."""
+    def call_with_retry(
+        self, method: str, rows: Sequence[tuple[Any, ...]], agents: Sequence[int] | None = None
+    ) -> list[Any]:
+        """Call a method that needs nothing but agents' data at some agents, or all, again where one crashed."""
         while True:
             try:
-                return self.call(method, rows, limit=np.inf)
+                return self.call(method, rows, agents=agents, limit=np.inf)
             except SetbackError:
                 self.revive()
 
