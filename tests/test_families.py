@@ -22,10 +22,16 @@ def doubles():
 def density(family, rows, params, eta=ETA):
     params = {name: jnp.asarray(value) for name, value in params.items()}
     rows = {name: jnp.asarray(value) for name, value in rows.items()}
-    value = family.log_density(params, jnp.asarray(eta), rows)
-    slopes = jax.grad(lambda *of: jnp.sum(family.log_density(of[0], of[1], rows)), argnums=(0, 1))(
-        params, jnp.asarray(eta)
-    )
+
+    @jax.jit
+    def both(params, eta, rows):
+        def total(params, eta):
+            each = family.log_density(params, eta, rows)
+            return jnp.sum(each), each
+
+        return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(params, eta)
+
+    (_, value), slopes = both(params, jnp.asarray(eta), rows)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slopes))
     return np.asarray(value)
 
@@ -75,7 +81,7 @@ DENSITIES = {
         families.NegativeBinomial(),
         [COUNTS],
         {"concentration": 1.7},
-        lambda: dist.NegativeBinomial2(np.exp(ETA), 1.7).log_prob(COUNTS),
+        lambda: scipy.stats.nbinom.logpmf(COUNTS, 1.7, 1.7 / (1.7 + np.exp(ETA))),
     ),
     "gamma": (families.Gamma(), [ABOVE], {"shape": 2.5}, lambda: dist.Gamma(2.5, 2.5 / np.exp(ETA)).log_prob(ABOVE)),
     "beta": (
@@ -131,6 +137,14 @@ def test_densities_hold_far_out():
         np.array([-79.0, -79.0]) + np.log(-np.expm1(-2.0)),
         rtol=1e-12,
     )
+    # on either side of where the series begins
+    counts, params = np.array([3.0, 0.0, 700.0]), np.array([1.0, 2.0, 3.0])
+    for size in (1e-3, 63.0, 65.0, 3000.0):
+        np.testing.assert_allclose(
+            density(families.NegativeBinomial(), {"y": counts}, {"concentration": size}, params),
+            scipy.stats.nbinom.logpmf(counts, size, size / (size + np.exp(params))),
+            rtol=1e-10,
+        )
     # a concentration that large is Poisson
     counts = np.array([3.0, 0.0])
     np.testing.assert_allclose(
@@ -239,18 +253,26 @@ def test_priors_have_the_densities_of_numpyro(name):
 
 
 def test_a_horseshoe_is_a_normal_with_its_half_cauchy_integrated_out():
-    scale = 0.3
-    for x in (1e-4, 0.05, 0.4, 0.61, 3.0, 50.0):
+    scale, floor = 0.3, 0.2
+    prior = priors.Horseshoe(scale, floor)
 
-        def mixed(log_u, x=x):
-            u = np.exp(log_u)
-            return scipy.stats.norm.pdf(x, 0.0, scale * u) * scipy.stats.halfcauchy.pdf(u) * u
+    def tilted(log_u):
+        return scipy.stats.halfcauchy.pdf(np.exp(log_u)) * np.exp(log_u - (floor * np.exp(-log_u)) ** 2 / 2.0)
 
-        expected = scipy.integrate.quad(mixed, -25.0, 40.0, limit=500, points=[np.log(x / scale)])[0]
-        found = priors.Horseshoe(scale).log_density(jnp.asarray(x))
-        np.testing.assert_allclose(found, np.log(expected), rtol=1e-6)
-    near = jax.value_and_grad(priors.Horseshoe(scale).log_density)
-    assert all(np.isfinite(value) for value in (*near(jnp.asarray(0.0)), *near(jnp.asarray(1e6))))
+    total = scipy.integrate.quad(tilted, -25.0, 40.0, limit=500)[0]
+    for x in (0.0, 0.05, 0.4, 0.61, 3.0, 50.0):
+        expected = scipy.integrate.quad(
+            lambda log_u, x=x: scipy.stats.norm.pdf(x, 0.0, scale * np.exp(log_u)) * tilted(log_u),
+            -10.0,
+            40.0,
+            limit=500,
+        )
+        np.testing.assert_allclose(prior.log_density(jnp.asarray(x)), np.log(expected[0] / total), rtol=1e-6)
+    # the slope of the slope, on either side of where the fraction begins
+    for x in (0.0, 0.4, 0.7):
+        curvature = jax.jit(jax.hessian(prior.log_density))(x)
+        below, at, above = (prior.log_density(jnp.asarray(x + step)) for step in (-1e-4, 0.0, 1e-4))
+        np.testing.assert_allclose(curvature, (below - 2.0 * at + above) / 1e-8, rtol=1e-4)
 
 
 def test_cutpoints_by_their_probabilities_are_normalised():

@@ -40,14 +40,14 @@ def log_likelihood(post, params):
         return sum(jnp.sum(likelihood(params, jax.tree.map(jnp.asarray, shard))) for shard in post.shards)
 
     with jax.enable_x64(True):
-        value, slopes = jax.value_and_grad(total)({name: jnp.asarray(value) for name, value in params.items()})
+        value, slopes = jax.jit(jax.value_and_grad(total))({name: jnp.asarray(value) for name, value in params.items()})
         return float(value), jax.tree.map(np.asarray, slopes)
 
 
 def log_density(post, params):
     """Of the posterior in the user's parameters: prior and likelihood, without the volume of constraints."""
     with jax.enable_x64(True):
-        prior = float(post._log_prior({name: jnp.asarray(value) for name, value in params.items()}))
+        prior = float(jax.jit(post._log_prior)({name: jnp.asarray(value) for name, value in params.items()}))
     return prior + log_likelihood(post, params)[0]
 
 
@@ -306,6 +306,7 @@ SAMPLED = {
 def _responses(family, y, params, eta):
     """The response's distribution by NumPyro, or its log density where it has none."""
     sigma, shape = params.get("sigma"), params.get("shape")
+    spent = jnp.where(y[0] > 0, y[0], 1.0)
     precision, half = params.get("precision", 1.0), jax.nn.sigmoid(eta)
     spread = params.get("concentration", 1.0)
     return {
@@ -323,9 +324,8 @@ def _responses(family, y, params, eta):
             y[1] == 1, dist.Weibull(jnp.exp(eta), shape).log_prob(y[0]), -((y[0] / jnp.exp(eta)) ** shape)
         ),
         # as many events as a Poisson variable in each interval
-        "piecewise_exponential": lambda: (
-            dist.Poisson(jnp.exp(params["log_hazard"] + eta[:, None]) * y[0], validate_args=False).log_prob(y[1])
-            - jnp.where(y[1] > 0, jnp.log(y[0]), 0.0)
+        "piecewise_exponential": lambda: jnp.where(
+            y[0] > 0, dist.Poisson(jnp.exp(params["log_hazard"][None] + eta[:, None]) * spent).log_prob(y[1]), 0.0
         ),
     }[family]().sum()
 
@@ -370,9 +370,8 @@ def _pooled(post, X, y):
             params = {name: numpyro.sample(name, _as_numpyro(post.priors[name])) for name in others}
             if "cutpoints" in vectors:
                 count = len(post.family.levels)
-                turned = SimplexToOrderedTransform(shift)
-                drawn = dist.TransformedDistribution(dist.Dirichlet(jnp.ones(count)), turned)
-                params["cutpoints"] = numpyro.sample("cutpoints", drawn)
+                drawn = dist.TransformedDistribution(dist.Dirichlet(jnp.ones(count)), SimplexToOrderedTransform())
+                params["cutpoints"] = numpyro.sample("at centre", drawn) + shift
             if "log_hazard" in vectors:
                 own = _as_numpyro(post.priors["log_hazard"]).expand([len(post.family.cuts) + 1]).to_event(1)
                 params["log_hazard"] = numpyro.sample("at centre", own) - shift
@@ -470,9 +469,50 @@ def test_effects_of_groups_are_integrated_out(formula, table):
     with jax.enable_x64(True):
         free = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(_unconstrained(params))])
         volume = post.parameters.with_volume(free)[1]
-        found = float(post.logdensity(free) - volume)
+        found = float(jax.jit(post.logdensity)(free) - volume)
     expected += np.log(0.5) if slopes else 0.0
     np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.busy
+def test_effects_of_groups_have_the_posterior_of_nuts_on_effects_and_all():
+    rng = np.random.default_rng(4)
+    n, wards = 420, 30
+    ward = np.sort(rng.integers(0, wards, n))
+    x = rng.normal(1.0, 1.0, n)
+    u = rng.normal(size=(wards, 2))
+    effects = np.c_[0.8 * u[:, 0], 0.5 * (-0.5 * u[:, 0] + np.sqrt(0.75) * u[:, 1])]
+    eta = 0.3 - 0.6 * x + effects[ward, 0] + effects[ward, 1] * x
+    y = 1.0 * (rng.random(n) < scipy.special.expit(eta))
+    frame = pd.DataFrame({"x": x, "ward": [f"w{i}" for i in ward], "y": y})
+    places = np.flatnonzero(np.isin(np.arange(n), np.searchsorted(ward, [10, 20])))
+    parts = [frame.iloc[a:b] for a, b in zip([0, *places], [*places, n], strict=True)]
+    study = accord.data.as_study(parts, policy=POLICY)
+    post = glm(study, "y ~ x + (1 + x | ward)", "bernoulli")
+
+    def model():
+        centred = numpyro.sample("c", _as_numpyro(post.priors["Intercept"]))
+        slope = numpyro.sample("x", _as_numpyro(post.priors["x"]))
+        sds = [numpyro.sample(name, _as_numpyro(post.priors[name])) for name in ("group_sd", "group_sd_2")]
+        rho = numpyro.sample("rho", dist.Uniform(-1.0, 1.0))
+        z = numpyro.sample("z", dist.Normal(jnp.zeros((wards, 2)), 1.0).to_event(2))
+        own = jnp.stack([sds[0] * z[:, 0], sds[1] * (rho * z[:, 0] + jnp.sqrt(1.0 - rho**2) * z[:, 1])], axis=1)
+        logits = centred + slope * (x - x.mean()) + own[ward, 0] + own[ward, 1] * x
+        numpyro.factor("rows", dist.Bernoulli(logits=logits).log_prob(y).sum())
+        numpyro.deterministic("all", jnp.stack([centred - slope * x.mean(), slope, rho, *sds]))
+
+    with jax.enable_x64(True):
+        sampler = numpyro.infer.NUTS(model, target_accept_prob=0.95)
+        chain = numpyro.infer.MCMC(sampler, num_warmup=500, num_samples=5000, progress_bar=False)
+        chain.run(jax.random.key(0))
+        expected = np.asarray(chain.get_samples()["all"])
+    run = accord.sample(post, accord.Network.complete(3), draws=1500, chains=4, seed=1)
+    drawn = run.draws[:, :, 0].reshape(-1, 5).astype(float)
+    off = np.abs(drawn.mean(axis=0) - expected.mean(axis=0)) / expected.std(axis=0)
+    assert (off < 0.1).all(), dict(zip(post.names, off, strict=True))
+    ratio = drawn.std(axis=0) / expected.std(axis=0)
+    assert (np.abs(np.log(ratio)) < 0.08).all(), dict(zip(post.names, ratio, strict=True))
 
 
 def _unconstrained(params):
@@ -491,6 +531,8 @@ ERRORS = {
     "numbers as levels": (("y ~ C(x)",), "must be of a column of text"),
     "response": (("x + z",), "has no response"),
     "syntax": (("y ~ x +",), "cannot be read"),
+    "a group without parentheses": (("y ~ x | g",), "a part is not understood, g: write effects"),
+    "a product of groups": (("y ~ z + (x | g) * z",), "a part is not understood, g, x:"),
     "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in \d+ of \d+ rows of s0"),
     "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
     "domain": (("x ~ z", "poisson"), "10 of 10 responses of s0 are not counts"),
@@ -503,16 +545,21 @@ ERRORS = {
     "baseline": (("surv(z, one) ~ 0 + x", "cox"), "baseline in place of an intercept"),
     "no coefficient": (("y ~ 0",), "has no coefficient|cannot be read"),
     "prior of nothing": (("y ~ x", "normal", {"zz": priors.Flat()}), "unknown prior of 'zz'"),
+    "prior of no intercept": (
+        ("surv(z, one) ~ x", "cox", {"Intercept": priors.Flat()}),
+        "unknown prior of 'Intercept'",
+    ),
     "prior that is none": (("y ~ x", "normal", {"x": 2.5}), "must be one of accord.models.priors, found 2.5"),
     "prior of a scale": (("y ~ x", "normal", {"sigma": priors.Normal(0, 1)}), "sigma must be one of numbers > 0"),
     "prior of a coefficient": (("y ~ x", "normal", {"x": priors.HalfNormal(1)}), "x must be one of any number"),
     "collinear": (("y ~ x + I(2 * x)", "normal", {"x": priors.Flat(), "I(2 * x)": priors.Flat()}), "x, I.* collinear"),
     "separated": (("one ~ sign", "bernoulli", {"sign": priors.Flat()}), "sign separates the responses completely"),
+    "separated by two": (("two ~ x + z", "bernoulli", flat()), "no bound, as where columns separate.* along"),
     "zero counts": (("many ~ sign", "poisson", {"sign": priors.Flat()}), "sign separates"),
     "factors": (("y ~ x + (1 | g) + (1 | h)",), r"one grouping factor .* \['g', 'h'\]"),
     "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, s0 and s1"),
     "grouping": (("y ~ x + (1 | g:h)",), "must be grouped by site, a column, or site:column"),
-    "group": (("y ~ x + (1 | ward)",), "unknown column 'ward'"),
+    "group": (("y ~ x + (1 | ward)",), "unknown column in the formula 'ward'"),
     "effects": (("y ~ x + (1 + x + z | site:h)",), "two effects at most"),
     "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects"),
 }
@@ -523,6 +570,7 @@ def test_what_cannot_be_is_refused(name, table):
     arguments, message = ERRORS[name]
     one = np.arange(60.0) % 2
     extended = table.assign(one=one, sign=np.where(one > 0, 1.0 + table.z, -table.z), many=one * 3)
+    extended = extended.assign(two=1.0 * (extended.x + extended.z > 5.0))
     if name == "zero counts":
         extended = extended.assign(sign=1.0 - one)
     with pytest.raises(ValueError, match=message):
@@ -571,5 +619,5 @@ def test_linear_regression_without_a_noise_scale_has_it_as_a_parameter(table):
     )
     likelihood = log_likelihood(post, params)[0]
     with jax.enable_x64(True):
-        prior = float(post._log_prior(jax.tree.map(jnp.asarray, params)))
+        prior = float(jax.jit(post._log_prior)(jax.tree.map(jnp.asarray, params)))
     np.testing.assert_allclose(likelihood + prior, expected, rtol=1e-10)

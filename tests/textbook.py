@@ -185,3 +185,52 @@ def nes2000():
 
 
 TEXTBOOKS = [eight_schools, seeds, surgical, glmm_poisson, glmm, rats, radon, dogs, wells, nes2000]
+
+
+def reference(book, draws=5000, chains=4):
+    """By name, mean, sd and effective draws of every number of a model's posterior, by NUTS on pooled data."""
+    import jax
+    from numpyro.diagnostics import effective_sample_size
+    from numpyro.handlers import reparam
+    from numpyro.infer import MCMC, NUTS, init_to_uniform
+    from numpyro.infer.reparam import LocScaleReparam
+
+    # rows of no few groups say little of each: not centred, an effect does not depend on its scale
+    model = reparam(book.model, config={name: LocScaleReparam(0.0) for name in book.centred})
+    kernel = NUTS(
+        model,
+        target_accept_prob=0.98 if book.local else 0.9,
+        dense_mass=not book.local,
+        init_strategy=init_to_uniform(radius=0.5),
+    )
+    mcmc = MCMC(
+        kernel, num_warmup=2000, num_samples=draws, num_chains=chains, chain_method="vectorized", progress_bar=False
+    )
+    mcmc.run(jax.random.PRNGKey(0), **book.pooled)
+    found = mcmc.get_samples(group_by_chain=True)
+    names = [name for name in found if not name.endswith("_decentered")]
+    return {
+        name: {
+            "mean": np.mean(found[name], axis=(0, 1)).tolist(),
+            "sd": np.std(found[name], axis=(0, 1)).tolist(),
+            "effective": effective_sample_size(np.asarray(found[name])).tolist(),
+        }
+        for name in names
+    }
+
+
+if __name__ == "__main__":
+    import sys
+
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    path = DATA / "nuts.json"
+    references = json.loads(path.read_text()) if path.exists() else {}
+    for make in TEXTBOOKS:
+        if len(sys.argv) > 1 and make.__name__ not in sys.argv[1:]:
+            continue
+        references[make.__name__] = reference(make())
+        path.write_text(json.dumps(references))
+        least = {name: float(np.min(one["effective"])) for name, one in references[make.__name__].items()}
+        print(make.__name__, "effective draws", least, flush=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -86,8 +86,6 @@ class Traced:
     local: str | None
     latents: dict[str, Latent]
 
-    axes: ClassVar[str] = "plate"
-
     @classmethod
     def of(cls, model: Model, arguments: Mapping[str, Any], rows: str, local: str | None) -> Traced:
         """Run the model twice, to see its latents."""
@@ -99,6 +97,11 @@ class Traced:
             if name not in again or str(again[name].support) != str(latent.support):
                 raise ValueError(f"the support of {name} depends on other latents; give it one of fixed bounds")
         return cls(model, rows, local, latents)
+
+    @property
+    def axes(self) -> str:
+        """What such an axis is called."""
+        return "plate"
 
     def __repr__(self) -> str:
         return str(getattr(self.model, "__qualname__", type(self.model).__qualname__))

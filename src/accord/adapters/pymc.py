@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -113,8 +113,6 @@ class Graphs:
     # graphs for some shapes: each takes a tenth of a second to write
     written: dict[Any, Any] = field(default_factory=dict, repr=False)
 
-    axes: ClassVar[str] = "dim"
-
     @classmethod
     def of(cls, model: Any, given: Mapping[str, Any], rows: str, local: str | None) -> Graphs:
         """Take a model apart; `given` is some site's data."""
@@ -163,6 +161,11 @@ class Graphs:
             made.latents[rv.name] = Latent.of(rv.name, supports[rv.name], size, place, rows in dims, (rows, local))
         return made
 
+    @property
+    def axes(self) -> str:
+        """What such an axis is called."""
+        return "dim"
+
     def __repr__(self) -> str:
         return f"Graphs({', '.join(self.terms)})"
 
@@ -179,7 +182,9 @@ class Graphs:
                 + (f", and may have the length of dim {own[0]!r}" if own else "")
                 + f"; missing are {missing}, and not of the model are {others}"
             )
-        found = {name: _as_in(one, given[name], f"{name} of shard {site}") for name, one in self.data.items()}
+        found: dict[str, Any] = {
+            name: _as_in(one, given[name], f"{name} of shard {site}") for name, one in self.data.items()
+        }
         for dim in own:
             length = given.get(dim, self.lengths[dim][1])
             found[dim] = int(length) if np.ndim(length) == 0 else len(length)
@@ -209,9 +214,9 @@ class Graphs:
         except (TypeError, ValueError, IndexError) as error:
             found = {name: np.shape(arguments[name]) for name in self.data}
             raise ValueError(
-                f"the model cannot be evaluated on data of shapes {found}: a "
-                "number of rows or groups is built into it, which must be that of a dim or of the shape of a pm.Data, "
-                f"or data does not go together: {error}"
+                f"the model cannot be evaluated on data of shapes {found}: these do not go together, or a number of "
+                "rows or groups is built into it, which must be that of a dim or of the shape of a pm.Data; PyTensor "
+                f"says {error}"
             ) from error
         terms = dict(zip(self.terms, map(jax.numpy.asarray, found), strict=True))
         axes = {name: axis if axis < terms[name].ndim else None for name, (_, axis) in self.observed.items()}
@@ -305,7 +310,7 @@ def _jax_dispatch() -> Any:
         # Its import sets numbers of 64 bits for the whole process: set back to what they were. In another thread, as
         # here they may be set for a moment.
         def load() -> None:
-            before = jax.config.jax_enable_x64
+            before = jax.config.values["jax_enable_x64"]
             importlib.import_module(_DISPATCH)
             jax.config.update("jax_enable_x64", before)
 

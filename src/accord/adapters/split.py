@@ -55,11 +55,13 @@ class Densities(NamedTuple):
 class Program(Protocol):
     """A model, as it is split.
 
-    `latents` are its latents by name; `rows` and `local` name its axes of rows and of groups, and `axes` is what its
-    library calls an axis that has a name.
+    `latents` are its latents by name; `rows` and `local` name its axes of rows and of groups.
     """
 
-    axes: str
+    @property
+    def axes(self) -> str:
+        """What the model's library calls an axis that has a name."""
+        ...
 
     @property
     def rows(self) -> str:
@@ -279,14 +281,21 @@ class Split:
 
     def _check_lengths(self) -> None:
         """Raise `ValueError` where a number of rows is built into the model: for one row its densities have others."""
-        params = {name: self.program.latents[name].start for name in self.names(local=False)}
+        params = {name: jnp.asarray(self.program.latents[name].start) for name in self.names(local=False)}
         made_up, values = self.made_of.made_up(), {**params, **self._latents_of_one()}
 
         def terms() -> dict[str, Array]:
             found = self.program.densities(made_up, values).observed
             return {name: own if axis is None else jnp.moveaxis(own, axis, 0) for name, (own, axis) in found.items()}
 
-        for name, own in jax.eval_shape(terms).items():
+        try:
+            found = jax.eval_shape(terms)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the model's prior fails on one row of made-up data, so that it is of data, or a number of rows is "
+                f"built into the model: {error}"
+            ) from error
+        for name, own in found.items():
             if own.shape[:1] not in ((), (1,)):
                 raise ValueError(
                     f"for one row the log density of {name} has shape {own.shape}: a number of rows is built into the "

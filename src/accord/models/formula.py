@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..base.errors import unknown_name_error
+from .grammar import (
+    STANDARDS,
+    environment,
+    evaluated,
+    is_call,
+    parsed,
+    parts_of,
+    require_columns,
+    require_finite,
+    require_known,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # What formulas call the site of a row in grouping factors, a column or not.
 SITE = "site"
-# What gives each row a number of its own, whatever other rows there are; also as `np.log` and so on.
-_ROW_BY_ROW: dict[str, Callable[..., Any]] = {
-    name: getattr(np, name)
-    for name in ("abs", "cos", "exp", "expm1", "log", "log10", "log1p", "log2", "maximum", "minimum", "sin", "sqrt")
-}
-_FACTORS = ("C", "S", "T")
-_CODINGS = ("Sum", "Treatment")
-# Centred, or centred and divided, by figures of all sites.
-_STANDARDS = ("center", "scale", "standardize")
-# Each site would find another basis, or another level, from its own rows.
-_FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "poly", "tp")
-_KNOWN = (*_ROW_BY_ROW, *_FACTORS, *_CODINGS, *_STANDARDS, "I", "offset")
 
 
 class Matrices(NamedTuple):
@@ -53,6 +52,8 @@ class Formula:
         Their names.
     levels
         By factor, the levels that the sites agreed on; other columns are numbers.
+    known
+        The names of all columns, for errors, where frames have some of them.
 
     Raises
     ------
@@ -69,26 +70,28 @@ class Formula:
         frames: Sequence[pd.DataFrame],
         sites: Sequence[str],
         levels: Mapping[str, Sequence[str]],
+        known: Sequence[str] | None = None,
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
-        self._model = _parsed(text)
+        self._model = parsed(text)
         columns = list(frames[0].columns)
+        choices = columns if known is None else known
         self._within: str | None = None
         self._is_nested = False
         # the grouping factor, as it is written
-        self.group = self._grouping(columns)
+        self.group = self._grouping(columns, choices)
         self._require_within_sites(frames, sites)
         if self._model.response is None:
             raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
         self._response = self._model.response.term.components[0]
-        for part in _parts(self._response):
-            _require_columns(part, columns)
-        self._environment = _environment()
+        for part in parts_of(self._response):
+            require_columns(part, columns, choices)
+        self._environment = environment()
         for part in self._predictors():
-            _require_columns(part, columns)
-            _require_known(part, self.levels)
+            require_columns(part, columns, choices)
+            require_known(part, self.levels)
         for part in self._predictors():
-            if _is_call(part) and part.callee in _STANDARDS:
+            if is_call(part) and part.callee in STANDARDS:
                 part.stateful_transform = self._standard(part, frames, sites)
         self._template = self._rows_of_all_kinds(columns)
         with np.errstate(all="ignore"):
@@ -101,9 +104,9 @@ class Formula:
         groups = [term.expr for term in self._model.group_terms]
         for term in [*self._model.common_terms, *groups]:
             for component in getattr(term, "components", ()):
-                yield from _parts(component)
+                yield from parts_of(component)
 
-    def _grouping(self, columns: Sequence[str]) -> str | None:
+    def _grouping(self, columns: Sequence[str], choices: Sequence[str]) -> str | None:
         """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
         factors = {term.factor.name: term.factor.components for term in self._model.group_terms}
         if not factors:
@@ -116,7 +119,7 @@ class Formula:
             raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
         for column in within:
             if column not in columns:
-                raise unknown_name_error("column", column, [*columns, SITE])
+                raise unknown_name_error("column in the formula", column, [*choices, SITE])
         self._within = within[0] if within else None
         self._is_nested = len(components) > len(within)
         return name
@@ -140,9 +143,9 @@ class Formula:
         """The transform of `call` with the mean and standard deviation of its argument over all sites."""
         from formulae.transforms import TRANSFORMS
 
-        values = [_evaluated(call.args[0], frame, self._environment) for frame in frames]
+        values = [evaluated(call.args[0], frame, self._environment) for frame in frames]
         for site, own in zip(sites, values, strict=True):
-            _require_finite(str(call), site, own)
+            require_finite(str(call), site, own)
         transform = TRANSFORMS[call.callee]()
         transform.mean, transform.std = mean_and_sd(values)
         if not transform.std > 0:
@@ -229,20 +232,20 @@ class Formula:
             elif name != self._within:
                 both[name] = both[name].astype(np.float64)
 
-        def evaluated(term: Any) -> np.ndarray:
+        def of_term(term: Any) -> np.ndarray:
             with np.errstate(all="ignore"):
                 # a constant offset is one number
                 values = np.asarray(term.eval_new_data(both), np.float64)
             own = np.broadcast_to(values.reshape(len(values), -1), (made + rows, values.size // len(values)))[made:]
-            _require_finite(term.name, site, own)
+            require_finite(term.name, site, own)
             return own
 
-        design = np.concatenate([np.empty((rows, 0)), *map(evaluated, self._terms)], axis=1)
-        offsets = [evaluated(term)[:, 0] for term in self._offsets]
+        design = np.concatenate([np.empty((rows, 0)), *map(of_term, self._terms)], axis=1)
+        offsets = [of_term(term)[:, 0] for term in self._offsets]
         offset = np.sum(offsets, axis=0) if offsets else None
         if self.group is None:
             return Matrices(design, offset, None, None)
-        effects = np.concatenate([evaluated(term.expr) for term in self._model.group_terms], axis=1)
+        effects = np.concatenate([of_term(term.expr) for term in self._model.group_terms], axis=1)
         groups = np.zeros(rows) if self._within is None else frame[self._within].to_numpy()
         group = np.unique(groups, return_inverse=True)[1]
         return Matrices(design, offset, effects, group.astype(np.int32))
@@ -253,87 +256,3 @@ def mean_and_sd(values: Sequence[np.ndarray]) -> tuple[Any, Any]:
     rows = sum(len(own) for own in values)
     mean = sum(own.sum(axis=0) for own in values) / rows
     return mean, np.sqrt(sum(((own - mean) ** 2).sum(axis=0) for own in values) / rows)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        from formulae.model_description import model_description
-    except ImportError as error:
-        raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
-    try:
-        return model_description(text)
-    except Exception as error:
-        # its scanner, parser and resolver have exceptions of their own
-        raise ValueError(f"the formula {text!r} cannot be read: {error}") from error
-
-
-def _environment() -> Any:
-    """What formulas may call, besides what formulae brings."""
-    from types import SimpleNamespace
-
-    from formulae.categorical import ENCODINGS
-    from formulae.environment import Environment
-    from formulae.transforms import TRANSFORMS
-
-    several = {name: lambda *columns: columns for name in ("p", "prop", "proportion", "surv")}
-    return Environment([{**TRANSFORMS, **ENCODINGS, **_ROW_BY_ROW, **several, "np": SimpleNamespace(**_ROW_BY_ROW)}])
-
-
-# --- parts of a formula: calls, operations, names and values ---
-
-
-def _parts(part: Any) -> Iterator[Any]:
-    """A component and all it is made of, inner parts first."""
-    inner = [part.call] if hasattr(part, "call") else [*getattr(part, "args", ()), *_named(part).values()]
-    for piece in inner:
-        yield from _parts(piece)
-    if not hasattr(part, "call"):
-        yield part
-
-
-def _named(part: Any) -> dict[str, Any]:
-    return getattr(part, "kwargs", {})
-
-
-def _is_call(part: Any) -> bool:
-    return hasattr(part, "callee")
-
-
-def _is_name(part: Any) -> bool:
-    return hasattr(part, "name") and not _is_call(part)
-
-
-def _evaluated(part: Any, frame: pd.DataFrame, environment: Any) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(part.eval(frame, environment), np.float64)
-
-
-def _require_columns(part: Any, columns: Sequence[str]) -> None:
-    if _is_name(part) and part.name not in columns and part.name not in _CODINGS:
-        raise unknown_name_error("column in the formula", str(part.name), columns)
-
-
-def _require_known(call: Any, levels: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a function is unknown, or where each site would find figures of its own for it."""
-    if not _is_call(call):
-        return
-    name = call.callee.removeprefix("np.") if call.callee.removeprefix("np.") in _ROW_BY_ROW else call.callee
-    if name in _FROM_ROWS:
-        raise ValueError(
-            f"{call} is found from the rows themselves, and each site would find another: write powers, I(x ** 2), "
-            "pieces, I((x - 50) * (x > 50)), or comparisons, I(x == 1)"
-        )
-    if name not in _KNOWN:
-        raise unknown_name_error("function in the formula", call.callee, _KNOWN)
-    if name in _FACTORS and not (_is_name(call.args[0]) and call.args[0].name in levels):
-        raise ValueError(
-            f"{call} must be of a column of text, on whose levels the sites agree: name the column in strings where "
-            "the table is read"
-        )
-
-
-def _require_finite(name: str, site: str, values: np.ndarray) -> None:
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        count = int(wrong.reshape(len(values), -1).any(axis=1).sum())
-        raise ValueError(f"{name} is no finite number in {count} of {len(values)} rows of {site}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import factorial
 from typing import Any, ClassVar
 
 import jax
@@ -14,8 +15,10 @@ from jaxtyping import Array, Float
 from ..base.checks import positive
 from ..base.pytree import apply_checks, checked, pytree, unchecked
 
-# Below this e^u E1(u) is taken from the exponential integral, above from its continued fraction.
+# Below this e^u E1(u) is taken from the series of the exponential integral, above from its continued fraction.
 _SERIES_BELOW = 2.0
+# Terms of the series; with 24 it is exact to double precision up to 2.
+_SERIES_TERMS = 24
 # Levels of the continued fraction; with 40 it is exact to double precision from 2 on.
 _FRACTION_LEVELS = 40
 
@@ -109,18 +112,23 @@ class Laplace(Prior):
 
 @pytree
 class Horseshoe(Prior):
-    """Normal of standard deviation scale * u, with u half-Cauchy of its own: most are near 0, few are large.
+    """Normal of standard deviation scale * u, with a half-Cauchy u of its own: most are near 0, few are large.
 
-    u is integrated out, so that the only parameter is the coefficient. `scale` is that of all coefficients together; a
-    guess is (coefficients that matter) / (others) * (noise) / sqrt(rows). The density is infinite at 0, where the log
-    grows as slowly as log(-log|x|), so that there may be no mode, and walks are the methods to take.
+    u is integrated out, so that the only parameter is the coefficient. Its density is multiplied by
+    exp(-floor^2 / (2 u^2)): without this the density of a coefficient is infinite at 0, where no method could look for
+    a mode. `scale` is that of all coefficients together; a guess is (how many matter) / (how many do not) * (sd of the
+    noise) / sqrt(rows).
     """
 
     scale: float = checked(_above_zero)
+    floor: float = checked(_above_zero, default=0.1)
 
     def log_density(self, x: Array) -> Array:
-        u = (x / self.scale) ** 2 / 2.0
-        return _log_scaled_exp1(u) - jnp.log(self.scale) - np.log(2.0 * np.pi**3) / 2.0
+        # the mixture over t = 1 / u^2 is the integral of exp(-v t) / (1 + t), which is e^v E1(v)
+        v = ((x / self.scale) ** 2 + self.floor**2) / 2.0
+        log_normaliser = np.log(2.0 * np.pi**3) / 2.0 + self.floor**2 / 2.0
+        log_normaliser += jnp.log(jax.scipy.special.erfc(self.floor / np.sqrt(2.0)))
+        return _log_scaled_exp1(v) - jnp.log(self.scale) - log_normaliser
 
 
 @pytree
@@ -201,9 +209,13 @@ def log_student(x: Array, df: Array | float, loc: Array | float, scale: Array | 
 
 
 def _log_scaled_exp1(u: Array) -> Array:
-    """log(e^u E1(u)), E1 the exponential integral; u = 0 counts as the least number above."""
-    small = jnp.clip(u, jnp.finfo(u.dtype).tiny, _SERIES_BELOW)
-    series = jnp.log(jax.scipy.special.exp1(small)) + small
+    """log(e^u E1(u)), E1 the exponential integral, for u > 0."""
+    small = jnp.minimum(u, _SERIES_BELOW)
+    # E1(u) = -gamma - log u + u - u^2 / (2 2!) + u^3 / (3 3!) - ..., by Horner's rule
+    powers = jnp.zeros_like(small)
+    for term in range(_SERIES_TERMS, 0, -1):
+        powers = small * ((-1.0) ** (term + 1) / (term * factorial(term)) + powers)
+    series = jnp.log(powers - np.euler_gamma - jnp.log(small)) + small
     large = jnp.maximum(u, _SERIES_BELOW)
     # E1(u) e^u = 1 / (u + 1 - 1 / (u + 3 - 4 / (u + 5 - ...))), from the innermost level out
     fraction = large + 2.0 * _FRACTION_LEVELS + 1.0

@@ -76,7 +76,9 @@ def predictor(family: Family, params: dict[str, Array], rows: dict[str, Array]) 
         eta = design @ params[COEFFICIENTS]
     else:
         eta = jnp.zeros((design.shape[0], *(len(family.predictors),) * bool(family.predictors)), design.dtype)
-    return eta + rows["offset"] if "offset" in rows else eta
+    if "offset" not in rows:
+        return eta
+    return eta + (rows["offset"][:, None] if family.predictors else rows["offset"])
 
 
 class Other(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from .families import Family
 from .families.family import Rows
 from .priors import Flat, Prior
+from .regression import Regression
 
 # A direction in which standardised columns have less than so much of their length is none of theirs.
 _FLAT = 1e-10
@@ -19,7 +20,7 @@ def require_identified(
 ) -> None:
     """Raise `ValueError` where columns with flat priors are collinear, or where one separates the responses.
 
-    Separation by several columns together is left to the search for the mode, which has no end then.
+    Separation by several columns together shows in the search for the mode, see `require_bounded`.
     """
     each = max(len(family.predictors), 1)
     flat = [column for column in range(len(columns)) if isinstance(priors[column * each], Flat)]
@@ -27,6 +28,18 @@ def require_identified(
         return
     _require_rank(sites, shards, columns, flat)
     _require_overlap(family, shards, columns, flat)
+
+
+def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
+    """Raise `ValueError` where columns with flat priors separate the responses together, so that there is no mode."""
+    if not post.family.separates or not any(isinstance(prior, Flat) for prior in priors):
+        return
+    try:
+        post.mode()
+    except ArithmeticError as error:
+        raise ValueError(
+            f"under flat priors the coefficients have no bound, as where columns separate the responses: {error}"
+        ) from error
 
 
 def _require_rank(sites: Sequence[str], shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:

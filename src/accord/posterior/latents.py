@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,8 +26,8 @@ _FINER = 6
 _FAR = np.geomspace(8.0, 300.0, 16)
 # Degrees of freedom of the proposals for latents.
 _FREEDOM = 5.0
-# Newton steps at most, and the length of the last one in standard deviations: any node near the mode will do.
-_MOST_STEPS, _LAST_STEP = 50, 0.03
+# Newton steps at most, and how near to a mode they end, in standard deviations: nodes need not be centred on it.
+_MOST_STEPS, _LAST_STEP = 50, 0.05
 # Curvature below which a latent is taken to have that much.
 _LEAST_CURVATURE = 1e-6
 
@@ -153,24 +154,29 @@ class Latents:
 
     def _expanded(self, params: PyTree, log_likelihood: Partial, shard: Any) -> Evaluated:
         """The modes of all groups' latents, and the inverse roots of their curvature."""
-        real = jnp.arange(shard.groups.first.shape[0]) < shard.groups.count
-        row = jax.tree.map(lambda leaf: leaf[shard.groups.first], shard.rows)
+        known = (self, log_likelihood, shard)
+        start = jnp.broadcast_to(jnp.asarray(self.start), (shard.groups.first.shape[0], self.start.size))
+        mode, root = _modes(partial(_terms, *known, jax.lax.stop_gradient(params)), start)
+        return Evaluated(partial(_terms, *known, params), *jax.lax.stop_gradient((mode, root)))
 
-        def terms(z: Float[Array, "group latent"], params: PyTree = params) -> Float[Array, " group"]:
-            latents, volume = jax.vmap(self.parameters.with_volume)(z)
-            prior = jax.vmap(self.log_prior, (None, 0, 0))(params, latents, row) + volume
-            per_row = log_likelihood(params, jax.tree.map(lambda leaf: leaf[shard.groups.of_row], latents), shard.rows)
-            per_row = jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0)
-            if len(prior) == 1:
-                return prior + per_row.sum()
-            # a group that is there for padding is a standard normal
-            padded = -0.5 * jnp.square(z).sum(axis=1)
-            return jnp.where(real, jnp.zeros_like(prior).at[shard.groups.of_row].add(per_row) + prior, padded)
 
-        fixed = jax.lax.stop_gradient(params)
-        start = jnp.broadcast_to(jnp.asarray(self.start), (len(real), self.start.size))
-        mode, root = _modes(lambda z: terms(z, fixed), start)
-        return Evaluated(terms, *jax.lax.stop_gradient((mode, root)))
+# traced once, and not for every look, derivative and program: users' models take long to
+@jax.jit
+def _terms(
+    latents: Latents, log_likelihood: Partial, shard: Any, params: PyTree, z: Float[Array, "group latent"]
+) -> Float[Array, " group"]:
+    """The log density of each group's rows and latents at positions of its latents."""
+    own, volume = jax.vmap(latents.parameters.with_volume)(z)
+    row = jax.tree.map(lambda leaf: leaf[shard.groups.first], shard.rows)
+    prior = jax.vmap(latents.log_prior, (None, 0, 0))(params, own, row) + volume
+    per_row = log_likelihood(params, jax.tree.map(lambda leaf: leaf[shard.groups.of_row], own), shard.rows)
+    per_row = jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0)
+    if len(prior) == 1:
+        return prior + per_row.sum()
+    # a group that is there for padding is a standard normal
+    padded = -0.5 * jnp.square(z).sum(axis=1)
+    real = jnp.arange(len(prior)) < shard.groups.count
+    return jnp.where(real, jnp.zeros_like(prior).at[shard.groups.of_row].add(per_row) + prior, padded)
 
 
 def groups_of(local: Local, rows: PyTree, agent: int) -> np.ndarray:
@@ -221,40 +227,72 @@ def padded_groups(groups: Sequence[np.ndarray], agents: Sequence[int], rows: int
     return Groups(of_row, first, counts, np.asarray(agents, np.int32))
 
 
+class _Climb(NamedTuple):
+    """Newton's method under way: where each group is, its value, slope and curvature there, and what is tried next."""
+
+    z: Float[Array, "group latent"]
+    value: Float[Array, " group"]
+    slope: Float[Array, "group latent"]
+    curvature: Float[Array, "group latent"]
+    vectors: Float[Array, "group latent latent"]
+    trial: Float[Array, "group latent"]
+    share: Float[Array, " group"]
+    length: Float[Array, " group"]
+    steps: Array
+
+
 def _modes(
     terms: Callable[[Array], Array], start: Float[Array, "group latent"]
 ) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"]]:
     """Modes by Newton's method, all groups at once, and the inverse roots of the curvature there."""
-    gradient = jax.grad(lambda z: terms(z).sum())
 
-    def curvature(z: Array) -> tuple[Array, Array]:
-        along = [jnp.zeros_like(z).at[:, k].set(1.0) for k in range(z.shape[1])]
+    def summed(z: Array) -> tuple[Array, Array]:
+        found = terms(z)
+        return found.sum(), found
+
+    def step(now: _Climb) -> _Climb:
+        gradient, along, value = jax.linearize(jax.grad(summed, has_aux=True), now.trial, has_aux=True)
         # groups do not depend on one another: a column of every group's Hessian at once
-        hessian = jnp.stack([jax.jvp(gradient, (z,), (one,))[1] for one in along], axis=-1)
-        values, vectors = jnp.linalg.eigh(-(hessian + jnp.swapaxes(hessian, 1, 2)) / 2.0)
-        return jnp.maximum(jnp.abs(values), _LEAST_CURVATURE), vectors
+        axes = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype)[:, None], (start.shape[1], *start.shape))
+        sizes, vectors = _eigen(-jnp.moveaxis(jax.vmap(along)(axes), 0, -1))
+        found = (now.trial, value, jnp.einsum("gji,gj->gi", vectors, gradient), sizes, vectors)
+        # where a step does not go up the mode lies before it
+        up = value >= now.value - 1e-6 * (1.0 + jnp.abs(now.value))
+        own = [jnp.where(up.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(found, now[:5], strict=True)]
+        z, value, slope, curvature, vectors = own
+        share = jnp.where(up, jnp.minimum(1.0, 4.0 * now.share), now.share / 4.0)
+        trial = z + share[:, None] * jnp.einsum("gij,gj->gi", vectors, slope / curvature)
+        length = jnp.sqrt(jnp.sum(slope**2 / curvature, axis=1))
+        return _Climb(z, value, slope, curvature, vectors, trial, share, length, now.steps + 1)
 
-    def step(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        z, value, share, _, count = state
-        values, vectors = curvature(z)
-        slope = jnp.einsum("gji,gj->gi", vectors, gradient(z))
-        length = jnp.sqrt(jnp.sum(slope**2 / values, axis=1))
-        there = z + share[:, None] * jnp.einsum("gij,gj->gi", vectors, slope / values)
-        found = terms(there)
-        up = found >= value - 1e-6 * (1.0 + jnp.abs(value))
-        z, value = jnp.where(up[:, None], there, z), jnp.where(up, found, value)
-        share = jnp.where(up, jnp.minimum(1.0, 4.0 * share), share / 4.0)
-        # where a step does not go up the mode may be behind it; one that is there has been taken
-        return z, value, share, jnp.where(up, length, jnp.inf), count + 1
+    def going(now: _Climb) -> Array:
+        return (now.length > _LAST_STEP).any() & (now.steps < _MOST_STEPS)
 
-    def going(state: tuple[Array, Array, Array, Array, Array]) -> Array:
-        return (state[3] > _LAST_STEP).any() & (state[4] < _MOST_STEPS)
+    ones = jnp.ones_like(start)
+    far = jnp.full(len(start), -jnp.finfo(start.dtype).max)
+    vectors = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1]))
+    first = _Climb(start, far, ones, ones, vectors, start, ones[:, 0], -far, jnp.zeros((), jnp.int32))
+    found = jax.lax.while_loop(going, step, first)
+    return found.z, found.vectors * (found.curvature**-0.5)[:, None, :]
 
-    share = jnp.ones(len(start), start.dtype)
-    state = (start, terms(start), share, jnp.inf * share, jnp.zeros((), jnp.int32))
-    mode = jax.lax.while_loop(going, step, state)[0]
-    values, vectors = curvature(mode)
-    return mode, vectors * (values**-0.5)[:, None, :]
+
+def _eigen(
+    matrices: Float[Array, "group latent latent"],
+) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"]]:
+    """Sizes of eigenvalues, none of them below what counts as curvature, and eigenvectors, one a column."""
+    width = matrices.shape[-1]
+    if width > 2:
+        values, vectors = jnp.linalg.eigh((matrices + jnp.swapaxes(matrices, 1, 2)) / 2.0)
+    elif width == 1:
+        values, vectors = matrices[..., 0], jnp.ones_like(matrices)
+    else:
+        # a call of a library for each matrix takes longer than these
+        a, b, c = matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]
+        angle = jnp.arctan2(2.0 * b, a - c) / 2.0
+        cos, sin, half = jnp.cos(angle), jnp.sin(angle), jnp.hypot((a - c) / 2.0, b)
+        values = jnp.stack([(a + c) / 2.0 + half, (a + c) / 2.0 - half], axis=-1)
+        vectors = jnp.stack([jnp.stack([cos, -sin], axis=-1), jnp.stack([sin, cos], axis=-1)], axis=-2)
+    return jnp.maximum(jnp.abs(values), _LEAST_CURVATURE), vectors
 
 
 def _quadrature(count: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,9 @@ from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
 
-gammaln, betaln = jax.scipy.special.gammaln, jax.scipy.special.betaln
+gammaln = jax.scipy.special.gammaln
+# From here on Stirling's series, of three terms, is exact to double precision.
+_LARGE = 64.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Binomial(Family):
 
     name = "binomial"
     columns = ("y", "trials")
+    left = "prop(y, trials)"
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y, trials = (numbers(site, column) for column in columns)
@@ -102,6 +105,17 @@ class NegativeBinomial(_Count):
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, size = rows["y"], params["concentration"]
-        log_ways = -betaln(jnp.broadcast_to(size, y.shape), y + 1.0) - jnp.log(size + y)
+        log_ways = _log_rising(size, y) - gammaln(y + 1.0)
         log_size = jnp.log(size)
         return log_ways - y * jax.nn.softplus(log_size - eta) - size * jax.nn.softplus(eta - log_size)
+
+
+def _log_rising(x: Array, y: Array) -> Array:
+    """log(Gamma(x + y) / Gamma(x)), without the difference of two large numbers where x is large."""
+    small, large = jnp.minimum(x, _LARGE), jnp.maximum(x, _LARGE)
+    series = (large - 0.5) * jnp.log1p(y / large) + y * jnp.log(large + y) - y + _stirling(large + y) - _stirling(large)
+    return jnp.where(x < _LARGE, gammaln(small + y) - gammaln(small), series)
+
+
+def _stirling(x: Array) -> Array:
+    return (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / 1260.0 / x**2) / x**2) / x

@@ -46,8 +46,9 @@ class Family(ABC):
     """A family of responses, as a value: two of the same numbers are equal, so that programs are compiled once."""
 
     name: ClassVar[str]
-    # what the left side of a formula must give, by the names of its columns
+    # what the left side of a formula must give, by the names of its columns, and how it is written
     columns: ClassVar[tuple[str, ...]] = ("y",)
+    left: ClassVar[str] = "a column"
     # cutpoints or a baseline stand where an intercept would
     has_intercept: ClassVar[bool] = True
     # the linear predictor is the log of a mean, so that an exposure adds its log

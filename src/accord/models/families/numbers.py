@@ -15,7 +15,7 @@ from .. import priors
 from ..priors import Prior, log_student
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
 
-gammaln, betaln = jax.scipy.special.gammaln, jax.scipy.special.betaln
+gammaln = jax.scipy.special.gammaln
 
 
 class _Located(Family):
@@ -27,6 +27,10 @@ class _Located(Family):
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
         sd = self.unit(summary)
         return {"sigma": Parameter(np.array(sd), "positive", priors.Exponential(sd))}
+
+    def amounts(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        y = rows["y"]
+        return y - rows["offset"] if "offset" in rows else y, np.ones(len(y))
 
     def start(self, summary: Summary) -> float:
         return summary.mean
@@ -117,4 +121,5 @@ class Beta(Family):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, precision = rows["y"], params["precision"]
         a, b = precision * jax.nn.sigmoid(eta), precision * jax.nn.sigmoid(-eta)
-        return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) - betaln(a, b)
+        log_constant = gammaln(precision) - gammaln(a) - gammaln(b)
+        return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) + log_constant

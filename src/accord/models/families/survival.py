@@ -20,6 +20,7 @@ _HALVINGS = 50
 
 class _Survival(Family):
     columns = ("time", "event")
+    left = "surv(time, event)"
     is_log_linear = True
 
     def times(self, site: str, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,128 @@
+"""The parameters of a model from a formula: their names, priors and where to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import numpy as np
+from scipy.special import gammaln
+
+from ..base.errors import unknown_name_error
+from .families import Family
+from .families.family import Parameter, Summary
+from .priors import Flat, Normal, Prior
+from .regression import COEFFICIENTS
+
+
+def names_of(columns: Sequence[str], family: Family) -> list[str]:
+    """A name for each flat coefficient."""
+    if not family.predictors:
+        return list(columns)
+    return [f"{column}|{predictor}" for column in columns for predictor in family.predictors]
+
+
+def defaults_of(columns: Sequence[str], spread: np.ndarray, family: Family, summary: Summary) -> list[Prior]:
+    """Default priors of the flat coefficients, by the standard deviations of their columns."""
+    found: list[Prior] = []
+    for name, sd in zip(columns, spread, strict=True):
+        if name == "Intercept":
+            prior = family.intercept_prior(summary)
+        else:
+            # what is the same everywhere has no scale
+            prior = Normal(0.0, 2.5 * family.unit(summary) / (sd if sd > 0 else 1.0))
+        found += [prior] * max(len(family.predictors), 1)
+    return found
+
+
+class Wanted:
+    """The priors that the user named: by coefficient, by column, by term, or for all coefficients."""
+
+    def __init__(
+        self,
+        priors: Mapping[str, Prior],
+        terms: Mapping[str, slice],
+        columns: Sequence[str],
+        predictors: Sequence[str],
+    ) -> None:
+        for name, prior in priors.items():
+            if not isinstance(prior, Prior):
+                raise ValueError(f"the prior of {name} must be one of accord.models.priors, found {prior!r}")
+        self._priors = priors
+        # by coefficient, the names by which its prior may be given, the most special first
+        self._keys: dict[str, tuple[str, ...]] = {}
+        for term, places in terms.items():
+            for column in columns[places]:
+                general = () if column == "Intercept" else (COEFFICIENTS,)
+                self._keys[column] = (column, term, *general)
+                for predictor in predictors:
+                    name = f"{column}|{predictor}"
+                    self._keys[name] = (name, column, term, *general)
+
+    def of(self, name: str, default: Prior) -> Prior:
+        """The prior of a coefficient."""
+        for key in self._keys[name]:
+            if key in self._priors:
+                prior = self._priors[key]
+                if prior.is_positive or prior.is_vector:
+                    raise ValueError(f"the prior of {name} must be one of any number, found {prior}")
+                return prior
+        return default
+
+    def other(self, name: str, parameter: Parameter) -> Prior:
+        """The prior of another parameter."""
+        prior = self._priors.get(name, parameter.prior)
+        # a flat prior fits anything
+        if type(prior) is not Flat and prior.is_positive != (parameter.constraint == "positive"):
+            kind = "numbers > 0" if parameter.constraint == "positive" else "any number"
+            raise ValueError(f"the prior of {name} must be one of {kind}, found {prior}")
+        return prior
+
+    def require_all_used(self, names: Sequence[str]) -> None:
+        """Raise `ValueError` for a prior of what there is not."""
+        known = list(
+            dict.fromkeys([*names, COEFFICIENTS, *(key for name in names for key in self._keys.get(name, ()))])
+        )
+        for name in self._priors:
+            if name not in known:
+                raise unknown_name_error("prior of", name, known)
+
+
+def init_of(
+    names: Sequence[str],
+    columns: Sequence[str],
+    family: Family,
+    summary: Summary,
+    parameters: Mapping[str, Parameter],
+) -> dict[str, np.ndarray]:
+    """Where to start: all coefficients 0 but the intercept."""
+    start = family.start(summary) if family.has_intercept else 0.0
+    flat = np.where([name == "Intercept" for name in columns], start, 0.0)
+    init = {name: parameter.init for name, parameter in parameters.items()}
+    if not names:
+        return init
+    several = len(family.predictors)
+    return {COEFFICIENTS: np.repeat(flat[:, None], several, axis=1) if several else flat, **init}
+
+
+def flat_names(
+    init: Mapping[str, np.ndarray], names: Sequence[str], parameters: Mapping[str, Parameter]
+) -> tuple[str, ...]:
+    """Names of all flat parameters, in the order that JAX has."""
+    flat: list[str] = []
+    for name in jax.tree.leaves({name: name for name in init}):
+        flat += names if name == COEFFICIENTS else parameters[name].names(name)
+    return tuple(flat)
+
+
+def log_orders(prior: Prior, parameter: Parameter) -> float:
+    """The log of how many orders of its numbers a prior has, of which a constraint leaves one."""
+    is_ordered = parameter.constraint == "ordered_vector" and not prior.is_vector
+    return float(gammaln(parameter.init.size + 1)) if is_ordered else 0.0
+
+
+def note_on(columns: Sequence[str], parameters: Mapping[str, Parameter]) -> str:
+    """Which priors are those of values at the mean of all columns."""
+    centred = [name for name in columns if name == "Intercept"]
+    centred += [name for name, parameter in parameters.items() if parameter.sign]
+    return f"The prior of {centred[0]} is that of its value at the mean of all columns." if centred else ""

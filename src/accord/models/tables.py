@@ -1,0 +1,107 @@
+"""A table as the rows of a model: what each site makes of its own, and what is summed over all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..base.errors import unknown_name_error
+from ..data import Study, as_study
+from . import families
+from .families import Family
+from .families.family import Rows, Summary
+from .formula import Formula, mean_and_sd
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FAMILIES: dict[str, type[Family]] = {
+    cls.name: cls for cls in (getattr(families, name) for name in families.__all__) if cls is not Family
+}
+
+
+def as_table(table: Any, formula: str, *columns: str | None) -> Study:
+    """The table, with the columns that are named."""
+    if isinstance(table, Study):
+        return table
+    named = [name for name in columns if name is not None]
+    # the number of trials, a weight or an exposure may well be the same everywhere
+    left = formula.partition("~")[0]
+    several = [name.strip() for name in left.partition("(")[2].rstrip(" )").split(",")] if "(" in left else []
+    return as_study(table, formula=[formula, *named], constant=[*named, *several])
+
+
+def columns_of(table: Any, study: Study) -> list[str]:
+    """The names of all columns of the table, of which the study may have some."""
+    if isinstance(table, Study):
+        return list(study.frames[0].columns)
+    tables = table.values() if isinstance(table, Mapping) else table
+    return list(dict.fromkeys(name for own in tables for name in own))
+
+
+def family_of(family: str | Family) -> Family:
+    """The family of a name."""
+    if isinstance(family, Family):
+        return family
+    if family not in FAMILIES:
+        raise unknown_name_error("family", family, FAMILIES)
+    return FAMILIES[family]()
+
+
+def settled(
+    family: Family, design: Formula, study: Study, weights: str | None, exposure: str | None
+) -> tuple[Family, list[Rows]]:
+    """The family with what the sites agreed on, and the rows of each site as numbers."""
+    if weights is not None and not family.splits:
+        raise ValueError(f"rows of the family {family.name} cannot be weighted: they enter together")
+    if exposure is not None and not (family.is_log_linear and family.columns == ("y",)):
+        raise ValueError(f"the family {family.name} has no exposure: its linear predictor is not the log of a mean")
+    if not family.has_intercept and not design.has_intercept:
+        raise ValueError(
+            f"the family {family.name} has a baseline in place of an intercept: take '0 +' out of the formula"
+        )
+    responses = [design.response(frame) for frame in study.frames]
+    if len(responses[0]) != len(family.columns):
+        raise ValueError(f"the family {family.name} needs {family.left} on the left of the formula")
+    family = family.settled(study.sites, responses)
+    shards = []
+    for site, frame, response in zip(study.sites, study.frames, responses, strict=True):
+        matrices = design.matrices(frame, site)
+        rows = family.rows(site, response)
+        rows["design"] = matrices.design if family.has_intercept else matrices.design[:, 1:]
+        offset = matrices.offset
+        if exposure is not None:
+            log_exposure = np.log(_column(frame, exposure, site, "exposure", least=0.0, strictly=True))
+            offset = log_exposure if offset is None else offset + log_exposure
+        if matrices.effects is not None and matrices.group is not None:
+            rows |= {"effects": matrices.effects, "group": matrices.group}
+        if offset is not None:
+            rows["offset"] = offset
+        if weights is not None:
+            rows["weight"] = _column(frame, weights, site, "weights", least=0.0, strictly=False)
+        shards.append(rows)
+    return family, shards
+
+
+def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, strictly: bool) -> np.ndarray:
+    if name not in frame.columns:
+        raise unknown_name_error(f"column of {what}", name, list(frame.columns))
+    values = frame[name].to_numpy().astype(np.float64)
+    wrong = ~((values > least) if strictly else (values >= least)) | ~np.isfinite(values)
+    if wrong.any():
+        raise ValueError(
+            f"{what} must be finite and {'>' if strictly else '>='} {least:g}: {wrong.sum()} of {len(wrong)} rows of "
+            f"{site} are not"
+        )
+    return values
+
+
+def summary_of(family: Family, shards: Sequence[Rows]) -> Summary:
+    """The mean and the standard deviation of the response, by sums over the sites."""
+    amounts = [family.amounts(rows) for rows in shards]
+    first, second = (sum(own[part].sum() for own in amounts) for part in (0, 1))
+    _, sd = mean_and_sd([own for own, _ in amounts])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Summary(float(np.float64(first) / np.float64(second)), float(sd))

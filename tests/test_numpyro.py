@@ -1,0 +1,259 @@
+"""NumPyro models over sites: their parts against NumPyro's own densities, and what does not split."""
+
+import json
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import textbook
+from numpyro.infer.util import log_density, potential_energy
+
+import accord
+from accord.samplers import Importance
+
+
+@pytest.fixture(autouse=True)
+def as_users_have_it():
+    """NumPyro's own code promotes ranks."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def unconstrained(post, x):
+    """A position as NumPyro has it: a dict of unconstrained numbers."""
+    leaves, start = [], 0
+    for shape in post.parameters.shapes:
+        stop = start + int(np.prod(shape, dtype=int))
+        leaves.append(x[start:stop].reshape(shape))
+        start = stop
+    return post.parameters.treedef.unflatten(leaves)
+
+
+def small(book, rows):
+    """The same model of fewer rows, dealt out to sites of unequal numbers of them."""
+    pooled = {name: value[:rows] for name, value in book.pooled.items()}
+    parts = np.split(np.arange(rows), [3, rows // 2])
+    return book.model, pooled, [{name: value[part] for name, value in pooled.items()} for part in parts]
+
+
+@pytest.mark.parametrize("make", [textbook.wells, textbook.nes2000, textbook.dogs])
+def test_the_density_is_numpyros_own(make):
+    model, pooled, shards = small(make(), 40)
+    post = accord.from_numpyro(model, shards)
+    assert post.num_agents == 3 and list(post.sizes) == [3, 17, 20]
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            x = post.init + 0.3 * rng.standard_normal(post.dim)
+            expected = -potential_energy(model, (), pooled, unconstrained(post, x))
+            np.testing.assert_allclose(post.logdensity(x), expected, rtol=1e-9)
+
+
+def slopes(y, x, ward, wards, u, shrink=2.0):
+    """Two latents a ward, a covariate of wards, a constant, and what is observed without a plate."""
+    mean = numpyro.sample("mean", dist.Normal(0, 3).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(shrink))
+    shares = numpyro.sample("shares", dist.Dirichlet(jnp.ones(2)))
+    with numpyro.plate("ward", wards):
+        b = numpyro.sample("b", dist.Normal(mean, scale).to_event(1))
+        numpyro.deterministic("shifted", b[:, 0] + u)
+    numpyro.sample("y", dist.Normal(b[ward, 0] + u[ward] * shares[0] + b[ward, 1] * x, 0.5), obs=y)
+
+
+def wards(site, counts):
+    rng = np.random.default_rng(site)
+    ward = np.repeat(np.arange(len(counts)), counts)
+    rows = rng.permutation(len(ward))
+    y, x = rng.standard_normal((2, len(ward)))
+    return {"y": y, "x": x, "ward": ward[rows], "wards": len(counts), "u": rng.standard_normal(len(counts))}
+
+
+def pooled_wards(shards):
+    first = np.cumsum([0, *(one["wards"] for one in shards)])
+    joined = {name: np.concatenate([one[name] for one in shards]) for name in ("y", "x", "u")}
+    ward = np.concatenate([one["ward"] + k for one, k in zip(shards, first, strict=False)])
+    return {**joined, "ward": ward, "wards": int(first[-1])}
+
+
+def test_latents_of_groups_are_integrated_out_of_numpyros_density():
+    shards = [wards(0, [3, 1, 4]), wards(1, [2, 5]), wards(2, [1])]
+    post = accord.from_numpyro(slopes, shards, local="ward")
+    assert post.names == ("mean[0]", "mean[1]", "scale", "shares[0]", "shares[1]")
+    pooled = pooled_wards(shards)
+    with jax.enable_x64(True):
+        x = post.init + 0.2
+        params = post.unravel(x)
+        prior, _ = log_density(slopes, (), {**pooled}, {**params, "b": jnp.zeros((6, 2))})
+        # given the parameters all is normal: the exact marginal law of the rows
+        same = pooled["ward"][:, None] == pooled["ward"]
+        cov = 0.25 * np.eye(len(same)) + same * params["scale"] ** 2 * (1.0 + np.outer(pooled["x"], pooled["x"]))
+        mean = params["mean"][0] + pooled["u"][pooled["ward"]] * params["shares"][0] + params["mean"][1] * pooled["x"]
+        marginal = jax.scipy.stats.multivariate_normal.logpdf(pooled["y"], mean, cov)
+        # what NumPyro has of the parameters alone
+        zero = jnp.zeros(2)
+        effects = jnp.sum(dist.Normal(params["mean"], params["scale"]).log_prob(jnp.zeros((6, 2))))
+        rows = dist.Normal(pooled["u"][pooled["ward"]] * params["shares"][0], 0.5).log_prob(pooled["y"]).sum()
+        _, volume = post.parameters.with_volume(x)
+        assert zero.shape == (2,)
+        np.testing.assert_allclose(post.logdensity(x), prior - effects - rows + volume + marginal, rtol=1e-9)
+
+
+def test_latents_of_rows_stay_at_the_rows():
+    book = textbook.glmm_poisson()
+    post = accord.from_numpyro(book.model, book.shards, local="rows")
+    assert post.extent == (8, 8) and post.dim == 5
+    with pytest.raises(ValueError, match=r"e is a latent of every row: it stays at its site with local='rows'"):
+        accord.from_numpyro(book.model, book.shards)
+
+
+def test_a_model_travels_without_anybodys_rows():
+    canary = 31415.926535
+    shards = [{"y": np.full(3, canary + k), "x": np.full((3, 2), canary - k)} for k in range(3)]
+
+    def model(y, x):
+        b = numpyro.sample("b", dist.Normal(0, 10).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ b, 1.0), obs=y)
+
+    post = accord.from_numpyro(model, shards)
+    sent = cloudpickle.dumps(post.alone(1))
+    found = [np.float64(canary + k).tobytes() in sent for k in (0, 1, 2)]
+    assert found == [False, True, False]
+    assert np.float64(canary).tobytes() not in sent.replace(np.float64(canary + 1).tobytes(), b"")
+
+
+def test_shards_that_are_read_elsewhere_need_an_example():
+    shards = [wards(0, [3, 2]), wards(1, [2, 5])]
+    given = accord.from_numpyro(slopes, shards, local="ward")
+    example = wards(5, [1, 2, 1])
+    read = accord.from_numpyro(slopes, [lambda s=s: s for s in shards], local="ward", example=example)
+    assert not read.is_read and "not read" in repr(read)
+    np.testing.assert_allclose(read.gradients(given.init), given.gradients(given.init), rtol=1e-9)
+    with pytest.raises(ValueError, match="example must be given"):
+        accord.from_numpyro(slopes, [lambda s=s: s for s in shards], local="ward")
+
+
+def one_level(**changes):
+    """A model that does not split, as changes say, of two sites."""
+
+    def model(y, extra=None):
+        a = numpyro.sample("a", changes.get("prior", dist.Normal(0, 1)))
+        changes.get("more", lambda a, y, extra: None)(a, y, extra)
+        with numpyro.plate("rows", len(y), subsample_size=changes.get("subsample")):
+            numpyro.sample("y", dist.Normal(a, 1.0), obs=y[: changes.get("subsample")])
+
+    shards = [{"y": np.arange(3.0)}, {"y": np.arange(2.0)}]
+    for site, shard in enumerate(shards):
+        if "extra" in changes:
+            shard["extra"] = changes["extra"][site]
+    return accord.from_numpyro(model, shards, **changes.get("options", {}))
+
+
+def across_groups(y, ward, wards):
+    s = numpyro.sample("s", dist.HalfNormal(1))
+    with numpyro.plate("ward", wards):
+        b = numpyro.sample("b", dist.Normal(0, s))
+    numpyro.sample("y", dist.Normal(b[ward] + 0.5 * b[0], 1.0), obs=y)
+
+
+def of_all_sites(y, ward, wards):
+    s = numpyro.sample("s", dist.HalfNormal(1))
+    with numpyro.plate("ward", wards):
+        b = numpyro.sample("b", dist.Normal(0, s))
+    numpyro.sample("y", dist.Normal(b[ward], 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"prior": dist.Bernoulli(0.5)}, "a is discrete: sum it out"),
+        ({"subsample": 2}, "plate 'rows' is subsampled"),
+        ({"more": lambda a, y, e: numpyro.param("w", 1.0)}, "w is a numpyro.param"),
+        ({"more": lambda a, y, e: numpyro.factor("f", -(a**2))}, "f is observed outside of plate 'rows'"),
+        (
+            {"more": lambda a, y, e: numpyro.sample("b", dist.Uniform(0, jnp.exp(a)))},
+            "the support of b depends on other latents",
+        ),
+        (
+            {"more": lambda a, y, e: numpyro.sample("b", dist.Normal(0, y.max()))},
+            "at site 0 the parts of the model sum to .* prior depends on data",
+        ),
+        (
+            {"more": lambda a, y, e: numpyro.sample("b", dist.Normal(0, y.std()))},
+            "prior fails on one row of made-up data",
+        ),
+        ({"extra": [np.ones(5), np.zeros(5)]}, "argument extra is of rows, of groups, or the same at every site"),
+        ({"options": {"local": "ward"}}, r"no plate 'ward' at site 0; its plates are \['rows'\]"),
+        ({"options": {"init": {"c": 1.0}}}, r"init is of 'c', and the latents of the model are \['a'\]"),
+    ],
+)
+def test_what_does_not_split_is_refused(changes, said):
+    with pytest.raises(ValueError, match=said):
+        one_level(**changes)
+
+
+def test_a_factor_of_rows_is_a_term_of_them():
+    def model(y):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.factor("f", -0.5 * (y - a) ** 2)
+
+    post = accord.from_numpyro(model, [{"y": np.arange(3.0)}, {"y": np.ones(1)}])
+    exact = (np.arange(3.0).sum() + 1.0) / 5.0
+    np.testing.assert_allclose(post.mode(), exact, atol=1e-6)
+
+
+def test_plates_that_are_not_of_the_site_are_refused():
+    rows = {"y": np.zeros(3), "ward": np.array([0, 1, 1]), "wards": 2}
+    with pytest.raises(ValueError, match="row 1 of site 0 depends on several members of plate 'ward'"):
+        accord.from_numpyro(across_groups, [rows, rows], local="ward")
+    elsewhere = {**rows, "ward": np.array([2, 3, 3]), "wards": 4}
+    with pytest.raises(ValueError, match="plate 'ward' of site 0 has 4 members, and no row depends on member 2"):
+        accord.from_numpyro(of_all_sites, [{**rows, "wards": 4}, elsewhere], local="ward")
+
+
+# --- textbook models whole ---
+
+NUTS = json.loads((textbook.DATA / "nuts.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", textbook.TEXTBOOKS)
+def test_textbook_models_over_sites_are_those_of_pooled_nuts(make):
+    """Means within .03 sds and sds within 2%, of parameters and of latents that stayed at their sites."""
+    book = make()
+    post = accord.from_numpyro(book.model, book.shards, local=book.local)
+    run = accord.sample(post, accord.Network.complete(post.num_agents), draws=5000)
+    assert run.certificate.holds and run.settings["method"].startswith("Importance")
+    found, start = {}, 0
+    for name, shape in run.variables:
+        count = int(np.prod(shape, dtype=int))
+        found[name] = run.average[..., start : start + count].reshape(-1, count)
+        start += count
+    for name in run.local[0] if book.local else ():
+        found[name] = np.concatenate([run.local[k][name].reshape(20_000, -1) for k in run.local], axis=1)
+    for name, expected in NUTS[make.__name__].items():
+        mean, sd, effective = (np.atleast_1d(expected[key]) for key in ("mean", "sd", "effective"))
+        # both have Monte Carlo error, which the largest of many shows
+        error = 1.0 / np.sqrt(effective) + 1.0 / np.sqrt(run.points.effective)
+        off = np.abs(found[name].mean(axis=0) - mean) / sd
+        print(make.__name__, name, "mean off", off.max(), "sd ratio", (found[name].std(axis=0) / sd).round(3))
+        np.testing.assert_array_less(off, np.maximum(0.03, 3.0 * error))
+        np.testing.assert_array_less(np.abs(found[name].std(axis=0) / sd - 1.0), np.maximum(0.02, 3.0 * error))
+
+
+def test_the_evidence_of_a_numpyro_model_is_normalised():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(12)
+
+    def model(y):
+        a = numpyro.sample("a", dist.Normal(0, 2))
+        numpyro.sample("y", dist.Normal(a, 1.0), obs=y)
+
+    post = accord.from_numpyro(model, [{"y": y[:5]}, {"y": y[5:]}])
+    run = accord.sample(post, accord.Network.complete(2), Importance(), draws=500)
+    exact = dist.MultivariateNormal(jnp.zeros(12), jnp.eye(12) + 4.0).log_prob(y)
+    assert abs(run.log_evidence[0] - float(exact)) < 4.0 * run.log_evidence[1] + 1e-3
