@@ -6,7 +6,8 @@ import importlib
 import sys
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxtyping import Array
 from ..posterior import Posterior
 from ..posterior.shards import Source
 from .arguments import Size
-from .split import Densities, Latent, examples, posterior
+from .split import Densities, Latent, MisfitError, examples, posterior
 
 # Variables and graphs of pytensor.
 Graph = Any
@@ -68,6 +69,8 @@ def from_pymc(
     ------
     ValueError
         The model does not split so, or its parts do not sum to its density at some site; what is wrong is named.
+    NotImplementedError
+        PyTensor has no JAX function for a part of the model, such as the distribution function of a normal law.
     ImportError
         PyMC is not installed.
     """
@@ -117,41 +120,42 @@ class Graphs:
     def of(cls, model: Any, given: Mapping[str, Any], rows: str, local: str | None) -> Graphs:
         """Take a model apart; `given` is some site's data."""
         import pytensor.tensor as pt
-        from pymc.model.transform.conditioning import remove_value_transforms
+        from pymc.logprob.basic import transformed_conditional_logp
+        from pymc.logprob.utils import replace_rvs_by_values
         from pytensor.graph.replace import clone_replace
 
         _check(model, local)
-        supports = {rv.name: _support(rv, model.rvs_to_transforms[rv]) for rv in model.free_RVs}
+        free, observed, factors = model.free_RVs, model.observed_RVs, model.potentials
+        supports = {rv.name: _support(rv, model.rvs_to_transforms[rv]) for rv in free}
         # densities in the user's scale: volumes are accord's business
-        plain = remove_value_transforms(model)
-        free, sampled = plain.free_RVs, [*plain.free_RVs, *plain.observed_RVs, *plain.potentials]
-        terms = plain.logp(sampled, jacobian=False, sum=False)
+        values = {rv: model.rvs_to_values[rv] for rv in observed} | {rv: rv.type(rv.name) for rv in free}
+        none, own = dict.fromkeys(values), [*free, *observed]
+        terms = transformed_conditional_logp(own, rvs_to_values=values, rvs_to_transforms=none, jacobian=False)
+        terms += replace_rvs_by_values(factors, rvs_to_values=values)
         # what a model holds stays out of what is made of it: data has its place held, other lengths are numbers
-        fixed = {dim: one for dim, one in plain.dim_lengths.items() if _is_shared(one)}
-        held = {one: one.type(one.name) for one in plain.data_vars}
+        fixed = {dim: one for dim, one in model.dim_lengths.items() if _is_shared(one)}
+        held = {one: one.type(one.name) for one in model.data_vars}
         lengths = {dim: (one.type(dim), int(one.get_value())) for dim, one in fixed.items() if dim in (rows, local)}
-        replaced = {
-            **held,
-            **{one: lengths[k][0] if k in lengths else pt.constant(one.get_value()) for k, one in fixed.items()},
-        }
-        seen = [plain.rvs_to_values.get(rv, rv) for rv in sampled[len(free) :]]
-        groups = [] if local is None else [plain.dim_lengths[local]]
+        numbers = {one: pt.constant(one.get_value()) for dim, one in fixed.items() if dim not in lengths}
+        replaced = {**held, **numbers, **{fixed[dim]: place for dim, (place, _) in lengths.items()}}
+        seen = [*(values[rv] for rv in observed), *terms[len(own) :]]
+        groups = [] if local is None else [model.dim_lengths[local]]
         graphs = iter(clone_replace([*terms, *seen, *groups, *(rv.shape for rv in free)], replaced))
         made = cls(
             rows,
             local,
             {one.name: place for one, place in held.items()},
             lengths,
-            {rv.name: plain.rvs_to_values[rv] for rv in free},
-            {rv.name: next(graphs) for rv in sampled},
-            {rv.name: (next(graphs), _place(_dims(plain, rv), rows) or 0) for rv in sampled[len(free) :]},
+            {rv.name: values[rv] for rv in free},
+            {rv.name: next(graphs) for rv in [*own, *factors]},
+            {rv.name: (next(graphs), _place(_dims(model, rv), rows) or 0) for rv in [*observed, *factors]},
             next(graphs) if groups else None,
             {},
         )
         made._check_inputs()
         shapes = made._numbers(list(graphs), made.arguments(given, 0))
         for rv, shape in zip(free, shapes, strict=True):
-            place, dims = _place(_dims(plain, rv), local), _dims(plain, rv)
+            place, dims = _place(_dims(model, rv), local), _dims(model, rv)
             if place is not None and place >= rv.ndim - rv.owner.op.ndim_supp:
                 raise ValueError(
                     f"the members of {rv.name} depend on one another along dim {local!r}: they cannot stay "
@@ -201,23 +205,13 @@ class Graphs:
         """Of all at once, by JAX."""
         dispatch, names = _jax_dispatch(), list(self.values)
         shapes = self._key(arguments), tuple(np.shape(values[name]) for name in names)
-        try:
-            # numbers of 64 bits are what graphs ask for, and JAX has them where it is told to
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                if shapes not in self.written:
-                    self.written[shapes] = self._write(arguments, values)
-                run = dispatch.jax_funcify(self.written[shapes])
-                found = run(*(arguments[name] for name in self.data), *(values[name] for name in names))
-        except NotImplementedError as error:
-            raise ValueError(f"the model has a part that JAX cannot evaluate: {error}") from error
-        except (TypeError, ValueError, IndexError) as error:
-            found = {name: np.shape(arguments[name]) for name in self.data}
-            raise ValueError(
-                f"the model cannot be evaluated on data of shapes {found}: these do not go together, or a number of "
-                "rows or groups is built into it, which must be that of a dim or of the shape of a pm.Data; PyTensor "
-                f"says {error}"
-            ) from error
+        # numbers of 64 bits are what graphs ask for, and JAX has them where it is told to
+        with self._explained(arguments), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if shapes not in self.written:
+                self.written[shapes] = self._write(arguments, values)
+            run = dispatch.jax_funcify(self.written[shapes])
+            found = run(*(arguments[name] for name in self.data), *(values[name] for name in names))
         terms = dict(zip(self.terms, map(jax.numpy.asarray, found), strict=True))
         axes = {name: axis if axis < terms[name].ndim else None for name, (_, axis) in self.observed.items()}
         return Densities(
@@ -225,6 +219,21 @@ class Graphs:
         )
 
     # --- graphs ---
+
+    @contextmanager
+    def _explained(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Say what is the matter where graphs cannot be evaluated on data."""
+        try:
+            yield
+        except NotImplementedError as error:
+            raise NotImplementedError(f"the model has a part that JAX cannot evaluate: {error}") from error
+        except (TypeError, ValueError, IndexError) as error:
+            found = {name: np.shape(arguments[name]) for name in self.data}
+            raise MisfitError(
+                f"the model cannot be evaluated on data of shapes {found}: these do not go together, or a number of "
+                "rows or groups is built into it, which must be that of a dim or of the shape of a pm.Data; PyTensor "
+                f"says {error}"
+            ) from error
 
     def _check_inputs(self) -> None:
         """Raise `ValueError` where terms depend on what is no data, or what is observed does not depend on data."""
@@ -236,6 +245,8 @@ class Graphs:
                     f"the density depends on {one}, which is neither pm.Data nor a latent: make it pm.Data"
                 )
         for name, (graph, _) in self.observed.items():
+            if graph.ndim == 0:
+                raise ValueError(f"{name} is one number, and not one for each row")
             if not set(graph_inputs([graph])) & set(self.data.values()):
                 raise ValueError(
                     f"{name} is observed as numbers in the model: observe a pm.Data, whose values are each site's own"
@@ -271,13 +282,11 @@ class Graphs:
         """Graphs that depend on shapes of data alone, as numbers."""
         from pymc.pytensorf import constant_fold
 
-        return constant_fold(self._placed(graphs, arguments, {})[1])
+        with self._explained(arguments):
+            return constant_fold(self._placed(graphs, arguments, {})[1])
 
     def _row_count(self, arguments: Mapping[str, Any], site: int) -> int:
         """The rows of a site."""
-        flat = [name for name, (graph, _) in self.observed.items() if graph.ndim == 0]
-        if flat:
-            raise ValueError(f"{flat[0]} is one number, and not one for each row")
         counts = self._numbers([graph.shape[axis] for graph, axis in self.observed.values()], arguments)
         if len(set(map(int, counts))) > 1:
             found = dict(zip(self.observed, map(int, counts), strict=True))
@@ -324,7 +333,6 @@ def _check(model: Any, local: str | None) -> None:
     """Raise `ValueError` where a model is one that cannot be split."""
     pm = _import()
     from pymc.data import MinibatchOp
-    from pymc.distributions.distribution import PartialObservedRV
     from pymc.variational.minibatch_rv import MinibatchRandomVariable
     from pytensor.graph.traversal import ancestors
 
@@ -334,9 +342,10 @@ def _check(model: Any, local: str | None) -> None:
         raise ValueError(f"the model has no dim {local!r}; its dims are {sorted(model.dim_lengths)}")
     if not model.observed_RVs and not model.potentials:
         raise ValueError("the model observes nothing")
-    for rv in model.basic_RVs:
-        if isinstance(rv.owner.op, PartialObservedRV):
-            raise ValueError(f"{rv.name} is of values that are missing, which PyMC would draw: leave such rows out")
+    for rv in model.free_RVs:
+        base = rv.name.removesuffix("_unobserved")
+        if base != rv.name and f"{base}_observed" in model.named_vars:
+            raise ValueError(f"{base} has values that are missing, which PyMC would draw: leave such rows out")
     for rv in model.free_RVs:
         if rv.dtype.startswith(("int", "uint", "bool")):
             raise ValueError(

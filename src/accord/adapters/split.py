@@ -18,6 +18,10 @@ from ..posterior.shards import Source, is_unread, read
 from .arguments import Arguments, Size, scattered
 
 
+class MisfitError(ValueError):
+    """A model cannot be evaluated on data of some shape, and says so."""
+
+
 class Latent(NamedTuple):
     """A latent: its support, where to start, and its axis of groups: None for what all sites share.
 
@@ -290,10 +294,11 @@ class Split:
 
         try:
             found = jax.eval_shape(terms)
+        except MisfitError:
+            raise
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"the model's prior fails on one row of made-up data, so that it is of data, or a number of rows is "
-                f"built into the model: {error}"
+                f"the model's prior fails on one row of made-up data, so that it is of data: {error}"
             ) from error
         for name, own in found.items():
             if own.shape[:1] not in ((), (1,)):
