@@ -283,6 +283,22 @@ def test_what_is_no_model_is_refused():
         accord.from_pymc(counted, [{"y": np.arange(3)}, {"y": np.array([0.5])}])
 
 
+def test_a_name_of_both_a_dim_and_data_is_refused():
+    with pm.Model(coords={"ward": range(2)}) as model:
+        ward, b = pm.Data("ward", np.zeros(2, int)), pm.Normal("b", 0, 1, dims="ward")
+        pm.Normal("row", b[ward], pm.HalfNormal("s"), observed=pm.Data("y", np.zeros(2)))
+    with pytest.raises(ValueError, match="'ward' names both a dim and a pm.Data"):
+        accord.from_pymc(model, [{"y": np.zeros(2), "ward": np.arange(2)}], local="ward")
+
+
+def test_groups_that_are_built_in_are_refused():
+    with pm.Model() as model:
+        ward, b = pm.Data("which", np.zeros(2, int)), pm.Normal("b", 0, 1, shape=2, dims="ward")
+        pm.Normal("row", b[ward], pm.HalfNormal("s"), observed=pm.Data("y", np.zeros(2)))
+    with pytest.raises(ValueError, match="for one row of one group the model has 1 rows and 2 groups"):
+        accord.from_pymc(model, [{"y": np.zeros(2), "which": np.arange(2)}], local="ward")
+
+
 def test_what_jax_has_not_is_told():
     with pm.Model() as model:
         pm.Censored("row", pm.Normal.dist(pm.Normal("a"), 1.0), -1.0, 1.0, observed=pm.Data("y", np.zeros(2)))

@@ -136,6 +136,11 @@ class Graphs:
         fixed = {dim: one for dim, one in model.dim_lengths.items() if _is_shared(one)}
         held = {one: one.type(one.name) for one in model.data_vars}
         lengths = {dim: (one.type(dim), int(one.get_value())) for dim, one in fixed.items() if dim in (rows, local)}
+        twice = sorted({one.name for one in held} & set(lengths))
+        if twice:
+            raise ValueError(
+                f"{twice[0]!r} names both a dim and a pm.Data, which shards could not tell apart: rename one"
+            )
         numbers = {one: pt.constant(one.get_value()) for dim, one in fixed.items() if dim not in lengths}
         replaced = {**held, **numbers, **{fixed[dim]: place for dim, (place, _) in lengths.items()}}
         seen = [*(values[rv] for rv in observed), *terms[len(own) :]]

@@ -293,13 +293,18 @@ class Split:
             return {name: own if axis is None else jnp.moveaxis(own, axis, 0) for name, (own, axis) in found.items()}
 
         try:
-            found = jax.eval_shape(terms)
+            size, found = self.program.size(made_up, 0), jax.eval_shape(terms)
         except MisfitError:
             raise
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"the model's prior fails on one row of made-up data, so that it is of data: {error}"
             ) from error
+        if size.rows != 1 or size.groups > 1:
+            raise ValueError(
+                f"for one row of one group the model has {size.rows} rows and {size.groups} groups: numbers of them are "
+                "built into it, which it must take from its data"
+            )
         for name, own in found.items():
             if own.shape[:1] not in ((), (1,)):
                 raise ValueError(
