@@ -1,5 +1,9 @@
 """Models from formulas: their columns, priors and likelihoods against pooled ones, on real data."""
 
+import pickle
+import re
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +20,7 @@ from statsmodels.othermod.betareg import BetaModel
 
 import accord
 from accord.models import families, glm, priors
+from accord.models.tables import FAMILIES
 
 # real tables are small, and nobody's floors are looked at here
 POLICY = accord.data.Policy(rows=1, cells=1, parameters=10.0)
@@ -521,6 +526,22 @@ def _unconstrained(params):
     return {**params, **logs, **turned}
 
 
+# --- what travels, and what is told ---
+
+
+def test_a_posterior_travels_with_its_priors(table):
+    post = glm(sites(table), "y ~ x + (1 + x | site:g)")
+    sent = pickle.loads(pickle.dumps(post.alone(1)))
+    assert (sent.formula, sent.family, dict(sent.priors)) == (post.formula, post.family, dict(post.priors))
+    np.testing.assert_array_equal(sent.gradients(post.init), post.alone(1).gradients(post.init))
+
+
+def test_the_page_names_every_family():
+    page = (Path(__file__).parents[1] / "docs" / "models.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]*) \|", page, flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(FAMILIES)
+
+
 # --- what is refused ---
 
 ERRORS = {
@@ -621,3 +642,23 @@ def test_linear_regression_without_a_noise_scale_has_it_as_a_parameter(table):
     with jax.enable_x64(True):
         prior = float(jax.jit(post._log_prior)(jax.tree.map(jnp.asarray, params)))
     np.testing.assert_allclose(likelihood + prior, expected, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_the_example_of_eight_cities_finds_the_pooled_odds_ratio(tmp_path):
+    """Beside Mantel and Haenszel's, of the same counts."""
+    from accord.cli.config import load
+
+    with pytest.warns(UserWarning, match="rows with a missing cell are left out"):
+        job = load(Path(__file__).parents[1] / "examples" / "smoking" / "config.toml", output=tmp_path)
+    run = job.draw(progress=False)
+    counts = sm.datasets.china_smoking.load_pandas().data
+    # smokers and others by cancer or not
+    tables = [row.to_numpy().reshape(2, 2) for _, row in counts.iterrows()]
+    exact = sm.stats.StratifiedTable(tables)
+    draws = run.average[..., run.names.index("smoker[yes]")]
+    low, high = np.exp(np.quantile(draws, [0.025, 0.975]))
+    assert run.certificate.holds and low < exact.oddsratio_pooled < high
+    assert abs(draws.mean() - exact.logodds_pooled) < 0.5 * draws.std()
+    # a city's own effects, which the run does not save
+    assert run.local[3][next(iter(run.local[3]))].shape[:2] == (4, 1000)

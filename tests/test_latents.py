@@ -162,6 +162,7 @@ def test_eight_schools_and_their_effects_are_right(schools):
     assert np.abs(schools.local[0]["theta"] - schools.average[..., 0])[near].mean() < 0.6
 
 
+@pytest.mark.slow
 def test_a_method_that_walks_sees_the_marginal_potential():
     post = linear(1)
     run = accord.sample(post, accord.Network.ring(3), GTBAOAB(), draws=500, seed=0)
@@ -234,3 +235,27 @@ def test_what_latents_do_not_go_with_is_refused(schools):
     run = accord.sample(accord.models.gaussian(np.zeros(3), np.ones(3)), accord.Network.ring(3), Importance(), draws=50)
     with pytest.raises(AttributeError, match="made without local"):
         run.local  # noqa: B018
+
+
+def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
+    def rare(size, events, local):
+        """Two sites of many rows and few events each, which say as little as few rows do."""
+        rows = [(np.r_[np.ones(events), np.zeros(size - events)],) for _ in range(2)]
+        return accord.Posterior(
+            lambda p, z, rows: rows[0] * (p["a"] + 3.0 * z["z"]) - jax.nn.softplus(p["a"] + 3.0 * z["z"]),
+            lambda p: -0.5 * (p["a"] + 4.0) ** 2,
+            rows,
+            {"a": 0.0},
+            local=local,
+        )
+
+    local = accord.Local(lambda p, z, row: -0.5 * z["z"] ** 2, {"z": 0.0})
+    assert [rare(size, 0, local).latents.nodes for size in (5, 20, 300)] == [15, 9, 7]
+    assert rare(300, 0, local).finely().latents.nodes == 15 and rare(300, 0, local).is_coarse
+    assert linear(2).latents.nodes == 9 and linear(3).latents.nodes == 0
+    network = accord.Network.complete(2)
+    run = accord.sample(rare(300, 0, local), network, Importance(), draws=200)
+    fine = accord.sample(rare(300, 0, local).finely(), network, Importance(), draws=200)
+    # seven nodes do not do for no event at all: it went on with more by itself, and counts both
+    assert run.certificate.holds and run.traffic.sums > fine.traffic.sums
+    np.testing.assert_array_equal(run.draws, fine.draws)

@@ -111,7 +111,7 @@ def glmm():
             numpyro.sample("obs", dist.Poisson(jnp.exp(alpha[site])), obs=obs)
 
     d = data("GLMM_data")
-    return by_groups(model, {"obs": d["obs"], "site": d["obssite"]}, "site", "sites", "site", ("alpha",))
+    return by_groups(model, {"obs": d["obs"], "site": d["obssite"]}, "site", "sites", "site", ())
 
 
 def rats():

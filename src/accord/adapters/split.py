@@ -302,8 +302,8 @@ class Split:
             ) from error
         if size.rows != 1 or size.groups > 1:
             raise ValueError(
-                f"for one row of one group the model has {size.rows} rows and {size.groups} groups: numbers of them are "
-                "built into it, which it must take from its data"
+                f"for one row of one group the model has {size.rows} rows and {size.groups} groups: numbers of them "
+                "are built into it, which it must take from its data"
             )
         for name, own in found.items():
             if own.shape[:1] not in ((), (1,)):

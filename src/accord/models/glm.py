@@ -103,6 +103,7 @@ def glm(
         ),
     )
     init = init_of(names, columns, chosen, summary, parameters)
+    shards = shards if design.group is None else effects.distinct(shards)
     longest = max(len(rows["design"]) for rows in shards)
     post = Regression(
         Partial(Predicted(chosen) if design.group is None else effects.PredictedInGroups(chosen)),

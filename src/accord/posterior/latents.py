@@ -14,12 +14,14 @@ from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
-from ..base.pytree import pytree, static
+from ..base.pytree import pytree, static, unchecked
 from .parameters import Parameters, unconstrained
 
-# Nodes of the quadrature for each latent of a group, by how many latents it has; draws of importance sampling where
-# there are more, and those of which one is taken where latents are drawn.
-_NODES, _DRAWS, _CANDIDATES = {1: 15, 2: 9}, 100, 32
+# Nodes of the quadrature for each latent of a group, by how many latents it has, from so many rows on in the smallest
+# group: what its latents' law is off from a normal one falls with the rows, and a check looks at what is left.
+_NODES = {1: {0: 15, 20: 9, 200: 7}, 2: {0: 9, 20: 7, 200: 5}}
+# Draws of importance sampling where there are more latents, and those of which one is taken where latents are drawn.
+_DRAWS, _CANDIDATES = 100, 32
 # Nodes more for each latent, in sums that tell what the quadrature is off.
 _FINER = 6
 # Where, in standard deviations, these sums look for what lies further out than all nodes.
@@ -64,11 +66,15 @@ class Local:
 
 
 class Groups(NamedTuple):
-    """The groups of an agent's rows: each row's, (row,), each group's first row, (group,), their number, and whose."""
+    """The groups of an agent's rows: each row's, (row,), and each group's first row, (group,).
+
+    Their number, the rows of the smallest, and whose they are.
+    """
 
     of_row: Any
     first: Any
     count: Any
+    fewest: Any
     agent: Any
 
 
@@ -103,7 +109,7 @@ class Latents:
     start
         The position that stands for `init`.
     nodes
-        Of the quadrature, for each latent; 0: importance sampling.
+        Of the quadrature, for each latent; 0: importance sampling. As many as ever, where rows are not known.
     """
 
     log_prior: Partial
@@ -116,7 +122,11 @@ class Latents:
         """Those that a user declares."""
         parameters, start = unconstrained(local.init, local.constraints, "init of local")
         prior = local.log_prior if isinstance(local.log_prior, Partial) else Partial(local.log_prior)
-        return cls(prior, parameters, start, _NODES.get(start.size, 0))
+        return cls(prior, parameters, start, _nodes(start.size, 0))
+
+    def for_rows(self, fewest: int) -> Latents:
+        """The same with the nodes that are enough where no group has fewer rows."""
+        return unchecked(Latents, **{**vars(self), "nodes": _nodes(self.start.size, fewest)})
 
     def log_marginal(
         self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"], finer: bool = False
@@ -224,7 +234,8 @@ def padded_groups(groups: Sequence[np.ndarray], agents: Sequence[int], rows: int
     firsts = [np.unique(own, return_index=True)[1] for own in groups]
     first = np.stack([own[np.minimum(np.arange(count), len(own) - 1)] for own in firsts]).astype(np.int32)
     counts = np.array([len(own) for own in firsts], np.int32)
-    return Groups(of_row, first, counts, np.asarray(agents, np.int32))
+    fewest = np.array([np.bincount(own).min() for own in groups], np.int32)
+    return Groups(of_row, first, counts, fewest, np.asarray(agents, np.int32))
 
 
 class _Climb(NamedTuple):
@@ -293,6 +304,11 @@ def _eigen(
         values = jnp.stack([(a + c) / 2.0 + half, (a + c) / 2.0 - half], axis=-1)
         vectors = jnp.stack([jnp.stack([cos, -sin], axis=-1), jnp.stack([sin, cos], axis=-1)], axis=-2)
     return jnp.maximum(jnp.abs(values), _LEAST_CURVATURE), vectors
+
+
+def _nodes(width: int, fewest: int) -> int:
+    """Nodes for each of a group's latents, 0 where there are too many latents for them."""
+    return next((n for rows, n in reversed(_NODES.get(width, {}).items()) if fewest >= rows), 0)
 
 
 def _quadrature(count: int, width: int) -> tuple[np.ndarray, np.ndarray]:

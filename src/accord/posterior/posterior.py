@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from math import prod
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,18 @@ from .totals import ConsensusTotals, Totals, TotalsHere, masked_here
 _NEWTON_DIM = 500
 # Agents whose facts are found at the same time otherwise.
 _AGENTS_AT_ONCE = 1024
+
+
+class Counts(NamedTuple):
+    """Rows and groups of each agent, and rows of its smallest group, (agent,); and whether rows have terms.
+
+    Shards that do not split count as one row; there may be no groups.
+    """
+
+    rows: np.ndarray
+    groups: np.ndarray
+    fewest: np.ndarray
+    rowwise: bool
 
 
 class DataOwners(Protocol):
@@ -125,7 +137,7 @@ class Posterior:
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
         self._start, self._constraints, self._local = self.init, constraints, local
         # what is wrong with a declaration is said before data is read
-        self.latents = None if local is None else Latents.of(local)
+        self._latents, self._finely = None if local is None else Latents.of(local), False
         # Bare functions become pytrees so that a posterior can be an argument of compiled code.
         functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
         self._log_likelihood, self._log_prior = functions
@@ -166,18 +178,35 @@ class Posterior:
     @property
     def sizes(self) -> np.ndarray:
         """Rows of each agent, shape (agent,) of those held here or elsewhere; 1 where shards do not split."""
-        return self._counts[0]
+        return self._counts.rows
 
     @property
     def splits(self) -> bool:
         """Whether the log likelihood is a sum over rows, so that minibatches exist."""
-        return self._counts[1] and self._local is None
+        return self._counts.rowwise and self._local is None
 
     @property
     def extent(self) -> Extent:
         """What shards are filled up to."""
-        sizes, rowwise, groups = self._counts
-        return Extent(int(sizes.max()) if rowwise else None, None if self._local is None else int(groups.max()))
+        counts = self._counts
+        rows = int(counts.rows.max()) if counts.rowwise else None
+        return Extent(rows, None if self._local is None else int(counts.groups.max()))
+
+    @property
+    def latents(self) -> Latents | None:
+        """The latents of a group, or None."""
+        if self._latents is None or self._finely:
+            return self._latents
+        return self._latents.for_rows(int(self._counts.fewest.min()))
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether latents could be integrated out by more nodes than they are."""
+        return self.latents is not None and self._latents is not None and self.latents.nodes < self._latents.nodes
+
+    def finely(self) -> Posterior:
+        """The same posterior, whose latents are integrated out by as many nodes as those of the smallest groups are."""
+        return self._with(_finely=True)
 
     @property
     def unconstrained_names(self) -> tuple[str, ...]:
@@ -192,12 +221,12 @@ class Posterior:
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
         functions = (self._log_likelihood, self._log_prior, self.coordinates)
-        return Potential(*functions, self.parameters, self.latents, self.num_agents, self._counts[1])
+        return Potential(*functions, self.parameters, self.latents, self.num_agents, self._counts.rowwise)
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
         if "_counts" in vars(self):
-            rows = f", {self.sizes.sum()} rows" if self._counts[1] else ""
+            rows = f", {self.sizes.sum()} rows" if self._counts.rowwise else ""
         else:
             # showing a posterior is no reason to read its data
             rows = ", data not read"
@@ -280,11 +309,11 @@ class Posterior:
         return found
 
     @cached_property
-    def _counts(self) -> tuple[np.ndarray, bool, np.ndarray]:
-        """Rows of each agent, whether the log likelihood is given row by row, and groups of each agent's rows."""
+    def _counts(self) -> Counts:
         if self.owners is not None:
-            sizes, rowwise, groups = self.each(_count)
-            return sizes.astype(np.int64), bool(rowwise.all()), groups.astype(np.int64)
+            rows, rowwise, groups, fewest = self.each(_count)
+            rows, groups, fewest = (x.astype(np.int64) for x in (rows, groups, fewest))
+            return Counts(rows, groups, fewest, bool(rowwise.all()))
         shards = self._read
         first = self.held[0]
         check_prior(self._log_prior, self._params)
@@ -298,12 +327,13 @@ class Posterior:
             # ready models have checks of their own, and rows that do not
             if self._check is None:
                 check_rows_alone(log_likelihood, self._params, shards[first], first)
-            groups = none if self._local is None else np.array([own.max() + 1 for own in self._groups])
-            return counts, True, groups
+            own = [] if self._local is None else [np.bincount(group) for group in self._groups]
+            groups, fewest = (np.array([f(one) for one in own]) if own else none for f in (np.size, np.min))
+            return Counts(counts, groups, fewest, True)
         if self._local is not None:
             raise ValueError("with local, log_likelihood must return one number a row, found a scalar")
         check_one_shape(shards)
-        return np.ones(len(shards), dtype=np.int64), False, none
+        return Counts(np.ones(len(shards), dtype=np.int64), none, none, False)
 
     @cached_property
     def _groups(self) -> list[np.ndarray]:
@@ -604,9 +634,9 @@ def _evaluate(
     return jax.lax.map(one, (shards, own), batch_size=at_once)
 
 
-def _count(potential: Potential, shard: Shard) -> tuple[Array, Array, Array]:
-    groups = 0 if shard.groups is None else shard.groups.count
-    return jnp.asarray(shard.size), jnp.asarray(potential.rowwise), jnp.asarray(groups)
+def _count(potential: Potential, shard: Shard) -> tuple[Array, ...]:
+    groups, fewest = (0, 0) if shard.groups is None else (shard.groups.count, shard.groups.fewest)
+    return tuple(map(jnp.asarray, (shard.size, potential.rowwise, groups, fewest)))
 
 
 def _gradient(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:

@@ -33,7 +33,7 @@ from ..sums.evaluations import values
 from ..sums.importance import importance
 from ..sums.start import Start, start_without_points
 from ..tuning.network_sums import NetworkSums
-from .integration import integration_check, some_of
+from .integration import INTEGRATION, integration_check, some_of
 from .interruptions import interruptions
 from .questions import Questions
 
@@ -193,6 +193,25 @@ def sample_by_totals(
                 if isinstance(totals, RecordedTotals):
                     totals.write()
         spent = sums.spent + checked.spent
+    failed = [check.name for check in drawn.certificate.checks if not check.holds]
+    if INTEGRATION in failed and not stopped() and placed.is_coarse:
+        # the same by more nodes
+        again = sample_by_totals(
+            post.finely(),
+            network,
+            methods,
+            draws=draws,
+            chains=chains,
+            seed=seed,
+            builder=builder,
+            engine=engine,
+            keep=keep,
+            progress=progress,
+            checkpoint=None if checkpoint is None else Path(checkpoint) / "finely",
+            masks=masks,
+            consensus=consensus,
+        )
+        return replace(again, traffic=again.traffic + spent, seconds=time.perf_counter() - began)
     if stopped():
         warnings.warn(f"interrupted: the run keeps {drawn.draws.shape[1]} draws a chain", stacklevel=3)
     elif not drawn.certificate.holds:

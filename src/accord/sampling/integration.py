@@ -11,8 +11,8 @@ from ..posterior.potential import Potential, Shard
 from ..results.certificate import Check
 from ..tuning.network_sums import NetworkSums
 
-# How far F may be off at a draw, and draws at which that is looked at.
-_OFF, _LOOKED_AT = 0.02, 50
+# The name of the check; how far F may be off at a draw, and draws at which that is looked at.
+INTEGRATION, _OFF, _LOOKED_AT = "integration", 0.01, 50
 
 
 def some_of(draws: np.ndarray, count: int) -> np.ndarray:
@@ -29,8 +29,12 @@ def integration_check(sums: NetworkSums, post: Posterior, draws: np.ndarray) -> 
     off = float(np.max(np.asarray(found)))
     holds = off <= _OFF
     text = f"integrals over latents are off by {off:.2g} in log density at most, {_OFF} is allowed"
-    remedy = "" if holds else ": a group's latents are far from normal given the parameters; keep them as parameters"
-    return Check("integration", off, _OFF, holds, text + remedy)
+    remedy = ""
+    if not holds and post.is_coarse:
+        remedy = ": sample post.finely(), which integrates by more nodes"
+    elif not holds:
+        remedy = ": a group's latents are far from normal given the parameters; keep them as parameters"
+    return Check(INTEGRATION, off, _OFF, holds, text + remedy)
 
 
 def _off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
