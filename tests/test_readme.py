@@ -102,7 +102,8 @@ def test_importing_makes_no_array_and_imports_no_extra():
     script = (
         "import sys, jax, accord; "
         "assert jax.live_arrays() == [], jax.live_arrays(); "
-        "heavy = {'blackjax', 'cryptography', 'sklearn', 'ot', 'matplotlib', 'pandas', 'xarray', 'arviz_stats'}; "
+        "heavy = {'blackjax', 'cryptography', 'sklearn', 'ot', 'matplotlib', 'pandas', 'xarray', 'arviz_stats', "
+        "'numpyro', 'pymc', 'pytensor'}; "
         "heavy &= set(sys.modules); "
         "assert not heavy, heavy"
     )

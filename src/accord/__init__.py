@@ -3,7 +3,7 @@
 import sys
 
 from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
-from .adapters import from_numpyro
+from .adapters import from_numpyro, from_pymc
 from .base.compiler import guard
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
@@ -43,6 +43,7 @@ __all__ = [
     "data",
     "datasets",
     "from_numpyro",
+    "from_pymc",
     "law",
     "metrics",
     "models",

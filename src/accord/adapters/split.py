@@ -1,0 +1,357 @@
+"""Models of other libraries, split into their prior, their rows, and the latents of each site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, PyTree
+
+from ..posterior import Local, Posterior
+from ..posterior.shards import Source, is_unread, read
+from .arguments import Arguments, Size, scattered
+
+
+class MisfitError(ValueError):
+    """A model cannot be evaluated on data of some shape, and says so."""
+
+
+class Latent(NamedTuple):
+    """A latent: its support, where to start, and its axis of groups: None for what all sites share.
+
+    Where groups have one each, the start is that of one group.
+    """
+
+    support: Any
+    start: np.ndarray
+    axis: int | None
+
+    @classmethod
+    def of(
+        cls, name: str, support: Any, shape: tuple[int, ...], axis: int | None, in_rows: bool, axes: tuple[str, Any]
+    ) -> Latent:
+        """What a latent of a shape is, by where it lies in the axes of rows and of groups of these names."""
+        rows, local = axes
+        if axis is None and in_rows:
+            raise ValueError(f"{name} is a latent of every row: it stays at its site with local={rows!r}")
+        if in_rows and axis is not None and local != rows:
+            raise ValueError(f"{name} is a latent of every row in {local!r}: one of the two can stay at its site")
+        start = _middle(support, shape)
+        return cls(support, start if axis is None else np.take(start, 0, axis=axis), axis)
+
+
+class Densities(NamedTuple):
+    """Log densities of all that a model samples, by name.
+
+    Those of what it observes come with the axis of the rows, or None where it is not named.
+    """
+
+    latents: dict[str, Array]
+    observed: dict[str, tuple[Array, int | None]]
+
+
+class Program(Protocol):
+    """A model, as it is split.
+
+    `latents` are its latents by name; `rows` and `local` name its axes of rows and of groups.
+    """
+
+    @property
+    def axes(self) -> str:
+        """What the model's library calls an axis that has a name."""
+        ...
+
+    @property
+    def rows(self) -> str:
+        """The name of the axis of rows."""
+        ...
+
+    @property
+    def local(self) -> str | None:
+        """The name of the axis of groups."""
+        ...
+
+    @property
+    def latents(self) -> dict[str, Latent]:
+        """Its latents by name."""
+        ...
+
+    def arguments(self, given: Mapping[str, Any], site: int) -> dict[str, Any]:
+        """A site's arguments from what the user gives, or `ValueError`."""
+        ...
+
+    def size(self, arguments: Mapping[str, Any], site: int) -> Size:
+        """Rows and groups of a site, or `ValueError` where the model cannot be split."""
+        ...
+
+    def densities(self, arguments: Mapping[str, Any], values: Mapping[str, Array]) -> Densities:
+        """The log densities of all that it samples, given arguments and all latents."""
+        ...
+
+
+def examples(shards: Sequence[Source], example: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Shards that tell what a model is: all of them, or a made-up one where they are read elsewhere."""
+    unread = any(map(is_unread, shards))
+    if unread and example is None:
+        raise ValueError("example must be given, a shard with made-up numbers, where shards are functions or files")
+    found: list[Any] = [example] if unread else list(shards)
+    if not found:
+        raise ValueError("a posterior needs at least one shard, found none")
+    for site, own in enumerate(found):
+        if not isinstance(own, Mapping):
+            raise ValueError(
+                f"shard {site} must be a dict of the model's keyword arguments, found {type(own).__name__}"
+            )
+    return [dict(own) for own in found]
+
+
+def posterior(
+    program: Program, shards: Sequence[Source], known: Sequence[Mapping[str, Any]], init: Mapping[str, Any] | None
+) -> Posterior:
+    """The posterior of a model whose data lies at several sites; `known` are its `examples`."""
+    with jax.enable_x64(True):
+        split = Split.of(program, known)
+    unread = any(map(is_unread, shards))
+    sources = [partial(split.read, site, own) if unread else split.shard(site, own) for site, own in enumerate(shards)]
+    start = {name: latent.start for name, latent in program.latents.items()} | dict(init or {})
+    for name in init or {}:
+        if name not in program.latents:
+            raise ValueError(f"init is of {name!r}, and the latents of the model are {sorted(program.latents)}")
+    shared, own = split.names(local=False), split.names(local=True)
+    if not shared:
+        raise ValueError("the model has no parameter that sites have in common: there is nothing to agree on")
+    effects = None
+    if own:
+        constraints = {name: program.latents[name].support for name in own}
+        prior = Partial(split.log_local_prior)
+        effects = Local(prior, {name: start[name] for name in own}, split.group, constraints)
+    return Posterior(
+        Partial(split.log_likelihood if own else split.log_likelihood_of_rows),
+        Partial(split.log_prior),
+        sources,
+        {name: start[name] for name in shared},
+        constraints={name: program.latents[name].support for name in shared},
+        local=effects,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A model's parts, as functions of rows.
+
+    Parameters
+    ----------
+    program
+        The model.
+    made_of
+        How its arguments are made of rows.
+    """
+
+    program: Program
+    made_of: Arguments
+
+    @classmethod
+    def of(cls, program: Program, shards: Sequence[Mapping[str, Any]]) -> Split:
+        """Look at every site's arguments, and see what they are made of."""
+        given = [program.arguments(own, site) for site, own in enumerate(shards)]
+        sizes = [program.size(own, site) for site, own in enumerate(given)]
+        split = cls(program, Arguments.sorted(given, sizes))
+        split._check_lengths()
+        return split
+
+    def __repr__(self) -> str:
+        return f"Split({self.program})"
+
+    def names(self, *, local: bool) -> list[str]:
+        """Latents of sites, or those of all."""
+        return [name for name, latent in self.program.latents.items() if (latent.axis is not None) == local]
+
+    # --- the parts ---
+
+    def log_prior(self, params: Mapping[str, Array]) -> Array:
+        """The log density of the parameters that sites have in common."""
+        found = self.program.densities(self.made_of.made_up(), {**params, **self._latents_of_one()})
+        return self._sum(found, self.names(local=False))
+
+    def log_local_prior(self, params: Mapping[str, Array], latents: PyTree, row: Mapping[str, Array]) -> Array:
+        """The log density of one group's latents."""
+        own = {name: jnp.expand_dims(latents[name], self._axis(name)) for name in latents}
+        found = self.program.densities(self.made_of.of_one_group(row), {**params, **own})
+        return self._sum(found, self.names(local=True))
+
+    def log_likelihood_of_rows(self, params: Mapping[str, Array], rows: Mapping[str, Array]) -> Array:
+        """One number a row, where there are no latents."""
+        return self.log_likelihood(params, {}, rows)
+
+    def log_likelihood(self, params: Mapping[str, Array], latents: PyTree, rows: Mapping[str, Array]) -> Array:
+        """One number a row, given each row's latents."""
+        size = len(jax.tree.leaves(rows)[0])
+        whole = {name: jnp.moveaxis(scattered(latents[name], rows["group"]), 0, self._axis(name)) for name in latents}
+        return self._of_rows(self.program.densities(self.made_of.of_rows(rows, size), {**params, **whole}), size)
+
+    @staticmethod
+    def group(rows: Mapping[str, Array]) -> Array:
+        """The group of each row."""
+        return rows["group"]
+
+    # --- shards ---
+
+    def read(self, site: int, source: Source) -> PyTree:
+        """The shard of a site that is read where its data lies."""
+        return self.shard(site, read(source, site))
+
+    def shard(self, site: int, given: Mapping[str, Any]) -> PyTree:
+        """A site's arguments as rows, once the parts have been seen to sum to the model's density."""
+        with jax.enable_x64(True):
+            arguments = self.program.arguments(given, site)
+            size = self.program.size(arguments, site)
+            values = self._drawn(site, size)
+            group = self._groups(site, arguments, values, size) if self.names(local=True) else None
+            found = self.made_of.rows(arguments, group)
+            if not found:
+                raise ValueError("no argument of the model is of rows: there is nothing that a site could hold")
+            self._check(site, arguments, values, found, size)
+        return found
+
+    def _drawn(self, seed: int, size: Size) -> dict[str, Array]:
+        """Some value of every latent at a site; priors that cannot be drawn from have such, too."""
+        from numpyro.distributions import biject_to
+
+        rng, found = np.random.default_rng(seed), {}
+        for name, latent in self.program.latents.items():
+            transform = biject_to(latent.support)
+            shape = latent.start.shape if latent.axis is None else (size.groups, *latent.start.shape)
+            value = transform(jnp.asarray(rng.uniform(-1.0, 1.0, transform.inverse_shape(shape))))
+            found[name] = value if latent.axis is None else jnp.moveaxis(value, 0, latent.axis)
+        return found
+
+    def _groups(self, site: int, arguments: Mapping[str, Any], values: Mapping[str, Array], size: Size) -> np.ndarray:
+        """The group of each row, found by moving the latents of some groups and seeing which rows' terms change."""
+        other = self._drawn(site + 10_000, size)
+
+        def terms(moved: np.ndarray) -> np.ndarray:
+            # groups keep their latents, or have those of another draw
+            own = {
+                name: jnp.where(_along(moved, self._axis(name), values[name]), other[name], values[name])
+                for name in self.names(local=True)
+            }
+            return np.asarray(self._of_rows(self.program.densities(arguments, {**values, **own}), size.rows))
+
+        before, numbers = terms(np.zeros(size.groups, bool)), np.arange(size.groups)
+        group, axis = np.zeros(size.rows, np.int64), f"{self.program.axes} {self.program.local!r}"
+        for bit in range(max(1, int(size.groups - 1).bit_length())):
+            has = (numbers >> bit) % 2 == 1
+            by_those, by_others = terms(has) != before, terms(~has) != before
+            both = np.flatnonzero(by_those & by_others)
+            if both.size:
+                raise ValueError(
+                    f"row {both[0]} of site {site} depends on several members of {axis}: latents that stay at a site "
+                    "are of one group each"
+                )
+            group += by_those.astype(np.int64) << bit
+        missing = np.setdiff1d(numbers, group)
+        if missing.size:
+            raise ValueError(
+                f"{axis} of site {site} has {size.groups} members, and no row depends on member {missing[0]}: a local "
+                f"{self.program.axes} holds the site's own groups, numbered from 0, and no others"
+            )
+        return group
+
+    def _check(
+        self, site: int, arguments: Mapping[str, Any], values: Mapping[str, Array], rows: PyTree, size: Size
+    ) -> None:
+        """Raise `ValueError` unless the parts sum to the model's own density at one position."""
+        found = self.program.densities(arguments, values)
+        whole = float(self._sum(found, list(found.latents)) + sum(jnp.sum(own) for own, _ in found.observed.values()))
+        params = {name: values[name] for name in self.names(local=False)}
+        own = {name: jnp.moveaxis(values[name], self._axis(name), 0) for name in self.names(local=True)}
+        of_row = jax.tree.map(lambda leaf: leaf[rows["group"]], own) if own else {}
+        parts = float(self.log_prior(params)) + float(self.log_likelihood(params, of_row, rows).sum())
+        if own:
+            _, first = np.unique(rows["group"], return_index=True)
+            of_group = jax.tree.map(lambda leaf: leaf[first], rows)
+            parts += float(jax.vmap(partial(self.log_local_prior, params))(own, of_group).sum())
+        if not abs(parts - whole) <= 1e-6 * (1.0 + abs(whole)):
+            raise ValueError(
+                f"at site {site} the parts of the model sum to {parts:.9g}, and its log density is {whole:.9g}: its "
+                "prior depends on data, or its rows on one another"
+            )
+
+    def _check_lengths(self) -> None:
+        """Raise `ValueError` where a number of rows is built into the model: for one row its densities have others."""
+        params = {name: jnp.asarray(self.program.latents[name].start) for name in self.names(local=False)}
+        made_up, values = self.made_of.made_up(), {**params, **self._latents_of_one()}
+
+        def terms() -> dict[str, Array]:
+            found = self.program.densities(made_up, values).observed
+            return {name: own if axis is None else jnp.moveaxis(own, axis, 0) for name, (own, axis) in found.items()}
+
+        try:
+            size, found = self.program.size(made_up, 0), jax.eval_shape(terms)
+        except MisfitError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"the model's prior fails on one row of made-up data, so that it is of data: {error}"
+            ) from error
+        if size.rows != 1 or size.groups > 1:
+            raise ValueError(
+                f"for one row of one group the model has {size.rows} rows and {size.groups} groups: numbers of them "
+                "are built into it, which it must take from its data"
+            )
+        for name, own in found.items():
+            if own.shape[:1] not in ((), (1,)):
+                raise ValueError(
+                    f"for one row the log density of {name} has shape {own.shape}: a number of rows is built into the "
+                    "model, which must take it from its data"
+                )
+
+    # --- one run of the model ---
+
+    def _latents_of_one(self) -> dict[str, Array]:
+        return {
+            name: jnp.expand_dims(self.program.latents[name].start, self._axis(name)) for name in self.names(local=True)
+        }
+
+    def _axis(self, name: str) -> int:
+        axis = self.program.latents[name].axis
+        assert axis is not None
+        return axis
+
+    @staticmethod
+    def _sum(found: Densities, names: Sequence[str]) -> Array:
+        return sum((jnp.sum(found.latents[name]) for name in names), jnp.zeros(()))
+
+    def _of_rows(self, densities: Densities, size: int) -> Array:
+        """The sum of all that is observed, for each row."""
+        found = jnp.zeros(size)
+        for name, (terms, named) in densities.observed.items():
+            axis = 0 if named is None and terms.shape[:1] == (size,) else named
+            if axis is None or terms.shape[axis : axis + 1] != (size,):
+                raise ValueError(
+                    f"{name} is observed outside of {self.program.axes} {self.program.rows!r}, and its log density has "
+                    f"shape {terms.shape}: one number for each of the {size} rows is needed"
+                )
+            found = found + jnp.moveaxis(terms, axis, 0).reshape(size, -1).sum(axis=1)
+        return found
+
+
+def _middle(support: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """The value whose unconstrained numbers are 0."""
+    from numpyro.distributions import biject_to
+
+    transform = biject_to(support)
+    return np.asarray(transform(jnp.zeros(transform.inverse_shape(shape))))
+
+
+def _along(moved: np.ndarray, axis: int, value: Array) -> np.ndarray:
+    """Which groups, along the axis of an array of that shape."""
+    shape = [1] * value.ndim
+    shape[axis] = moved.size
+    return np.broadcast_to(moved.reshape(shape), value.shape)
