@@ -79,7 +79,7 @@ def test_densities_are_those_of_numpyro(make, sites):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [eight_schools, wells])
+@pytest.mark.parametrize("make", [eight_schools, radon, wells])
 def test_draws_are_those_of_the_model_in_numpyro(make):
     expected, post = in_both(make, None)
     runs = [accord.sample(one, accord.Network.complete(one.num_agents), draws=5000) for one in (expected, post)]
@@ -89,7 +89,9 @@ def test_draws_are_those_of_the_model_in_numpyro(make):
     error = 1.0 / np.sqrt(min(run.points.effective for run in runs))
     np.testing.assert_array_less(np.abs(of_pymc.mean(axis=0) - of_numpyro.mean(axis=0)) / sd, max(0.03, 4.0 * error))
     np.testing.assert_array_less(np.abs(of_pymc.std(axis=0) / sd - 1.0), max(0.02, 4.0 * error))
-    assert set(runs[1].local or {}) == set(runs[0].local or {})
+    if expected.latents is not None:
+        shapes = [jax.tree.map(np.shape, dict(run.local[0])) for run in runs]
+        assert shapes[0] == shapes[1]
 
 
 def test_every_constraint_is_of_pymcs_density():
