@@ -604,6 +604,42 @@ def test_the_command_line_reads_files_at_their_sites(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
+    rng = np.random.default_rng(1)
+    for agent in range(3):
+        rows = [f"{x:.3f},{x + agent + y:.3f}" for x, y in rng.standard_normal((60, 2))]
+        (tmp_path / f"site{agent}.csv").write_text("\n".join(["dose,effect", *rows]) + "\n")
+    (tmp_path / "job.toml").write_text(
+        f"""
+        [data]
+        files = "site*.csv"
+        [model]
+        formula = "effect ~ dose + (1 | site)"
+        family = "normal"
+        [network]
+        name = "ring"
+        [run]
+        output = "out"
+        draws = 100
+        engine = "silo"
+        [silo]
+        latents = "{tmp_path}/kept"
+        """
+    )
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "job.toml")], env={"COLUMNS": "300"})
+    assert result.exit_code == 0, result.output
+    assert f"each agent has its own latents at its site, in {tmp_path}/kept/" in result.output
+    run = accord.Run.load(tmp_path / "out" / "run.nc")
+    assert not any("effect" in name for name in run.names)
+    for agent in range(3):
+        path = Path(run.settings["local"].replace("*", str(agent)))
+        with xarray.open_datatree(path, engine="h5netcdf") as tree:
+            (values,) = tree["posterior"].data_vars.values()
+            assert values.shape[:2] == run.average.shape[:2] and np.isfinite(values).all() and values.std() > 0.0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("masks", [False, True])
 def test_methods_without_rounds_draw_what_they_draw_here(masks):
     post, options = logistic_of_four(), {"draws": 200, "masks": masks}

@@ -639,6 +639,7 @@ def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
 
 
 CRP = {"data": 'target = "age"\ncolumns = ["crp"]', "more": ""}
+SILO = 'output = "out"\nengine = "silo"'
 BAD = {
     "formula": ({"model": "formula = 3"}, "formula in [model] must be a string, found 3"),
     "missing": ({"data": "missing = true"}, "missing in [data] must be a string, found True"),
@@ -678,6 +679,11 @@ BAD = {
     "method": (
         {"more": '[method]\nname = "Replicated"\nkernel = "nuts"\nwarmup = "3"'},
         "warmup in [method] must be a whole number, found '3'",
+    ),
+    "silo": ({"run": SILO, "more": "[silo]\nlatents = 3"}, "latents in [silo] must be a string, found 3"),
+    "latents": (
+        {"run": SILO, "more": '[silo]\nlatents = "kept"'},
+        "latents must be a folder that begins with / or ~, found 'kept'",
     ),
     "toml": ({"data": "missing = drop"}, "Invalid value (at line 4, column 11), the key 'missing' of [data]"),
     "twice": ({"more": "draws = 3"}, "the key 'draws' of [run]"),

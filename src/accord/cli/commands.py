@@ -110,6 +110,8 @@ def run(
         if not quiet:
             _report(drawn, table)
             print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
+            if "local" in drawn.settings:
+                print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
 
 
 @app.command()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +17,7 @@ from ...posterior import Posterior
 from ...posterior.masks import fingerprint
 from ...posterior.totals import Totals
 from ...storage.fingerprint import first_difference, versions
+from .cluster import leave_ray, require_ray, share_ray
 from .connections import LateNeighbourError, LostNeighbourError
 from .latents import LATENTS, place
 from .worker import NewcomerError
@@ -36,21 +34,6 @@ _PAUSE_SECONDS = 0.2
 
 class SetbackError(RuntimeError):
     """Some agents' processes ended, or lost their neighbours: the run has to go back to its last checkpoint."""
-
-
-def require_ray() -> Any:
-    """The module `ray`.
-
-    Raises
-    ------
-    ImportError
-        It is not installed.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError("engine=\"silo\" needs Ray: pip install 'accord[silo]'") from error
-    return ray
 
 
 class Limits(NamedTuple):
@@ -89,7 +72,7 @@ class WorkerPool:
         self.limits, self.size, self._latents = limits, len(resources), latents
         size = self.size
         self._ray = require_ray()
-        self._shares_ray = _share_ray(self._ray, address)
+        self._shares_ray = share_ray(self._ray, address)
         self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
         self.key = secrets.token_bytes(32)
         self.attempt = 0
@@ -319,7 +302,7 @@ class WorkerPool:
         self._actors = []
         if self._shares_ray:
             self._shares_ray = False
-            _leave_ray(self._ray)
+            leave_ray(self._ray)
 
 
 class SiloTotals:
@@ -371,49 +354,3 @@ class SiloTotals:
 
 # An agent waits most of the time; it comes back as often as it must, and lost calls are the driver's affair.
 _LIFE = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
-
-
-# The crews that use a Ray which was begun here: runs in several threads share it, and the last one ends it.
-_sharing = 0
-_lock = threading.Lock()
-
-
-def _share_ray(ray: Any, address: str | None) -> bool:
-    """Begin Ray, or join it; whether it was begun here, for this pool or for others."""
-    global _sharing
-    with _lock:
-        if not ray.is_initialized():
-            _begin_ray(ray, address)
-        elif _sharing == 0:
-            # the user's own, who also ends it
-            return False
-        _sharing += 1
-        return True
-
-
-def _leave_ray(ray: Any) -> None:
-    global _sharing
-    with _lock:
-        _sharing -= 1
-        if _sharing == 0:
-            ray.shutdown()
-
-
-def _begin_ray(ray: Any, address: str | None) -> None:
-    address = address or os.environ.get("RAY_ADDRESS")
-    # what runs on private data does not call home unless told to
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    if address is not None:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-        return
-    with warnings.catch_warnings():
-        # Ray starts programs by fork and exec, which JAX's threads do not disturb
-        warnings.filterwarnings("ignore", message=".*os.fork.*", category=RuntimeWarning)
-        # without an address it would join what another program on this machine has begun
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
