@@ -340,3 +340,28 @@ def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
     # seven nodes do not do for no event at all: it went on with more by itself, and counts both
     assert run.certificate.holds and run.traffic.sums > fine.traffic.sums
     np.testing.assert_array_equal(run.draws, fine.draws)
+
+
+def test_latents_in_units_far_apart_are_integrated_out():
+    def effects(p, z, row):
+        return -0.5 * ((z["a"] - 240.0) / 15.0) ** 2 - 0.5 * ((z["b"] - 6.0) / p["s"]) ** 2 - jnp.log(p["s"])
+
+    post = accord.Posterior(
+        lambda p, z, rows: -0.5 * (rows[1] - z["a"] - z["b"] * rows[0]) ** 2,
+        lambda p: 0.0 * p["s"],
+        [(np.arange(5.0) - 2.0, np.array([230.0, 238.0, 240.0, 250.0, 251.0]))],
+        {"s": 1.0},
+        constraints={"s": "positive"},
+        local=accord.Local(effects, {"a": 0.0, "b": 0.0}),
+    )
+    x, y = post.shards[0]
+    for log_s in (0.0, -9.0, -18.0):
+        cov = np.eye(5) + 15.0**2 + np.exp(2.0 * log_s) * np.outer(x, x)
+        exact = stats.multivariate_normal(240.0 + 6.0 * x, cov).logpdf(y)
+        # constants that the functions leave out
+        exact += 2.5 * np.log(2.0 * np.pi) + np.log(15.0) + np.log(2.0 * np.pi)
+        for finer in (False, True):
+            found = post.each(
+                lambda f, shard, z, finer=finer: f.shard_log_likelihood(shard, z, finer=finer), np.array([log_s])
+            )
+            np.testing.assert_allclose(found, exact, atol=1e-5)

@@ -30,7 +30,9 @@ _FAR = np.geomspace(8.0, 300.0, 16)
 _FREEDOM = 5.0
 # Newton steps at most, and how near to a mode they end, in standard deviations: nodes need not be centred on it.
 _MOST_STEPS, _LAST_STEP = 50, 0.05
-# Curvature below which a latent is taken to have that much.
+# Products for a sum over groups, above which rows are added one after another.
+_MOST_PRODUCTS = 1_000_000
+# Curvature where each latent's own is one, below which a direction is taken to have that much.
 _LEAST_CURVATURE = 1e-6
 
 
@@ -187,7 +189,15 @@ def _terms(
     # a group that is there for padding is a standard normal
     padded = -0.5 * jnp.square(z).sum(axis=1)
     real = jnp.arange(len(prior)) < shard.groups.count
-    return jnp.where(real, jnp.zeros_like(prior).at[shard.groups.of_row].add(per_row) + prior, padded)
+    return jnp.where(real, _summed(per_row, shard.groups.of_row, len(prior)) + prior, padded)
+
+
+def _summed(per_row: Float[Array, " row"], of_row: Any, groups: int) -> Float[Array, " group"]:
+    """The sum over each group's rows."""
+    if groups * per_row.size > _MOST_PRODUCTS:
+        return jnp.zeros(groups, per_row.dtype).at[of_row].add(per_row)
+    # of many nodes and positions at once a product is many times as fast as additions one after another
+    return (of_row[None] == jnp.arange(groups)[:, None]).astype(per_row.dtype) @ per_row
 
 
 def groups_of(local: Local, rows: PyTree, agent: int) -> np.ndarray:
@@ -240,17 +250,23 @@ def padded_groups(groups: Sequence[np.ndarray], agents: Sequence[int], rows: int
 
 
 class _Climb(NamedTuple):
-    """Newton's method under way: where each group is, its value, slope and curvature there, and what is tried next."""
+    """Newton's method under way: where each group is, its value and slope there, and what is tried next.
+
+    The slope is that in coordinates whose `root` makes the curvature one.
+    """
 
     z: Float[Array, "group latent"]
     value: Float[Array, " group"]
     slope: Float[Array, "group latent"]
-    curvature: Float[Array, "group latent"]
-    vectors: Float[Array, "group latent latent"]
+    root: Float[Array, "group latent latent"]
     trial: Float[Array, "group latent"]
     share: Float[Array, " group"]
-    length: Float[Array, " group"]
     steps: Array
+
+    @property
+    def length(self) -> Float[Array, " group"]:
+        """How far the mode is, in standard deviations."""
+        return jnp.sqrt(jnp.sum(self.slope**2, axis=1))
 
 
 def _modes(
@@ -266,45 +282,47 @@ def _modes(
         gradient, along, value = jax.linearize(jax.grad(summed, has_aux=True), now.trial, has_aux=True)
         # groups do not depend on one another: a column of every group's Hessian at once
         axes = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype)[:, None], (start.shape[1], *start.shape))
-        sizes, vectors = _eigen(-jnp.moveaxis(jax.vmap(along)(axes), 0, -1))
-        found = (now.trial, value, jnp.einsum("gji,gj->gi", vectors, gradient), sizes, vectors)
+        root = _inverse_root(-jnp.moveaxis(jax.vmap(along)(axes), 0, -1))
+        found = (now.trial, value, jnp.einsum("gji,gj->gi", root, gradient), root)
         # where a step does not go up the mode lies before it
         up = value >= now.value - 1e-6 * (1.0 + jnp.abs(now.value))
-        own = [jnp.where(up.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(found, now[:5], strict=True)]
-        z, value, slope, curvature, vectors = own
+        own = [jnp.where(up.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(found, now[:4], strict=True)]
+        z, value, slope, root = own
         share = jnp.where(up, jnp.minimum(1.0, 4.0 * now.share), now.share / 4.0)
-        trial = z + share[:, None] * jnp.einsum("gij,gj->gi", vectors, slope / curvature)
-        length = jnp.sqrt(jnp.sum(slope**2 / curvature, axis=1))
-        return _Climb(z, value, slope, curvature, vectors, trial, share, length, now.steps + 1)
+        trial = z + share[:, None] * jnp.einsum("gij,gj->gi", root, slope)
+        return _Climb(z, value, slope, root, trial, share, now.steps + 1)
 
     def going(now: _Climb) -> Array:
         return (now.length > _LAST_STEP).any() & (now.steps < _MOST_STEPS)
 
     ones = jnp.ones_like(start)
-    far = jnp.full(len(start), -jnp.finfo(start.dtype).max)
-    vectors = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1]))
-    first = _Climb(start, far, ones, ones, vectors, start, ones[:, 0], -far, jnp.zeros((), jnp.int32))
+    lowest = jnp.full(len(start), -jnp.finfo(start.dtype).max)
+    root = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1]))
+    first = _Climb(start, lowest, ones, root, start, ones[:, 0], jnp.zeros((), jnp.int32))
     found = jax.lax.while_loop(going, step, first)
-    return found.z, found.vectors * (found.curvature**-0.5)[:, None, :]
+    return found.z, found.root
 
 
-def _eigen(
-    matrices: Float[Array, "group latent latent"],
-) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"]]:
-    """Sizes of eigenvalues, none of them below what counts as curvature, and eigenvectors, one a column."""
+def _inverse_root(matrices: Float[Array, "group latent latent"]) -> Float[Array, "group latent latent"]:
+    """R with R' |H| R = 1 for each Hessian H, |H| that of the eigenvalues' sizes where the diagonal is one."""
     width = matrices.shape[-1]
+    own = jnp.abs(jnp.diagonal(matrices, axis1=1, axis2=2))
+    # latents may be in units far apart
+    scale = jnp.maximum(own, jnp.finfo(matrices.dtype).tiny ** 0.5) ** -0.5
+    scaled = matrices * scale[:, :, None] * scale[:, None, :]
     if width > 2:
-        values, vectors = jnp.linalg.eigh((matrices + jnp.swapaxes(matrices, 1, 2)) / 2.0)
+        values, vectors = jnp.linalg.eigh((scaled + jnp.swapaxes(scaled, 1, 2)) / 2.0)
     elif width == 1:
-        values, vectors = matrices[..., 0], jnp.ones_like(matrices)
+        values, vectors = scaled[..., 0], jnp.ones_like(scaled)
     else:
         # a call of a library for each matrix takes longer than these
-        a, b, c = matrices[:, 0, 0], matrices[:, 0, 1], matrices[:, 1, 1]
+        a, b, c = scaled[:, 0, 0], scaled[:, 0, 1], scaled[:, 1, 1]
         angle = jnp.arctan2(2.0 * b, a - c) / 2.0
         cos, sin, half = jnp.cos(angle), jnp.sin(angle), jnp.hypot((a - c) / 2.0, b)
         values = jnp.stack([(a + c) / 2.0 + half, (a + c) / 2.0 - half], axis=-1)
         vectors = jnp.stack([jnp.stack([cos, -sin], axis=-1), jnp.stack([sin, cos], axis=-1)], axis=-2)
-    return jnp.maximum(jnp.abs(values), _LEAST_CURVATURE), vectors
+    sizes = jnp.maximum(jnp.abs(values), _LEAST_CURVATURE)
+    return scale[:, :, None] * vectors * (sizes**-0.5)[:, None, :]
 
 
 def _nodes(width: int, fewest: int) -> int:
