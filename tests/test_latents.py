@@ -108,7 +108,7 @@ def test_importance_sampling_of_many_effects_is_unbiased_and_its_own_at_every_po
     np.testing.assert_array_less(np.abs(ratio.mean(axis=1) - 1.0), 4.0 * error)
 
 
-@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("width", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_effects_are_drawn_from_their_law_given_the_parameters(width):
     post = linear(width)
     positions = np.tile([0.5, np.log(1.2)], (4000, 1))
@@ -318,6 +318,7 @@ def test_what_latents_do_not_go_with_is_refused(schools):
         run.local  # noqa: B018
 
 
+@pytest.mark.slow
 def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
     def rare(size, events, local):
         """Two sites of many rows and few events each, which say as little as few rows do."""

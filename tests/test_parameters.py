@@ -88,7 +88,7 @@ def test_what_follows_a_run_knows_of_constraints():
     assert run.loo().elpd < 0
 
 
-@pytest.mark.parametrize("method", [ChEES(lockstep=64), GTBAOAB()], ids=["ChEES", "GTBAOAB"])
+@pytest.mark.parametrize("method", [ChEES(lockstep=64), pytest.param(GTBAOAB(), marks=pytest.mark.slow)])
 def test_methods_that_walk_move_unconstrained(method):
     run = accord.sample(rate_and_shares(), RING, method, draws=500, seed=1)
     mean, sd, _ = exact()

@@ -65,7 +65,9 @@ def in_both(make, sites):
     return accord.from_numpyro(book.model, book.shards[:sites], local=book.local), post
 
 
-@pytest.mark.parametrize(("make", "sites"), [(eight_schools, 2), (radon, 2), (wells, 2)])
+@pytest.mark.parametrize(
+    ("make", "sites"), [(eight_schools, 2), pytest.param(radon, 2, marks=pytest.mark.slow), (wells, 2)]
+)
 def test_densities_are_those_of_numpyro(make, sites):
     expected, post = in_both(make, sites)
     assert post.names == expected.names and list(post.sizes) == list(expected.sizes)
@@ -187,6 +189,7 @@ def test_a_model_travels_without_anybodys_rows():
     np.testing.assert_array_equal(back.gradients(post.init), post.gradients(post.init))
 
 
+@pytest.mark.slow
 def test_shards_that_are_read_elsewhere_need_an_example():
     shards = [wards(0, [3, 2]), wards(1, [2, 5])]
     given = accord.from_pymc(slopes(shards), shards, local="ward_id")
