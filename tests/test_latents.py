@@ -366,3 +366,9 @@ def test_latents_in_units_far_apart_are_integrated_out():
                 lambda f, shard, z, finer=finer: f.shard_log_likelihood(shard, z, finer=finer), np.array([log_s])
             )
             np.testing.assert_allclose(found, exact, atol=1e-5)
+
+
+def test_new_rows_of_a_site_with_latents_are_refused(schools):
+    # they would count as another site's
+    with pytest.raises(ValueError, match="no sum over rows, as with latents of a site"):
+        schools.update({0: (np.ones(2), np.ones(2))})

@@ -215,6 +215,31 @@ def test_plates_that_are_not_of_the_site_are_refused():
         accord.from_numpyro(of_all_sites, [{**rows, "wards": 4}, elsewhere], local="ward")
 
 
+def late_reaction(y, late, ward, wards):
+    mu = numpyro.sample("mu", dist.Normal(0, 10))
+    with numpyro.plate("ward", wards):
+        level = numpyro.sample("level", dist.Normal(mu, 3.0))
+    # the later rows say nothing of levels below 2
+    mean = jnp.where(late > 0, jnp.maximum(level[ward] - 2.0, 0.0), level[ward])
+    numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+def test_rows_that_react_to_their_latent_far_away_only_are_given_their_group():
+    ward = np.repeat(np.arange(3), 4)
+    rows = {"y": np.full(12, 9.0), "late": np.tile([0.0, 1.0], 6), "ward": ward, "wards": 3}
+    post = accord.from_numpyro(late_reaction, [rows], local="ward")
+    np.testing.assert_array_equal(post.shards[0]["group"], ward)
+
+    def never(y, late, ward, wards):
+        mu = numpyro.sample("mu", dist.Normal(0, 10))
+        with numpyro.plate("ward", wards):
+            level = numpyro.sample("level", dist.Normal(mu, 3.0))
+        numpyro.sample("y", dist.Normal(jnp.where(late > 0, 0.0, level[ward]), 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="row 1 of site 0 depends on no member of plate 'ward'"):
+        accord.from_numpyro(never, [rows], local="ward")
+
+
 # --- textbook models whole ---
 
 NUTS = json.loads((textbook.DATA / "nuts.json").read_text())

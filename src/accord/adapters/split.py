@@ -141,6 +141,10 @@ def posterior(
     )
 
 
+# How far from the middle, in unconstrained numbers, latents are moved to see which rows depend on them.
+_RADII = (1.0, 4.0, 16.0, 64.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """A model's parts, as functions of rows.
@@ -219,42 +223,40 @@ class Split:
             self._check(site, arguments, values, found, size)
         return found
 
-    def _drawn(self, seed: int, size: Size) -> dict[str, Array]:
-        """Some value of every latent at a site; priors that cannot be drawn from have such, too."""
+    def _drawn(self, seed: int, size: Size, radius: float = 1.0) -> dict[str, Array]:
+        """Some value of every latent at a site, near the middle or not; priors without draws have such, too."""
         from numpyro.distributions import biject_to
 
         rng, found = np.random.default_rng(seed), {}
         for name, latent in self.program.latents.items():
             transform = biject_to(latent.support)
             shape = latent.start.shape if latent.axis is None else (size.groups, *latent.start.shape)
-            value = transform(jnp.asarray(rng.uniform(-1.0, 1.0, transform.inverse_shape(shape))))
+            value = transform(jnp.asarray(rng.uniform(-radius, radius, transform.inverse_shape(shape))))
             found[name] = value if latent.axis is None else jnp.moveaxis(value, 0, latent.axis)
         return found
 
     def _groups(self, site: int, arguments: Mapping[str, Any], values: Mapping[str, Array], size: Size) -> np.ndarray:
         """The group of each row, found by moving the latents of some groups and seeing which rows' terms change."""
-        other = self._drawn(site + 10_000, size)
-
-        def terms(moved: np.ndarray) -> np.ndarray:
-            # groups keep their latents, or have those of another draw
-            own = {
-                name: jnp.where(_along(moved, self._axis(name), values[name]), other[name], values[name])
-                for name in self.names(local=True)
-            }
-            return np.asarray(self._of_rows(self.program.densities(arguments, {**values, **own}), size.rows))
-
-        before, numbers = terms(np.zeros(size.groups, bool)), np.arange(size.groups)
-        group, axis = np.zeros(size.rows, np.int64), f"{self.program.axes} {self.program.local!r}"
-        for bit in range(max(1, int(size.groups - 1).bit_length())):
-            has = (numbers >> bit) % 2 == 1
-            by_those, by_others = terms(has) != before, terms(~has) != before
-            both = np.flatnonzero(by_those & by_others)
-            if both.size:
+        axis, numbers = f"{self.program.axes} {self.program.local!r}", np.arange(size.groups)
+        group, reacts = np.zeros(size.rows, np.int64), np.zeros(size.rows, bool)
+        for probe, radius in enumerate(_RADII):
+            # what a row does not react to near one value of its latent it may react to far from there
+            values = values if probe == 0 else self._drawn(site + 20_000 + probe, size, radius)
+            found, changed = self._probed(
+                site, axis, arguments, values, self._drawn(site + 10_000 + probe, size, radius), size
+            )
+            disagree = np.flatnonzero(reacts & changed & (found != group))
+            if disagree.size:
                 raise ValueError(
-                    f"row {both[0]} of site {site} depends on several members of {axis}: latents that stay at a site "
-                    "are of one group each"
+                    f"row {disagree[0]} of site {site} depends on several members of {axis}: latents that stay at a "
+                    "site are of one group each"
                 )
-            group += by_those.astype(np.int64) << bit
+            group, reacts = np.where(changed, found, group), reacts | changed
+        if not reacts.all():
+            raise ValueError(
+                f"row {int(np.argmin(reacts))} of site {site} depends on no member of {axis}, wherever that was looked "
+                "at: whose it is cannot be found out; leave such rows out, or keep the latents as parameters"
+            )
         missing = np.setdiff1d(numbers, group)
         if missing.size:
             raise ValueError(
@@ -262,6 +264,40 @@ class Split:
                 f"{self.program.axes} holds the site's own groups, numbered from 0, and no others"
             )
         return group
+
+    def _probed(
+        self,
+        site: int,
+        axis: str,
+        arguments: Mapping[str, Any],
+        values: Mapping[str, Array],
+        other: Mapping[str, Array],
+        size: Size,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The group of each row, and which rows changed at all, where latents are moved from some values to others."""
+
+        def terms(moved: np.ndarray) -> np.ndarray:
+            own = {
+                name: jnp.where(_along(moved, self._axis(name), values[name]), other[name], values[name])
+                for name in self.names(local=True)
+            }
+            return np.asarray(self._of_rows(self.program.densities(arguments, {**values, **own}), size.rows))
+
+        before, numbers = terms(np.zeros(size.groups, bool)), np.arange(size.groups)
+        group, changed = np.zeros(size.rows, np.int64), np.ones(size.rows, bool)
+        for bit in range(max(1, int(size.groups - 1).bit_length())):
+            has = (numbers >> bit) % 2 == 1
+            # numbers that are none say nothing
+            by_those, by_others = ((now != before) & ~np.isnan(now - before) for now in (terms(has), terms(~has)))
+            both = np.flatnonzero(by_those & by_others)
+            if both.size:
+                raise ValueError(
+                    f"row {both[0]} of site {site} depends on several members of {axis}: latents that stay at a site "
+                    "are of one group each"
+                )
+            group += by_those.astype(np.int64) << bit
+            changed &= by_those | by_others
+        return group, changed
 
     def _check(
         self, site: int, arguments: Mapping[str, Any], values: Mapping[str, Array], rows: PyTree, size: Size

@@ -103,6 +103,23 @@ class Potential:
             return shard.quadratic.hessian @ x - shard.quadratic.linear
         return jax.grad(self.value, argnums=1)(shard, x, batch)
 
+    def slope(self, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
+        """f_i and its gradient, found together: what is integrated out is so once."""
+        if shard.quadratic is not None:
+            return self.value(shard, x), self.gradient(shard, x)
+        return jax.value_and_grad(self.value, argnums=1)(shard, x)
+
+    def expansion(
+        self, shard: Shard, x: Float[Array, " dim"]
+    ) -> tuple[Array, Float[Array, " dim"], Float[Array, "dim dim"]]:
+        """f_i, its gradient and its Hessian, found together."""
+        if shard.quadratic is not None:
+            return self.value(shard, x), self.gradient(shard, x), shard.quadratic.hessian
+        found: Any
+        found = jax.linearize(lambda x: jax.value_and_grad(self.value, argnums=1)(shard, x), x)
+        (value, gradient), along = found
+        return value, gradient, jax.vmap(along)(jnp.eye(x.size, dtype=x.dtype))[1]
+
     def hessian(self, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
         """Hessian of f_i."""
         if shard.quadratic is not None:

@@ -102,12 +102,22 @@ class Questions:
 
     def _alone(self, rows: dict[int, Any]) -> list[Posterior]:
         """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""
+        if not self.post.splits:
+            raise ValueError(
+                "new rows cannot be added where an agent's log likelihood is no sum over rows, as with latents of a "
+                "site or a scalar log likelihood: sample the posterior of all data anew"
+            )
         made = []
         for agent, own in rows.items():
             try:
                 made.append(self.post.with_shards([own]))
             except ValueError as error:
                 raise ValueError(str(error).replace("agent 0", f"agent {agent}")) from error
+            except (KeyError, TypeError) as error:
+                raise ValueError(
+                    f"the new rows of agent {agent} are not built as the posterior's shards are: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
         return made
 
 

@@ -59,7 +59,8 @@ def _value(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float
 
 def _slope(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential and gradient."""
-    return _finite(jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x)]))
+    value, gradient = potential.slope(shard, x)
+    return _finite(jnp.concatenate([value[None], gradient]))
 
 
 def _expansion(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:

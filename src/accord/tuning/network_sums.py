@@ -134,8 +134,8 @@ def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
 
 def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's value, gradient and upper half of the Hessian at a position."""
-    upper = potential.hessian(shard, x)[jnp.triu_indices(x.size)]
-    return jnp.concatenate([potential.value(shard, x)[None], potential.gradient(shard, x), upper])
+    value, gradient, hessian = potential.expansion(shard, x)
+    return jnp.concatenate([value[None], gradient, hessian[jnp.triu_indices(x.size)]])
 
 
 def _expansion(
