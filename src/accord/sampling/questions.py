@@ -102,7 +102,7 @@ class Questions:
 
     def _alone(self, rows: dict[int, Any]) -> list[Posterior]:
         """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""
-        if not self.post.splits:
+        if rows and not self.post.splits:
             raise ValueError(
                 "new rows cannot be added where an agent's log likelihood is no sum over rows, as with latents of a "
                 "site or a scalar log likelihood: sample the posterior of all data anew"
