@@ -465,33 +465,35 @@ def test_a_crash_that_nobody_sees_changes_no_draw():
 
 
 class Stopper(threading.Thread):
-    """Stops the process of an agent of the next run, without ending it."""
+    """Stops the process of an agent of the next run once it is under way, without ending it."""
 
-    def __init__(self):
+    def __init__(self, checkpoint):
         super().__init__(daemon=True)
+        self.checkpoint = checkpoint
         # those of an earlier run may take a while to end
         self.before, self.stopped = set(agents_below(os.getpid())), None
 
     def run(self):
         while len(new := set(agents_below(os.getpid())) - self.before) < 4:
             time.sleep(0.2)
-        time.sleep(8.0)
+        while not any(path.is_file() for path in self.checkpoint.rglob("*")):
+            time.sleep(0.01)
         self.stopped = min(new)
         os.kill(self.stopped, signal.SIGSTOP)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["raise", "restart"])
-def test_a_late_agent_is_named_or_begins_anew(late):
-    stopper = Stopper()
+def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
+    stopper = Stopper(tmp_path)
     stopper.start()
     silo = accord.Silo(timeout=15.0, late=late)
     try:
         if late == "raise":
             with pytest.raises(TimeoutError, match=r"agent \d waited 15 s for agent \d in round \d+"):
-                short(silo, draws=1_000_000)
+                short(silo, draws=1_000_000, checkpoint=tmp_path, checkpoint_every=1000)
         else:
-            found = short(silo, draws=20_000)
+            found = short(silo, draws=20_000, checkpoint=tmp_path, checkpoint_every=1000)
             np.testing.assert_allclose(found.draws, short("local", draws=20_000).draws, rtol=1e-4, atol=1e-5)
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -14,6 +14,7 @@ import accord
 from accord.engines.silo.latents import keep, prepare
 from accord.posterior.latents import Latents
 from accord.posterior.local_draws import latents_of
+from accord.posterior.potential import Potential
 from accord.results.local import LocalDraws
 from accord.samplers import GTBAOAB, Importance
 
@@ -361,10 +362,8 @@ def test_latents_in_units_far_apart_are_integrated_out():
         exact = stats.multivariate_normal(240.0 + 6.0 * x, cov).logpdf(y)
         # constants that the functions leave out
         exact += 2.5 * np.log(2.0 * np.pi) + np.log(15.0) + np.log(2.0 * np.pi)
-        for finer in (False, True):
-            found = post.each(
-                lambda f, shard, z, finer=finer: f.shard_log_likelihood(shard, z, finer=finer), np.array([log_s])
-            )
+        for kind in (lambda potential: potential, Potential.finer):
+            found = post.each(lambda f, shard, z, kind=kind: kind(f).shard_log_likelihood(shard, z), np.array([log_s]))
             np.testing.assert_allclose(found, exact, atol=1e-5)
 
 

@@ -14,7 +14,7 @@ from .families import Family
 from .families.family import Parameter, Rows, Summary
 from .formula import Formula, mean_and_sd
 from .priors import Exponential, Uniform
-from .regression import predictor
+from .regression import predictor, weighted
 
 # Share of rows that are unlike any other, from which on looking for like ones gains nothing.
 _MOST_DISTINCT = 0.7
@@ -36,8 +36,7 @@ class PredictedInGroups:
             turned = correlation * first + jnp.sqrt(1.0 - correlation**2) * second[0]
             effects.append(params["group_sd_2"] * turned)
         eta = predictor(self.family, params, rows) + jnp.sum(rows["effects"] * jnp.stack(effects, axis=1), axis=1)
-        each = self.family.log_density(params, eta, rows)
-        return each * rows["weight"] if "weight" in rows else each
+        return weighted(self.family.log_density(params, eta, rows), rows)
 
 
 def distinct(shards: Sequence[Rows]) -> list[Rows]:

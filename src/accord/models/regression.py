@@ -65,8 +65,12 @@ class Predicted:
 
     def __call__(self, params: dict[str, Array], rows: dict[str, Array]) -> Array:
         """The log density of the rows' responses, times their weights."""
-        each = self.family.log_density(params, predictor(self.family, params, rows), rows)
-        return each * rows["weight"] if "weight" in rows else each
+        return weighted(self.family.log_density(params, predictor(self.family, params, rows), rows), rows)
+
+
+def weighted(each: Array, rows: dict[str, Array]) -> Array:
+    """Rows' log densities times their weights, where they have some."""
+    return each * rows["weight"] if "weight" in rows else each
 
 
 def predictor(family: Family, params: dict[str, Array], rows: dict[str, Array]) -> Array:

@@ -86,16 +86,13 @@ class Evaluated(NamedTuple):
     terms: Callable[[Array], Array]
     mode: Float[Array, "group latent"]
     root: Float[Array, "group latent latent"]
+    # of a unit of standardised positions
+    log_volume: Float[Array, " group"]
 
     def at(self, x: Float[Array, "*node group latent"]) -> Float[Array, "*node group latent"]:
         """Latents at standardised positions."""
         moved = jnp.einsum("gij,...gj->...gi", self.root, x)
         return jnp.broadcast_to(self.mode, moved.shape) + moved
-
-    @property
-    def log_volume(self) -> Float[Array, " group"]:
-        """Of a unit of standardised positions."""
-        return jnp.linalg.slogdet(self.root)[1]
 
 
 @pytree
@@ -118,6 +115,8 @@ class Latents:
     parameters: Parameters
     start: Float[np.ndarray, " latent"]
     nodes: int = static()
+    # whether it is looked for what lies further out than the nodes, too
+    far: bool = static(default=False)
 
     @classmethod
     def of(cls, local: Local) -> Latents:
@@ -131,9 +130,12 @@ class Latents:
         """The same with the nodes that are enough where no group has fewer rows."""
         return unchecked(Latents, **{**vars(self), "nodes": _nodes(self.start.size, fewest)})
 
-    def log_marginal(
-        self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"], finer: bool = False
-    ) -> Array:
+    def finer(self) -> Latents:
+        """The same with more nodes, and some far out: what others are compared with."""
+        assert self.nodes
+        return unchecked(Latents, **{**vars(self), "nodes": self.nodes + _FINER, "far": True})
+
+    def log_marginal(self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]) -> Array:
         """The log likelihood of an agent's rows, all latents integrated out.
 
         `x` is the position that `params` are at, from which random numbers come where there are some: each of them has
@@ -144,8 +146,8 @@ class Latents:
         real = jnp.arange(shard.groups.first.shape[0]) < shard.groups.count
         groups, width = found.mode.shape
         if self.nodes:
-            nodes, log_weight = _quadrature(self.nodes + (_FINER if finer else 0), width)
-            if finer:
+            nodes, log_weight = _quadrature(self.nodes, width)
+            if self.far:
                 nodes, log_weight = _with_far_nodes(nodes, log_weight)
             t = jnp.broadcast_to(nodes[:, None], (len(nodes), groups, width))
             log_proposal = jnp.broadcast_to(-log_weight[:, None], t.shape[:2])
@@ -167,21 +169,26 @@ class Latents:
 
     def _expanded(self, params: PyTree, log_likelihood: Partial, shard: Any) -> Evaluated:
         """The modes of all groups' latents, and the inverse roots of their curvature."""
-        known = (self, log_likelihood, shard)
+        known = (self.log_prior, self.parameters, log_likelihood, shard)
         start = jnp.broadcast_to(jnp.asarray(self.start), (shard.groups.first.shape[0], self.start.size))
-        mode, root = _modes(partial(_terms, *known, jax.lax.stop_gradient(params)), start)
-        return Evaluated(partial(_terms, *known, params), *jax.lax.stop_gradient((mode, root)))
+        found = _modes(partial(_terms, *known, jax.lax.stop_gradient(params)), start)
+        return Evaluated(partial(_terms, *known, params), *jax.lax.stop_gradient(found))
 
 
 # traced once, and not for every look, derivative and program: users' models take long to
 @jax.jit
 def _terms(
-    latents: Latents, log_likelihood: Partial, shard: Any, params: PyTree, z: Float[Array, "group latent"]
+    log_prior: Partial,
+    parameters: Parameters,
+    log_likelihood: Partial,
+    shard: Any,
+    params: PyTree,
+    z: Float[Array, "group latent"],
 ) -> Float[Array, " group"]:
     """The log density of each group's rows and latents at positions of its latents."""
-    own, volume = jax.vmap(latents.parameters.with_volume)(z)
+    own, volume = jax.vmap(parameters.with_volume)(z)
     row = jax.tree.map(lambda leaf: leaf[shard.groups.first], shard.rows)
-    prior = jax.vmap(latents.log_prior, (None, 0, 0))(params, own, row) + volume
+    prior = jax.vmap(log_prior, (None, 0, 0))(params, own, row) + volume
     per_row = log_likelihood(params, jax.tree.map(lambda leaf: leaf[shard.groups.of_row], own), shard.rows)
     per_row = jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0)
     if len(prior) == 1:
@@ -259,6 +266,7 @@ class _Climb(NamedTuple):
     value: Float[Array, " group"]
     slope: Float[Array, "group latent"]
     root: Float[Array, "group latent latent"]
+    log_volume: Float[Array, " group"]
     trial: Float[Array, "group latent"]
     share: Float[Array, " group"]
     steps: Array
@@ -271,8 +279,8 @@ class _Climb(NamedTuple):
 
 def _modes(
     terms: Callable[[Array], Array], start: Float[Array, "group latent"]
-) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"]]:
-    """Modes by Newton's method, all groups at once, and the inverse roots of the curvature there."""
+) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"], Float[Array, " group"]]:
+    """Modes by Newton's method, all groups at once, the inverse roots of the curvature there, and their log volumes."""
 
     def summed(z: Array) -> tuple[Array, Array]:
         found = terms(z)
@@ -282,15 +290,15 @@ def _modes(
         gradient, along, value = jax.linearize(jax.grad(summed, has_aux=True), now.trial, has_aux=True)
         # groups do not depend on one another: a column of every group's Hessian at once
         axes = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype)[:, None], (start.shape[1], *start.shape))
-        root = _inverse_root(-jnp.moveaxis(jax.vmap(along)(axes), 0, -1))
-        found = (now.trial, value, jnp.einsum("gji,gj->gi", root, gradient), root)
+        root, log_volume = _inverse_root(-jnp.moveaxis(jax.vmap(along)(axes), 0, -1))
+        found = (now.trial, value, jnp.einsum("gji,gj->gi", root, gradient), root, log_volume)
         # where a step does not go up the mode lies before it
         up = value >= now.value - 1e-6 * (1.0 + jnp.abs(now.value))
-        own = [jnp.where(up.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(found, now[:4], strict=True)]
-        z, value, slope, root = own
+        own = [jnp.where(up.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(found, now[:5], strict=True)]
+        z, value, slope, root, log_volume = own
         share = jnp.where(up, jnp.minimum(1.0, 4.0 * now.share), now.share / 4.0)
         trial = z + share[:, None] * jnp.einsum("gij,gj->gi", root, slope)
-        return _Climb(z, value, slope, root, trial, share, now.steps + 1)
+        return _Climb(z, value, slope, root, log_volume, trial, share, now.steps + 1)
 
     def going(now: _Climb) -> Array:
         return (now.length > _LAST_STEP).any() & (now.steps < _MOST_STEPS)
@@ -298,13 +306,15 @@ def _modes(
     ones = jnp.ones_like(start)
     lowest = jnp.full(len(start), -jnp.finfo(start.dtype).max)
     root = jnp.broadcast_to(jnp.eye(start.shape[1], dtype=start.dtype), (*start.shape, start.shape[1]))
-    first = _Climb(start, lowest, ones, root, start, ones[:, 0], jnp.zeros((), jnp.int32))
+    first = _Climb(start, lowest, ones, root, jnp.zeros_like(lowest), start, ones[:, 0], jnp.zeros((), jnp.int32))
     found = jax.lax.while_loop(going, step, first)
-    return found.z, found.root
+    return found.z, found.root, found.log_volume
 
 
-def _inverse_root(matrices: Float[Array, "group latent latent"]) -> Float[Array, "group latent latent"]:
-    """R with R' |H| R = 1 for each Hessian H, |H| that of the eigenvalues' sizes where the diagonal is one."""
+def _inverse_root(
+    matrices: Float[Array, "group latent latent"],
+) -> tuple[Float[Array, "group latent latent"], Float[Array, " group"]]:
+    """R with R' |H| R = 1 and log |det R|, for each Hessian H; |H| has the sizes of the eigenvalues, diagonal one."""
     width = matrices.shape[-1]
     own = jnp.abs(jnp.diagonal(matrices, axis1=1, axis2=2))
     # latents may be in units far apart
@@ -322,7 +332,8 @@ def _inverse_root(matrices: Float[Array, "group latent latent"]) -> Float[Array,
         values = jnp.stack([(a + c) / 2.0 + half, (a + c) / 2.0 - half], axis=-1)
         vectors = jnp.stack([jnp.stack([cos, -sin], axis=-1), jnp.stack([sin, cos], axis=-1)], axis=-2)
     sizes = jnp.maximum(jnp.abs(values), _LEAST_CURVATURE)
-    return scale[:, :, None] * vectors * (sizes**-0.5)[:, None, :]
+    log_volume = jnp.log(scale).sum(axis=1) - jnp.log(sizes).sum(axis=1) / 2.0
+    return scale[:, :, None] * vectors * (sizes**-0.5)[:, None, :], log_volume
 
 
 def _nodes(width: int, fewest: int) -> int:

@@ -214,11 +214,8 @@ class Posterior:
     @property
     def unconstrained_names(self) -> tuple[str, ...]:
         """A name for each of the `dim` numbers that methods move in; those of `names` where these are as many."""
-        shapes = zip(self.variables, self.parameters.shapes, strict=True)
-        if all(own == free for (_, own), free in shapes):
-            return self.names
-        free = zip(self.variables, self.parameters.shapes, strict=True)
-        return flat_names(tuple((name, shape) for (name, _), shape in free))
+        free = tuple((name, shape) for (name, _), shape in zip(self.variables, self.parameters.shapes, strict=True))
+        return self.names if free == tuple(self.variables) else flat_names(free)
 
     @cached_property
     def potential(self) -> Potential:

@@ -61,8 +61,16 @@ class Potential:
     def within(self, coordinates: Coordinates) -> Potential:
         """The same potential as a function of coordinates, which must not have any yet."""
         assert self.coordinates is None
+        return self._with(coordinates=coordinates)
+
+    def finer(self) -> Potential:
+        """The same potential, latents integrated out by more nodes."""
+        assert self.latents is not None
+        return self._with(latents=self.latents.finer())
+
+    def _with(self, **changed: Any) -> Potential:
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return unchecked(Potential, **{**own, "coordinates": coordinates})
+        return unchecked(Potential, **{**own, **changed})
 
     def reported(self, x: Float[Array, "agent dim chain"]) -> Float[Array, "agent dim chain"]:
         """Positions as people read them."""
@@ -82,12 +90,11 @@ class Potential:
         shard: Shard,
         x: Float[Array, " dim"],
         batch: UInt32[Array, " batch"] | None = None,
-        finer: bool = False,
     ) -> Array:
-        """The log likelihood of a shard, latents integrated out, `finer` than they usually are."""
+        """The log likelihood of a shard, latents integrated out."""
         params = self.unravel(x)
         if self.latents is not None:
-            return self.latents.log_marginal(params, self.log_likelihood, shard, x, finer)
+            return self.latents.log_marginal(params, self.log_likelihood, shard, x)
         if not self.rowwise:
             return self.log_likelihood(params, shard.rows)
         if batch is None:

@@ -28,7 +28,6 @@ _SHARE_OF_BYTES, _FEW_BYTES = 0.1, 2**18
 _FALSE_ALARM = 1e-3
 # Mass relative to that of the draws at which another mode is told.
 _MASS = 0.01
-_MOST_EXCHANGES = 10**9
 
 
 class Measured(NamedTuple):
@@ -91,7 +90,7 @@ def measure(
         return Measured()
     place = post.coordinates
     with jax.enable_x64(True):
-        sums = NetworkSums(post.in_parameters(), network, _MOST_EXCHANGES)
+        sums = NetworkSums(post.in_parameters(), network)
         z = x if place is None else place.inverse(x)
         value, gradient = slopes(sums, place, z.reshape(-1, post.dim))
         at_draws = sums.spent

@@ -40,8 +40,6 @@ from .questions import Questions
 
 # How far agents' log densities may be apart where sums are made by gossip, and draws at which that is looked at.
 _APART, _LOOKED_AT = 0.01, 100
-# Exchanges that all sums may take.
-_MOST_EXCHANGES = 10**9
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,8 @@ def sample_by_totals(
             folder = process_folder(Path(checkpoint))
             claim(folder, parts)
             totals = RecordedTotals(made, folder / "sums", combined(parts))
-        sums = NetworkSums(placed, network, _MOST_EXCHANGES, totals, masks, averaging)
-        checked = NetworkSums(placed, network, _MOST_EXCHANGES, made, masks, averaging)
+        sums = NetworkSums(placed, network, totals=totals, masks=masks, averaging=averaging)
+        checked = NetworkSums(placed, network, totals=made, masks=masks, averaging=averaging)
 
         def checks(drawn: Drawn) -> list[Check]:
             integrated = integration_check(sums, placed, drawn.draws)

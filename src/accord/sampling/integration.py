@@ -39,4 +39,4 @@ def integration_check(sums: NetworkSums, post: Posterior, draws: np.ndarray) -> 
 
 def _off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
     """How far an agent's log likelihood is off."""
-    return jnp.abs(potential.shard_log_likelihood(shard, x) - potential.shard_log_likelihood(shard, x, finer=True))
+    return jnp.abs(potential.shard_log_likelihood(shard, x) - potential.finer().shard_log_likelihood(shard, x))

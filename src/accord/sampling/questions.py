@@ -127,16 +127,14 @@ def _value(potential: Potential, shard: Shard, positions: Float[Array, "point di
 
 def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """Minus the log likelihood of an agent's rows, and its gradient."""
-    value, gradient = jax.value_and_grad(lambda x: -_one(potential, shard, x))(x)
+    value, gradient = jax.value_and_grad(lambda x: -potential.shard_log_likelihood(shard, x))(x)
     return jnp.concatenate([value[None], gradient])
-
-
-def _one(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
-    return potential.shard_log_likelihood(shard, x)
 
 
 def _log_likelihood(
     potential: Potential, shard: Shard, positions: Float[Array, "point dim"], asked: Float[Array, ""]
 ) -> Float[Array, " point"]:
     """An agent's log likelihood at positions, or zeros."""
-    return asked * jax.lax.map(partial(_one, potential, shard), positions, batch_size=min(len(positions), 64))
+    return asked * jax.lax.map(
+        partial(potential.shard_log_likelihood, shard), positions, batch_size=min(len(positions), 64)
+    )

@@ -104,7 +104,7 @@ class Recorder:
             return
         post = self.post.in_parameters()
         with jax.enable_x64(True):
-            sums = NetworkSums(post, self.network, 10**9)
+            sums = NetworkSums(post, self.network)
             check = integration_check(sums, post, self.average[:, : self.count].astype(np.float64))
         self.checked = sums.spent
         if check is not None and not check.holds:

@@ -16,7 +16,6 @@ import jax
 import jaxlib
 import numpy as np
 import scipy.sparse
-from jax.tree_util import Partial
 
 from ..base.text import __version__
 from ..network import Network
@@ -47,9 +46,9 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
     # the potential itself is known only where data has been read
     functions = [post._log_likelihood, post._log_prior]
     constraints: list[Any] = [sorted((post._constraints or {}).items())]
-    if post._local is not None:
+    if post._local is not None and post._latents is not None:
         local = post._local
-        functions.append(local.log_prior if isinstance(local.log_prior, Partial) else Partial(local.log_prior))
+        functions.append(post._latents.log_prior)
         constraints += [sorted(local.constraints.items()), local.init, _function_name(local.group)]
     named = [_function_name(f) for f in functions]
     posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named, str(constraints)]

@@ -25,8 +25,6 @@ from .evaluations import slopes, values
 from .importance import Batches, looked
 from .start import Start, start_without_points
 
-# Exchanges that all sums may take.
-_MOST_EXCHANGES = 10**9
 # Times that a sum is timed, the fastest of which counts.
 _TIMES = 3
 
@@ -90,7 +88,7 @@ def _importance(
 
 
 def _begun(post: Posterior, network: Network, method: Importance, seed: int) -> Batches:
-    batches = looked(NetworkSums(post, network, _MOST_EXCHANGES), post, method, seed=seed, tell=_silent)
+    batches = looked(NetworkSums(post, network), post, method, seed=seed, tell=_silent)
     batches.fit()
     return batches
 
@@ -109,10 +107,10 @@ def _doubt(batches: Batches, due: int, target: int) -> str:
 def _chees(post: Posterior, network: Network, method: ChEES, draws: int, chains: int, seed: int) -> SumsForecast:
     count = lockstep_chains(method, chains)
     with jax.enable_x64(True):
-        sums = NetworkSums(post, network, _MOST_EXCHANGES)
+        sums = NetworkSums(post, network)
         start_without_points(sums, post, seed)
         began = time.perf_counter()
-        sums = NetworkSums(post, network, _MOST_EXCHANGES)
+        sums = NetworkSums(post, network)
         start = start_without_points(sums, post, seed)
         seconds, spent = time.perf_counter() - began, sums.spent
         _on_a_normal(post.dim, method, draws, chains, seed)
@@ -131,7 +129,7 @@ def _chees(post: Posterior, network: Network, method: ChEES, draws: int, chains:
 def _on_a_normal(dim: int, method: ChEES, draws: int, chains: int, seed: int) -> tuple[int, str]:
     """Sums that chains in lockstep take on a standard normal posterior, and why they are not certified there."""
     post = models.quadratic(np.eye(dim)[None], np.zeros((1, dim)))
-    sums = NetworkSums(post, Network.empty(1), _MOST_EXCHANGES)
+    sums = NetworkSums(post, Network.empty(1))
     start = Start(Coordinates(np.zeros(dim), np.eye(dim)), np.zeros((0, dim)))
     names = tuple(map(str, range(dim)))
     found = walk(sums, method, start, names, chains=chains, target=draws * chains, seed=seed, tell=_silent)

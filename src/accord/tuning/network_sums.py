@@ -20,6 +20,9 @@ from ..posterior.potential import Potential, Shard
 from ..posterior.totals import Totals
 from ..results.traffic import Traffic
 
+# More exchanges than any run takes.
+_MOST_EXCHANGES = 10**9
+
 
 class NetworkSums:
     """The sum over all agents of a function of (potential, shard, arguments): up a spanning tree and down again.
@@ -56,7 +59,7 @@ class NetworkSums:
         self,
         post: Posterior,
         network: Network,
-        max_exchanges: int,
+        max_exchanges: int = _MOST_EXCHANGES,
         totals: Totals | None = None,
         masks: bool = False,
         averaging: Averaging | None = None,
