@@ -659,3 +659,57 @@ def logistic_of_four():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((4, 30, 3)), (rng.random((4, 30)) < 0.5).astype(float)
     return accord.models.logistic_regression(list(zip(X, y, strict=True)), 4.0)
+
+
+def messy_files(folder):
+    rng = np.random.default_rng(5)
+    for agent in range(3):
+        numbers, kinds = rng.standard_normal((80, 2)), rng.choice(["a", "b"], 80)
+        rows = [f"{x:.3f},{'yes' if x + z > 0 else 'no'},{kind}" for (x, z), kind in zip(numbers, kinds, strict=True)]
+        (folder / f"site{agent}.csv").write_text("\n".join(["dose,ill,kind", *rows]) + "\n")
+    return [folder / f"site{agent}.csv" for agent in range(3)]
+
+
+@pytest.mark.slow
+def test_a_formula_of_files_that_agents_read_is_that_of_files_read_here(tmp_path):
+    files, formula, net = messy_files(tmp_path), "ill ~ scale(dose) + kind", accord.Network.star(3)
+    here = accord.models.glm(accord.data.study(files, formula=formula, positive={"ill": "yes"}), formula, "bernoulli")
+    with accord.Silo() as sites:
+        table = accord.data.study_at_sites(files, sites, positive={"ill": "yes"})
+        there = accord.models.glm(table, formula, "bernoulli")
+        assert there.agreed == here.agreed and there.names == here.names
+        # a run in single precision before it makes no odds
+        accord.sample(there, net, DESGLD(1e-3), draws=4, engine=sites)
+        found = accord.sample(there, net, draws=200, engine=sites)
+    expected = accord.sample(here, net, draws=200)
+    assert found.certificate.holds
+    np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_config_file_names_files_that_agents_read(tmp_path):
+    files = ", ".join(f'"{path}"' for path in messy_files(tmp_path))
+    (tmp_path / "job.toml").write_text(
+        f"""
+        [data]
+        files = [{files}]
+        at_sites = true
+        [model]
+        formula = "ill ~ dose + kind"
+        positive = "yes"
+        family = "bernoulli"
+        [network]
+        name = "star"
+        [run]
+        output = "out"
+        draws = 100
+        engine = "silo"
+        """
+    )
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "job.toml")], env={"COLUMNS": "300"})
+    assert result.exit_code == 0, result.output
+    assert "dose" in result.output and "kind[b]" in result.output
+    (tmp_path / "site1.csv").write_text("dose,ill,kind\n1.0,JOHN-DOE,a\n")
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "job.toml")], env={"COLUMNS": "300"})
+    assert result.exit_code == 1 and "site1 (site1.csv): refused" in result.output
+    assert "JOHN" not in result.output

@@ -16,6 +16,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
 from ..engines.silo.engine import Silo
+from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
@@ -125,16 +126,18 @@ def load(
     folder = Path(output) if output is not None else path.parent / run["output"]
     run.pop("output", None)
     _check_options(run)
-    table, posterior = read_problem(document, path.parent)
+    if run.get("engine") == "silo" and not one_shot:
+        run["engine"] = _build_silo(document.get("silo", {}))
+    table, posterior = read_problem(document, path.parent, run.get("engine"))
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
         title, draw = _over_network(posterior, document, run, path.parent)
     defaults = inspect.signature(sample).parameters
-    chosen = {name: run.get(name, defaults[name].default) for name in ("engine", "draws")}
-    agreed = table.agreed if isinstance(table, data.Study) else None
-    draw = partial(_drawn, draw, table.sites)
-    return Job(title, draw, table.sites, folder, **chosen, has_checkpoint="checkpoint" in run, agreed=agreed)
+    name = engine or document["run"].get("engine", defaults["engine"].default)
+    agreed = posterior.agreed if isinstance(posterior, Regression) else None
+    draw, draws = partial(_drawn, draw, table.sites), run.get("draws", defaults["draws"].default)
+    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint="checkpoint" in run, agreed=agreed)
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
@@ -253,8 +256,6 @@ def _over_network(
 ) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
     sampler = _named_method(document, folder)
-    if run.get("engine") == "silo" and "silo" in document:
-        run = {**run, "engine": _build_silo(document["silo"])}
     name = "what accord chooses" if sampler is None else type(sampler).__name__
     title = f"{posterior!r} on {network!r} by {name}"
     return title, partial(sample, posterior, network, sampler, **run)

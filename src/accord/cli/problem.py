@@ -27,11 +27,16 @@ PRIORS: dict[str, type[Prior]] = {
 PRIORS.pop("Prior")
 
 
-def read_problem(document: dict[str, Any], folder: Path) -> tuple[data.Table | data.Study, Posterior]:
-    """The data and the model: a study where the model is a formula, a table of numbers otherwise."""
+def read_problem(
+    document: dict[str, Any], folder: Path, engine: Any = None
+) -> tuple[data.Table | data.Study | data.StudyAtSites, Posterior]:
+    """The data and the model: a study where the model is a formula, a table of numbers otherwise.
+
+    `engine` is what the agents run in, where they read their own files.
+    """
     section, model = dict(document["data"]), dict(document["model"])
     if "formula" in model:
-        study = read_study(data.study, section, model, folder)
+        study = _study_of(section, model, folder, engine)
         model.pop("positive", None)
         if "priors" in document:
             model["priors"] = _build_priors(document["priors"])
@@ -85,8 +90,33 @@ def sites_named(sites: Sequence[str]) -> Iterator[None]:
         raise (error if text == str(error) else ValueError(text)) from error.__cause__
 
 
+def _study_of(
+    section: dict[str, Any], model: dict[str, Any], folder: Path, engine: Any
+) -> data.Study | data.StudyAtSites:
+    if not section.pop("at_sites", False):
+        study: data.Study = read_study(data.study, section, model, folder)
+        return study
+    if not hasattr(engine, "asking"):
+        raise ValueError('[data] at sites with a formula goes with an engine whose agents read files: engine = "silo"')
+    require_given("[data]", section, ("files",))
+    # glm adds what its formula names
+    options = _with_columns_of(section, model)
+    options.pop("formula", None)
+    for key in ("file", "site"):
+        if key in options:
+            raise ValueError(f"[data] at sites has files, one an agent; found {key}")
+    return data.study_at_sites(options.pop("files"), engine, **options)
+
+
 def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
     """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
+    return read(**_placed(_with_columns_of(section, model, read), folder))
+
+
+def _with_columns_of(
+    section: dict[str, Any], model: dict[str, Any], read: Callable[..., Any] = data.study
+) -> dict[str, Any]:
+    """The arguments that [data] has for a function such as `accord.data.study`, with what [model] says of columns."""
     require_known("key of [data] for a study", section, inspect.signature(read).parameters)
     require_types("[data]", section, read)
     if "formula" in model:
@@ -100,7 +130,7 @@ def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[st
     if isinstance(section.get("policy"), dict):
         require_known("key of policy in [data]", section["policy"], inspect.signature(data.Policy).parameters)
         section["policy"] = data.Policy(**section["policy"])
-    return read(**_placed(section, folder))
+    return section
 
 
 def _read_table(section: dict[str, Any], folder: Path) -> data.Table:

@@ -3,6 +3,7 @@
 from .agreement import Agreed
 from .cells import Dates
 from .csv import Table, at_sites, read
+from .elsewhere import StudyAtSites, study_at_sites
 from .policy import Policy
 from .splits import SPLITS, by_column, by_label, dirichlet, iid, split
 from .studies import Study, as_study, describe, study
@@ -13,6 +14,7 @@ __all__ = [
     "Dates",
     "Policy",
     "Study",
+    "StudyAtSites",
     "Table",
     "as_study",
     "at_sites",
@@ -24,4 +26,5 @@ __all__ = [
     "read",
     "split",
     "study",
+    "study_at_sites",
 ]

@@ -1,13 +1,14 @@
 """What sites agree on about their tables: sums of small summaries, of which nothing but the sum is needed.
 
-Every question is a function of one site's table; its answer is a number, an array or counts by name, and answers are
-added. No smallest or largest value is asked for or told: it is the cell of one person.
+Every question is a function of one site's table; its answer is numbers by name, and answers are added. What a site says
+of its own columns it says under its floors. No smallest or largest value is asked for or told: it is the cell of one
+person.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from typing import Any
@@ -16,16 +17,17 @@ import numpy as np
 
 from .cells import SiteTable
 from .files import natural
+from .meeting import InOnePlace, Meeting, Numbers
 from .policy import Policy
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # A quantile is looked for in bins of its range, then in bins of one bin, and so on: 16^3 bins of some standard
 # deviations are a thousandth of one wide. Finer ones would tell the very cell of somebody.
 _BINS, _ROUNDS = 16, 3
+# Where the count of rows stands among those of columns' missing cells.
+_ROWS = "(rows)"
 # A count, or in words what is told of it: "< 3", ">= 40".
 Count = int | str
-# A site's answer to a question.
-Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -150,16 +152,16 @@ def _columns(found: Mapping[str, Any]) -> dict[str, Column]:
 # --- questions: what leaves a site ---
 
 
-def _missing(table: SiteTable) -> Answer:
+def _missing(table: SiteTable) -> Numbers:
     return {name: int(table.absent[name].sum()) for name in table.kinds}
 
 
-def _sums(table: SiteTable, names: Sequence[str]) -> Answer:
+def _sums(table: SiteTable, names: Sequence[str]) -> Numbers:
     """Cells and their sum."""
     return {name: np.array([(x := table.present(name)).size, x.sum()]) for name in names}
 
 
-def _squares(table: SiteTable, centres: Mapping[str, float]) -> Answer:
+def _squares(table: SiteTable, centres: Mapping[str, float]) -> Numbers:
     """Sums of distances from an agreed centre and of their squares, which cancel nothing."""
     found = {}
     for name, centre in centres.items():
@@ -168,32 +170,24 @@ def _squares(table: SiteTable, centres: Mapping[str, float]) -> Answer:
     return found
 
 
-def _counts(table: SiteTable, names: Sequence[str]) -> Answer:
-    """Cells of each level."""
+def _level_counts(table: SiteTable, name: str) -> dict[str, int]:
+    """Cells of each level that the site has."""
+    levels, counts = np.unique(table.present(name).astype(str), return_counts=True)
+    return dict(zip(levels.tolist(), counts.tolist(), strict=True))
+
+
+def _counts(table: SiteTable, levels: Mapping[str, Sequence[str]]) -> Numbers:
+    """Cells of each level of all sites."""
     found = {}
-    for name in names:
-        levels, counts = np.unique(table.present(name).astype(str), return_counts=True)
-        found[name] = dict(zip(levels.tolist(), counts.tolist(), strict=True))
+    for name, known in levels.items():
+        own = _level_counts(table, name)
+        found[name] = np.array([own.get(level, 0) for level in known])
     return found
 
 
-def _below(table: SiteTable, edges: Mapping[str, np.ndarray]) -> Answer:
+def _below(table: SiteTable, edges: Mapping[str, np.ndarray]) -> Numbers:
     """Cells at or below each edge."""
     return {name: np.searchsorted(np.sort(table.present(name)), at, side="right") for name, at in edges.items()}
-
-
-def total(tables: Sequence[SiteTable], question: Callable[..., Answer], *arguments: Any) -> Answer:
-    """The sum over the sites of their answers; counts by name are added name by name."""
-    return reduce(_added, (question(table, *arguments) for table in tables))
-
-
-def _added(first: Any, second: Any) -> Any:
-    if isinstance(first, dict):
-        return {
-            name: _added(first[name], second[name]) if name in first and name in second else {**first, **second}[name]
-            for name in {**first, **second}
-        }
-    return first + second
 
 
 # --- agreement ---
@@ -215,79 +209,98 @@ class _Totals:
         return self.rows - self.missing[name]
 
 
-def agree(tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool) -> Agreed:
+def agree(
+    meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool
+) -> Agreed:
     """What sites agree on, whose columns are of the same kinds, each under its own floors.
 
     Parameters
     ----------
-    tables
+    meeting
         The sites.
+    kinds
+        What their columns hold.
+    tables
+        Those that are here.
     dropped
-        How many rows each left out.
+        How many rows each of these left out.
     floors
         Whether the mean of all together is hidden where that of a site under its floor would follow, and rare levels
         are not named. A model is built on them, and then they are told.
     """
-    kinds = tables[0].kinds
-    strictest = reduce(Policy.stricter, [table.policy for table in tables])
-    together, each = _totals(tables), [_totals([table]) for table in tables]
-    by_site = tuple(
-        {name: _told(name, kind, found, table.policy) for name, kind in kinds.items()}
-        for table, found in zip(tables, each, strict=True)
+    each = [_totals(InOnePlace((table.name,)), kinds, [table]) for table in tables]
+    said = meeting.gathered(
+        [
+            {
+                "rows": table.rows,
+                "dropped": table.policy.told(count),
+                "policy": asdict(table.policy),
+                "columns": {name: asdict(_told(name, kind, own, table.policy)) for name, kind in kinds.items()},
+            }
+            for table, count, own in zip(tables, dropped, each, strict=True)
+        ]
     )
+    strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in said])
+    by_site = tuple(_columns(own["columns"]) for own in said)
+    together = _totals(meeting, kinds, tables)
     columns = {
-        name: _together(
-            name,
-            kind,
-            together,
-            [(site[name], own.present(name)) for site, own in zip(by_site, each, strict=True)],
-            strictest,
-            floors,
-        )
+        name: _together(name, kind, together, [site[name] for site in by_site], strictest)
         for name, kind in kinds.items()
     }
     if floors:
+        assert meeting.is_whole
+        present = {name: [own.present(name) for own in each] for name in kinds}
+        columns = {
+            name: _without_what_follows(column, [site[name] for site in by_site], present[name], strictest)
+            for name, column in columns.items()
+        }
         rare = {name: _rare_everywhere([site[name] for site in by_site]) for name in kinds}
         by_site = tuple({name: column.without(rare[name]) for name, column in site.items()} for site in by_site)
         columns = {name: column.without(rare[name]) for name, column in columns.items()}
     return Agreed(
-        tuple(table.name for table in tables),
-        tuple(table.rows for table in tables),
-        tuple(table.policy.told(count) for table, count in zip(tables, dropped, strict=True)),
+        meeting.sites,
+        tuple(own["rows"] for own in said),
+        tuple(own["dropped"] for own in said),
         columns,
         by_site,
     )
 
 
-def _totals(tables: Sequence[SiteTable]) -> _Totals:
-    kinds = tables[0].kinds
+def _totals(meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable]) -> _Totals:
     numeric = [name for name, kind in kinds.items() if kind in ("number", "yes-no")]
-    sizes, mean, sd = _moments(tables, numeric)
+    sizes, mean, sd = _moments(meeting, tables, numeric)
     numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
-    factors = [name for name, kind in kinds.items() if kind == "factor"]
+    levels = _levels(meeting, tables, [name for name, kind in kinds.items() if kind == "factor"])
     counts = {
-        name: dict(sorted(found.items(), key=lambda item: natural(item[0])))
-        for name, found in total(tables, _counts, factors).items()
+        name: dict(zip(levels[name], map(int, found), strict=True))
+        for name, found in meeting.total([_counts(table, levels) for table in tables]).items()
     }
     for name in numeric:
         if kinds[name] == "yes-no":
             ones = round(sizes[name] * mean[name])
             counts[name] = {"no": int(sizes[name]) - ones, "yes": ones}
-    quantiles = _quantiles(tables, numbers, sizes, mean, sd)
-    rows = sum(table.rows for table in tables)
-    return _Totals(rows, total(tables, _missing), mean, sd, quantiles, counts)
+    quantiles = _quantiles(meeting, tables, numbers, sizes, mean, sd)
+    missing = meeting.total([{**_missing(table), _ROWS: table.rows} for table in tables])
+    rows = int(missing.pop(_ROWS))
+    return _Totals(rows, {name: int(count) for name, count in missing.items()}, mean, sd, quantiles, counts)
+
+
+def _levels(meeting: Meeting, tables: Sequence[SiteTable], names: Sequence[str]) -> dict[str, list[str]]:
+    """The levels of factors of all sites, in natural order."""
+    said = meeting.gathered([{name: list(_level_counts(table, name)) for name in names} for table in tables])
+    return {name: sorted({level for own in said for level in own[name]}, key=natural) for name in names}
 
 
 def _moments(
-    tables: Sequence[SiteTable], names: Sequence[str]
+    meeting: Meeting, tables: Sequence[SiteTable], names: Sequence[str]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
     sizes, mean, sd = {}, {}, {}
     # what overflows is looked for where a model is to be built on it
     with np.errstate(over="ignore", invalid="ignore"):
-        sums = total(tables, _sums, names)
+        sums = meeting.total([_sums(table, names) for table in tables])
         centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
-        for name, (first, second) in total(tables, _squares, centres).items():
+        for name, (first, second) in meeting.total([_squares(table, centres) for table in tables]).items():
             sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
             # the centre is a rounding away from the mean
             mean[name] = float(centres[name] + first / n)
@@ -297,6 +310,7 @@ def _moments(
 
 
 def _quantiles(
+    meeting: Meeting,
     tables: Sequence[SiteTable],
     names: Sequence[str],
     sizes: Mapping[str, float],
@@ -313,7 +327,8 @@ def _quantiles(
     for _ in range(_ROUNDS):
         # shape (quantile, edge)
         edges = {name: np.linspace(low[name], high[name], _BINS + 1, axis=1) for name in names}
-        counts = total(tables, _below, {name: edges[name][:, 1:-1].ravel() for name in names})
+        inner = {name: edges[name][:, 1:-1].ravel() for name in names}
+        counts = meeting.total([_below(table, inner) for table in tables])
         for name in names:
             enough = counts[name].reshape(len(share), -1) >= share[:, None] * sizes[name]
             bins = np.where(enough.any(axis=1), enough.argmax(axis=1), _BINS - 1)[:, None]
@@ -347,7 +362,7 @@ def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
 
 def rare_levels(table: SiteTable, name: str) -> tuple[int, int]:
     """How many levels of a factor the site has too few rows of, and of how many."""
-    counts = _counts(table, [name])[name].values()
+    counts = _level_counts(table, name).values()
     return sum(isinstance(table.policy.told(count), str) for count in counts), len(counts)
 
 
@@ -371,22 +386,27 @@ def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> 
     )
 
 
-def _together(
-    name: str, kind: str, found: _Totals, sites: Sequence[tuple[Column, int]], policy: Policy, floors: bool
-) -> Column:
-    """What is told of all sites; of each, what it tells and how many cells have a value."""
-    missing = _sum_told([site.missing for site, _ in sites])
+def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], policy: Policy) -> Column:
+    """What is told of all sites, which tell this of their own."""
+    missing = _sum_told([site.missing for site in sites])
     if kind == "factor":
         # a site without a level does not name it
-        parts = {level: [dict(site.levels).get(level, 0) for site, _ in sites] for level in found.counts[name]}
+        parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
-    # the mean of those that tell none follows from that of all and of the others
-    silent = sum(present for site, present in sites if site.mean is None)
-    follows = silent > 0 if kind == "yes-no" else 0 < silent < policy.rows
-    if kind == "group" or found.present(name) == 0 or (floors and follows):
+    if kind == "group" or found.present(name) == 0:
         return Column(kind, missing)
     quantiles = _told_quantiles(name, found, found.present(name), policy)
     return Column(kind, missing, found.mean[name], found.sd[name], quantiles)
+
+
+def _without_what_follows(column: Column, sites: Sequence[Column], present: Sequence[int], policy: Policy) -> Column:
+    """The column without a mean from which, and from those of the others, that of a silent site would follow.
+
+    `present` has the cells with a value of each site.
+    """
+    silent = sum(count for site, count in zip(sites, present, strict=True) if site.mean is None)
+    follows = silent > 0 if column.kind == "yes-no" else 0 < silent < policy.rows
+    return Column(column.kind, column.missing) if column.mean is not None and follows else column
 
 
 def _sum_told(parts: Sequence[Count]) -> Count:

@@ -17,11 +17,10 @@ from .cells import SiteTable
 _LEVEL, _MARK = "missing", "_missing"
 
 
-def without_value(tables: Sequence[SiteTable], names: frozenset[str] | None) -> list[str]:
+def without_value(table: SiteTable, names: frozenset[str] | None) -> list[str]:
     """Missing cells of these columns, or of all."""
     return [
         table.says(name, np.flatnonzero(absent).tolist(), "no value")
-        for table in tables
         for name, absent in table.absent.items()
         if (names is None or name in names) and absent.any()
     ]
@@ -45,21 +44,29 @@ def warn_of_dropped(tables: Sequence[SiteTable], dropped: Sequence[int]) -> None
         warnings.warn(f"rows with a missing cell are left out: {', '.join(parts)}", stacklevel=4)
 
 
-def filled(tables: Sequence[SiteTable], agreed: Agreed) -> list[SiteTable]:
-    """Tables without missing cells: filled with what was agreed, and marked in columns of their own."""
-    marked = [name for name in agreed.columns if any(table.absent[name].any() for table in tables)]
-    return [_filled_at(table, marked, agreed.means) for table in tables]
+def filled(
+    kinds: Mapping[str, str], tables: Sequence[SiteTable], agreed: Agreed
+) -> tuple[dict[str, str], list[SiteTable]]:
+    """Kinds and tables without missing cells: filled with what was agreed, and marked in columns of their own."""
+    marked = [name for name, column in agreed.columns.items() if column.missing != 0]
+    for name in marked:
+        if f"{name}{_MARK}" in kinds:
+            raise DataError(
+                f"there is a column {name + _MARK!r} already, which is to mark the missing cells of {name!r}"
+            )
+    kinds = {**kinds, **{f"{name}{_MARK}": "yes-no" for name in marked}}
+    return kinds, [_filled_at(table, kinds, marked, agreed.means) for table in tables]
 
 
-def _filled_at(table: SiteTable, marked: Sequence[str], means: Mapping[str, float]) -> SiteTable:
-    kinds, values, absent = dict(table.kinds), dict(table.values), dict(table.absent)
+def _filled_at(
+    table: SiteTable, kinds: Mapping[str, str], marked: Sequence[str], means: Mapping[str, float]
+) -> SiteTable:
+    values, absent = dict(table.values), dict(table.absent)
     for name in marked:
         mark, at = f"{name}{_MARK}", table.absent[name]
-        if mark in table.kinds:
-            raise DataError(f"there is a column {mark!r} already, which is to mark the missing cells of {name!r}")
-        kinds[mark], values[mark], absent[mark] = "yes-no", at.astype(np.float64), np.zeros(table.rows, bool)
+        values[mark], absent[mark] = at.astype(np.float64), np.zeros(table.rows, bool)
         values[name] = np.where(at, means.get(name, _LEVEL), values[name])
         if name not in means:
             # a level as any other; means and standard deviations are those of the cells that have a value
             absent[name] = np.zeros(table.rows, bool)
-    return replace(table, kinds=kinds, values=values, absent=absent)
+    return replace(table, kinds=dict(kinds), values=values, absent=absent)

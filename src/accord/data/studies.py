@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,11 @@ import numpy as np
 from ..base.errors import DataError, unknown_name_error
 from .agreement import Agreed, agree, rare_levels
 from .cells import BLANKS, Dates, SiteTable, Source
+from .meeting import InOnePlace, Meeting
 from .missing import filled, warn_of_dropped, without_missing, without_value
 from .policy import Policy
 from .sources import sources_in_files, sources_in_memory
-from .wanted import Wanted, tables_of
+from .wanted import Problems, Wanted, tables_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,20 +32,26 @@ class Study:
 
     Parameters
     ----------
-    sites : tuple of str
-        Names of the sites.
+    meeting : Meeting
+        The sites, and whose rows are here.
     frames : tuple of pandas.DataFrame
-        The rows of each: numbers and yes-no columns as float64, factors as text, no cell without a value.
+        The rows of each site that is here: numbers and yes-no columns as float64, factors as text, no cell without a
+        value.
     agreed : Agreed
         Means, levels, missing cells and the like, of all and by site.
     policies : tuple of Policy
-        The floors of each site.
+        The floors of each site that is here.
     """
 
-    sites: tuple[str, ...]
+    meeting: Meeting
     frames: tuple[pd.DataFrame, ...]
     agreed: Agreed
     policies: tuple[Policy, ...]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of all sites."""
+        return self.meeting.sites
 
     def __repr__(self) -> str:
         # rows stay where they are, off the screen too
@@ -61,11 +69,12 @@ class Study:
             A site refuses; each of them is named, with its floor.
         """
         refusals = [
-            f"{site}: {parameters} parameters are more than {policy.parameters:g} of the rows, the floor of the site"
-            for site, policy, rows in zip(self.sites, self.policies, self.agreed.rows, strict=True)
-            if parameters > policy.parameters * rows
+            [f"{site}: {parameters} parameters are more than {policy.parameters:g} of the rows, the floor of the site"]
+            if parameters > policy.parameters * len(frame)
+            else []
+            for site, policy, frame in zip(self.meeting.names_here, self.policies, self.frames, strict=True)
         ]
-        _raise(refusals)
+        _raise(_flat(self.meeting.gathered(refusals)))
 
 
 def study(
@@ -139,7 +148,7 @@ def study(
     """
     sources, problems = sources_in_files(files, file, site, policy)
     wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
-    return _made(sources, problems, wanted, missing, constant)
+    return _met(_in_one_place(sources), sources, problems, wanted, missing, constant)
 
 
 def describe(
@@ -166,9 +175,11 @@ def describe(
         As `study` does.
     """
     sources, problems = sources_in_files(files, file, site, policy)
-    tables, found = tables_of(sources, Wanted.of(columns, formula, dates, positive, strings, blanks))
-    _raise([*problems, *found, *_too_small(tables)])
-    return agree(tables, [0] * len(tables), floors=True)
+    meeting, found = _in_one_place(sources), Problems([[] for _ in sources])
+    kinds, tables = tables_of(meeting, sources, Wanted.of(columns, formula, dates, positive, strings, blanks), found)
+    refused = [_too_small(table) for table in tables]
+    _raise([*problems, *_flat(found.own), *_flat(refused), *found.plain])
+    return agree(meeting, kinds, tables, [0] * len(tables), floors=True)
 
 
 def as_study(table: Any, **options: Any) -> Study:
@@ -200,11 +211,32 @@ def as_study(table: Any, **options: Any) -> Study:
         if options:
             raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
         return table
-    return _from_memory(table, **options)
+    sources = sources_in_memory(table, options.pop("policy", None) or Policy())
+    return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
 
-def _from_memory(
-    table: Any,
+def study_at(meeting: Meeting, file: str | os.PathLike[str] | None, policy: Policy | None, **options: Any) -> Study:
+    """The study of a meeting by correspondence, of whose files this process has one, or none.
+
+    Raises
+    ------
+    DataError, ValueError
+        As `study` does; of a file that cannot be read at once.
+    """
+    wanted, missing, constant = _settings(**options)
+    sources: list[Source] = []
+    if file is not None:
+        (name,), place = meeting.names_here, Path(os.path.expanduser(file))
+        found, problems = sources_in_files([place], None, None, policy)
+        _raise([f"{name}: {problem}" for problem in problems])
+        sources = [replace(found[0], name=name, where=f"{name} ({place.name})")]
+    return _met(meeting, sources, [], wanted, missing, constant)
+
+
+# --- from cells to a study ---
+
+
+def _settings(
     *,
     columns: Sequence[str] | None = None,
     formula: str | Sequence[str] | None = None,
@@ -214,53 +246,58 @@ def _from_memory(
     blanks: Sequence[str] = BLANKS,
     missing: str = "error",
     constant: Sequence[str] = (),
-    policy: Policy | None = None,
+) -> tuple[Wanted, str, Sequence[str]]:
+    """What is wanted, what becomes of missing cells, and which columns may be constant."""
+    return Wanted.of(columns, formula, dates, positive, strings, blanks), missing, constant
+
+
+def _in_one_place(sources: Sequence[Source]) -> InOnePlace:
+    return InOnePlace(tuple(source.name for source in sources))
+
+
+def _met(
+    meeting: Meeting,
+    sources: Sequence[Source],
+    unread: Sequence[str],
+    wanted: Wanted,
+    missing: str,
+    constant: Sequence[str],
 ) -> Study:
-    sources = sources_in_memory(table, policy or Policy())
-    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
-    return _made(sources, [], wanted, missing, constant)
-
-
-# --- from cells to a study ---
-
-
-def _made(
-    sources: Sequence[Source], problems: Sequence[str], wanted: Wanted, missing: str, constant: Sequence[str]
-) -> Study:
+    """The study of sources, in some of which there may be what could not be read."""
     if missing not in MISSING:
         raise unknown_name_error("missing", missing, MISSING)
-    tables, found = tables_of(sources, wanted)
-    found, dropped = [*problems, *found], [0] * len(tables)
+    problems = Problems([[] for _ in sources])
+    kinds, tables = tables_of(meeting, sources, wanted, problems)
+    dropped = [0] * len(tables)
     if missing == "drop":
         tables, dropped = without_missing(tables)
-    else:
-        found += without_value(tables, None if missing == "error" else wanted.responses)
-    found += _too_small(tables)
+    factors = [name for name, kind in kinds.items() if kind == "factor"]
+    # before a site counts anything for others it says whether it takes part at all
+    for table, own in zip(tables, problems.own, strict=True):
+        if missing != "drop":
+            own += without_value(table, None if missing == "error" else wanted.responses)
+        own += _too_small(table) + _rare(table, factors)
+    found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.plain]
     # of some sites only, columns may look constant
-    complete = not problems and all(table.rows for table in tables)
-    agreed = agree(tables, dropped, floors=False) if complete else None
-    if agreed is not None:
-        found += _unusable(agreed, {*constant, *wanted.steady}) + _rare(tables, agreed)
-    _raise(found)
+    if not meeting.is_whole or unread or not all(table.rows for table in tables):
+        _raise(found)
+    agreed = agree(meeting, kinds, tables, dropped, floors=False)
+    _raise([*found, *_unusable(agreed, {*constant, *wanted.steady})])
     warn_of_dropped(tables, dropped)
-    if missing == "indicator" and agreed is not None:
-        tables = filled(tables, agreed)
-        agreed = agree(tables, dropped, floors=False)
-    assert agreed is not None
-    return Study(
-        tuple(table.name for table in tables),
-        tuple(_frame(table) for table in tables),
-        agreed,
-        tuple(table.policy for table in tables),
-    )
+    if missing == "indicator":
+        kinds, tables = filled(kinds, tables, agreed)
+        agreed = agree(meeting, kinds, tables, dropped, floors=False)
+    return Study(meeting, tuple(map(_frame, tables)), agreed, tuple(table.policy for table in tables))
 
 
-def _too_small(tables: Sequence[SiteTable]) -> list[str]:
-    return [
-        f"{table.where}: refused, there are fewer than {table.policy.rows} rows, the floor of the site"
-        for table in tables
-        if table.rows < table.policy.rows
-    ]
+def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
+    return [text for own in texts for text in own]
+
+
+def _too_small(table: SiteTable) -> list[str]:
+    if table.rows >= table.policy.rows:
+        return []
+    return [f"{table.where}: refused, there are fewer than {table.policy.rows} rows, the floor of the site"]
 
 
 def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
@@ -278,22 +315,21 @@ def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
     return problems
 
 
-def _rare(tables: Sequence[SiteTable], agreed: Agreed) -> list[str]:
-    """Refusals of sites where levels are rare; a site whose policy tells them warns."""
+def _rare(table: SiteTable, factors: Sequence[str]) -> list[str]:
+    """Refusals of a site where levels are rare; one whose policy tells them warns."""
     refusals = []
-    for table in tables:
-        for name in agreed.levels:
-            rare, levels = rare_levels(table, name)
-            if not rare:
-                continue
-            text = (
-                f"{table.where}: column {name!r}: {rare} of {levels} levels have fewer than {table.policy.cells} rows, "
-                "the floor of the site"
-            )
-            if table.policy.rare == "refuse":
-                refusals.append(f"{text}; merge levels, or leave the column out")
-            else:
-                warnings.warn(text, stacklevel=4)
+    for name in factors:
+        rare, levels = rare_levels(table, name)
+        if not rare:
+            continue
+        text = (
+            f"{table.where}: column {name!r}: {rare} of {levels} levels have fewer than {table.policy.cells} rows, "
+            "the floor of the site"
+        )
+        if table.policy.rare == "refuse":
+            refusals.append(f"{text}; merge levels, or leave the column out")
+        else:
+            warnings.warn(text, stacklevel=4)
     return refusals
 
 

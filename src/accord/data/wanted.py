@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .cells import Dates, Rules, SiteTable, Source
+from .meeting import Meeting
 from .mentions import Mentions
 
 
@@ -54,40 +55,53 @@ class Wanted:
         return frozenset() if self.mentions is None else self.mentions.responses
 
 
-def tables_of(sources: Sequence[Source], wanted: Wanted) -> tuple[list[SiteTable], list[str]]:
-    """The sites' tables of all columns that are clear, and what is wrong with the others."""
-    names, problems = _chosen(sources, wanted)
+@dataclass
+class Problems:
+    """What is wrong: what each site that is here says of its own file, and what is plain to all."""
+
+    own: list[list[str]]
+    plain: list[str] = field(default_factory=list)
+
+
+def tables_of(
+    meeting: Meeting, sources: Sequence[Source], wanted: Wanted, problems: Problems
+) -> tuple[dict[str, str], list[SiteTable]]:
+    """The kinds of all columns that are clear, and tables of them of the sites here; others are among the problems."""
+    names = _chosen(meeting, sources, wanted, problems)
     tables = []
-    for source in sources:
+    for source, own in zip(sources, problems.own, strict=True):
         table, found = source.table([name for name in names if name in source.columns], wanted.rules)
         tables.append(table)
-        problems += found
+        own += found
+    said = meeting.gathered([table.kinds for table in tables])
     kinds = {}
     for name in names:
-        by_site = {table.name: table.kinds.get(name, "unclear") for table in tables}
+        by_site = {site: found.get(name, "unclear") for site, found in zip(meeting.sites, said, strict=True)}
         kind = _one_kind(set(by_site.values()))
         if kind == "conflict":
-            problems.append(_conflict(name, by_site))
+            problems.plain.append(_conflict(name, by_site))
         elif kind == "empty":
-            problems.append(f"column {name!r}: no cell of any site has a value")
+            problems.plain.append(f"column {name!r}: no cell of any site has a value")
         elif kind != "unclear":
             kinds[name] = kind
-    return [table.as_agreed(kinds) for table in tables], problems
+    return kinds, [table.as_agreed(kinds) for table in tables]
 
 
-def _chosen(sources: Sequence[Source], wanted: Wanted) -> tuple[list[str], list[str]]:
-    """The names of the columns to read, and what is wrong with the headers."""
-    known = list(dict.fromkeys(name for source in sources for name in source.columns))
-    names, problems = [], []
+def _chosen(meeting: Meeting, sources: Sequence[Source], wanted: Wanted, problems: Problems) -> list[str]:
+    """The names of the columns to read; what is wrong with the headers is among the problems."""
+    headers = meeting.gathered([list(source.columns) for source in sources])
+    known = list(dict.fromkeys(name for header in headers for name in header))
+    names = []
     for name in wanted.among(known):
         if name in known:
             names.append(name)
-            owner = next(source.name for source in sources if name in source.columns)
-            lack = [source.where for source in sources if name not in source.columns]
-            problems += [f"{where}: there is no column {name!r}, which {owner} has" for where in lack]
-        elif sources:
-            problems.append(f"no site has a column {name!r}")
-    return names, problems
+            owner = next(site for site, header in zip(meeting.sites, headers, strict=True) if name in header)
+            for source, own in zip(sources, problems.own, strict=True):
+                if name not in source.columns:
+                    own.append(f"{source.where}: there is no column {name!r}, which {owner} has")
+        elif headers:
+            problems.plain.append(f"no site has a column {name!r}")
+    return names
 
 
 def _one_kind(kinds: set[str]) -> str:

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..data.meeting import Meeting, mean_and_sd
 from ..posterior import Local
 from .families import Family
 from .families.family import Parameter, Rows, Summary
-from .formula import Formula, mean_and_sd
+from .formula import Formula
 from .priors import Exponential, Uniform
 from .regression import predictor, weighted
 
@@ -39,7 +40,7 @@ class PredictedInGroups:
         return weighted(self.family.log_density(params, eta, rows), rows)
 
 
-def distinct(shards: Sequence[Rows]) -> list[Rows]:
+def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:
     """The rows of each site without those that are like another one, which weighs more for them.
 
     Integrals over effects look at every row many times; where most rows are different, they stay as they are.
@@ -52,8 +53,11 @@ def distinct(shards: Sequence[Rows]) -> list[Rows]:
         _, first, of_row = np.unique(alike, axis=0, return_index=True, return_inverse=True)
         weight = np.bincount(of_row, weights=rows.get("weight"), minlength=len(first)).astype(float)
         found.append({**{name: values[first] for name, values in rows.items()}, "weight": weight})
-    fewer = sum(len(rows["design"]) for rows in found) < _MOST_DISTINCT * sum(len(rows["design"]) for rows in shards)
-    return found if fewer else list(shards)
+    # all sites keep their rows in one form
+    counts = meeting.total(
+        [{"found": len(own["design"]), "rows": len(rows["design"])} for own, rows in zip(found, shards, strict=True)]
+    )
+    return found if counts["found"] < _MOST_DISTINCT * counts["rows"] else list(shards)
 
 
 def require_possible(family: Family, design: Formula) -> None:
@@ -64,9 +68,11 @@ def require_possible(family: Family, design: Formula) -> None:
         raise ValueError(f"a group can have two effects at most, found {', '.join(design.effects)}")
 
 
-def parameters(family: Family, design: Formula, summary: Summary, shards: Sequence[Rows]) -> dict[str, Parameter]:
+def parameters(
+    meeting: Meeting, family: Family, design: Formula, summary: Summary, shards: Sequence[Rows]
+) -> dict[str, Parameter]:
     """The standard deviations of the effects and their correlation, with priors that fit the scale of the data."""
-    _, spread = mean_and_sd([rows["effects"] for rows in shards])
+    _, spread = mean_and_sd(meeting, [rows["effects"] for rows in shards])
     found = {}
     for name, effect, sd in zip(("group_sd", "group_sd_2"), design.effects, spread, strict=False):
         scale = family.unit(summary) / (float(sd) if sd > 0 else 1.0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..base.errors import unknown_name_error
+from ..data.meeting import Meeting, mean_and_sd
 from .grammar import (
     STANDARDS,
     environment,
@@ -46,10 +47,12 @@ class Formula:
     ----------
     text
         The formula, in the language of `formulae` (that of R).
+    meeting
+        The sites. All see the formula; sums over them are all that is taken together.
     frames
-        One pandas DataFrame a site. All see the formula; sums over them are all that is taken together.
-    sites
-        Their names.
+        One pandas DataFrame for each site that is here.
+    columns
+        The names of the columns of all frames.
     levels
         By factor, the levels that the sites agreed on; other columns are numbers.
     known
@@ -67,20 +70,20 @@ class Formula:
     def __init__(
         self,
         text: str,
+        meeting: Meeting,
         frames: Sequence[pd.DataFrame],
-        sites: Sequence[str],
+        columns: Sequence[str],
         levels: Mapping[str, Sequence[str]],
         known: Sequence[str] | None = None,
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
         self._model = parsed(text)
-        columns = list(frames[0].columns)
         choices = columns if known is None else known
         self._within: str | None = None
         self._is_nested = False
         # the grouping factor, as it is written
         self.group = self._grouping(columns, choices)
-        self._require_within_sites(frames, sites)
+        self._require_within_sites(meeting, frames)
         if self._model.response is None:
             raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
         self._response = self._model.response.term.components[0]
@@ -92,7 +95,7 @@ class Formula:
             require_known(part, self.levels)
         for part in self._predictors():
             if is_call(part) and part.callee in STANDARDS:
-                part.stateful_transform = self._standard(part, frames, sites)
+                part.stateful_transform = self._standard(part, meeting, frames)
         self._template = self._rows_of_all_kinds(columns)
         with np.errstate(all="ignore"):
             self._model.eval(self._template, self._environment)
@@ -124,12 +127,17 @@ class Formula:
         self._is_nested = len(components) > len(within)
         return name
 
-    def _require_within_sites(self, frames: Sequence[pd.DataFrame], sites: Sequence[str]) -> None:
+    def _require_within_sites(self, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> None:
         """Raise `ValueError` where groups of the same name are at several sites, so that they may be one group."""
         if self._within is None or self._is_nested:
             return
+        if not meeting.is_whole:
+            raise ValueError(
+                f"sites do not tell the names of their groups, so that nobody can say whether {self._within} names the "
+                f"same ones at two of them: write {SITE}:{self._within}"
+            )
         places: dict[Any, list[str]] = {}
-        for frame, site in zip(frames, sites, strict=True):
+        for frame, site in zip(frames, meeting.sites, strict=True):
             for name in frame[self._within].unique():
                 places.setdefault(name, []).append(site)
         for several in places.values():
@@ -139,15 +147,15 @@ class Formula:
                     f"and effects stay at a site: write {SITE}:{self._within} where each site has groups of its own"
                 )
 
-    def _standard(self, call: Any, frames: Sequence[pd.DataFrame], sites: Sequence[str]) -> Any:
+    def _standard(self, call: Any, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> Any:
         """The transform of `call` with the mean and standard deviation of its argument over all sites."""
         from formulae.transforms import TRANSFORMS
 
         values = [evaluated(call.args[0], frame, self._environment) for frame in frames]
-        for site, own in zip(sites, values, strict=True):
+        for site, own in zip(meeting.names_here, values, strict=True):
             require_finite(str(call), site, own)
         transform = TRANSFORMS[call.callee]()
-        transform.mean, transform.std = mean_and_sd(values)
+        transform.mean, transform.std = mean_and_sd(meeting, values)
         if not transform.std > 0:
             raise ValueError(f"{call} cannot be had: its argument is the same number in all rows of all sites")
         transform.params_set = True
@@ -249,10 +257,3 @@ class Formula:
         groups = np.zeros(rows) if self._within is None else frame[self._within].to_numpy()
         group = np.unique(groups, return_inverse=True)[1]
         return Matrices(design, offset, effects, group.astype(np.int32))
-
-
-def mean_and_sd(values: Sequence[np.ndarray]) -> tuple[Any, Any]:
-    """Mean and standard deviation over all sites' rows, the first axis, from sums of each site."""
-    rows = sum(len(own) for own in values)
-    mean = sum(own.sum(axis=0) for own in values) / rows
-    return mean, np.sqrt(sum(((own - mean) ** 2).sum(axis=0) for own in values) / rows)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from jax.tree_util import Partial
 
+from ..data.elsewhere import StudyAtSites
+from ..data.meeting import mean_and_sd
 from . import effects
+from .elsewhere import ModelAtSites, model_at_sites
 from .families import Family
-from .formula import Formula, mean_and_sd
+from .formula import Formula
 from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on
 from .priors import Prior
-from .regression import LogPrior, Other, Predicted, Priors, Regression
-from .tables import FAMILIES, as_table, columns_of, family_of, settled, summary_of
+from .regression import Elsewhere, LogPrior, Other, Predicted, Priors, Regression
+from .tables import FAMILIES, as_table, columns_of, family_of, needed, settled, summary_of
 from .unidentified import require_bounded, require_identified
 
 __all__ = ["FAMILIES", "glm"]
@@ -33,7 +37,8 @@ def glm(
     Parameters
     ----------
     table
-        What `accord.data.as_study` takes: one data frame a site, or a study.
+        What `accord.data.as_study` takes: one data frame a site, or a study; or what `accord.data.study_at_sites`
+        makes of files that an engine's agents read.
     formula
         `died ~ age + C(smoking) + log(crp)`, in R's language as `formulae` reads it. On the left: a column,
         `column['level']` where text is to be 0 or 1, `prop(successes, trials)`, `surv(time, event)`. On the right:
@@ -72,25 +77,31 @@ def glm(
     >>> post.names
     ('Intercept', 'age')
     """
+    if isinstance(table, StudyAtSites):
+        build = partial(glm, formula=formula, family=family, priors=priors, weights=weights, exposure=exposure)
+        return model_at_sites(ModelAtSites(build, table, needed(formula, weights, exposure)))
     study = as_table(table, formula, weights, exposure)
-    design = Formula(formula, study.frames, study.sites, study.agreed.levels, columns_of(table, study))
+    meeting = study.meeting
+    design = Formula(
+        formula, meeting, study.frames, list(study.agreed.columns), study.agreed.levels, columns_of(table, study)
+    )
     chosen, shards = settled(family_of(family), design, study, weights, exposure)
-    summary = summary_of(chosen, shards)
+    summary = summary_of(meeting, chosen, shards)
     columns = design.names if chosen.has_intercept else design.names[1:]
     parameters = chosen.parameters(summary)
     if design.group is not None:
         effects.require_possible(chosen, design)
-        parameters |= effects.parameters(chosen, design, summary, shards)
+        parameters |= effects.parameters(meeting, chosen, design, summary, shards)
     if not columns and (chosen.has_intercept or not parameters):
         raise ValueError(f"the formula {formula!r} has no coefficient")
-    centre, spread = mean_and_sd([rows["design"] for rows in shards])
+    centre, spread = mean_and_sd(meeting, [rows["design"] for rows in shards])
     names = names_of(columns, chosen)
     own = Wanted(priors or {}, design.terms, design.names, chosen.predictors)
     defaults = defaults_of(columns, spread, chosen, summary)
     found = [own.of(name, default) for name, default in zip(names, defaults, strict=True)]
     others = {name: own.other(name, parameter) for name, parameter in parameters.items()}
     own.require_all_used([*names, *parameters])
-    require_identified(chosen, study.sites, shards, columns, found)
+    require_identified(meeting, chosen, shards, columns, found)
     study.check_parameters(len(names) + sum(parameter.init.size for parameter in parameters.values()))
     intercept = columns.index("Intercept") if "Intercept" in columns else None
     log_prior = LogPrior(
@@ -103,12 +114,13 @@ def glm(
         ),
     )
     init = init_of(names, columns, chosen, summary, parameters)
-    shards = shards if design.group is None else effects.distinct(shards)
-    longest = max(len(rows["design"]) for rows in shards)
+    shards = shards if design.group is None else effects.distinct(meeting, shards)
+    longest = max(study.agreed.rows)
+    rows_of = {place: chosen.shard(rows, longest) for place, rows in zip(meeting.here, shards, strict=True)}
     post = Regression(
         Partial(Predicted(chosen) if design.group is None else effects.PredictedInGroups(chosen)),
         Partial(log_prior),
-        [chosen.shard(rows, longest) for rows in shards],
+        [rows_of.get(place, Elsewhere(site)) for place, site in enumerate(meeting.sites)],
         init,
         names=flat_names(init, names, parameters),
         constraints={
@@ -117,7 +129,9 @@ def glm(
         local=None if design.group is None else effects.local(design),
         formula=formula,
         family=chosen,
+        agreed=study.agreed,
         priors=Priors({**dict(zip(names, found, strict=True)), **others}, note_on(columns, parameters)),
     )
-    require_bounded(post, found)
+    if meeting.is_whole:
+        require_bounded(post, found)
     return post

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..base.errors import DataError
+from ..data import Agreed
 from ..posterior import Posterior
 from .families import Family
 from .priors import Prior, stacked
@@ -39,6 +41,17 @@ class Priors(Mapping[str, Prior]):
         return "\n".join([*lines, self._note] if self._note else lines)
 
 
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """The rows of a site that are not in this process."""
+
+    site: str
+
+    def __call__(self) -> Any:
+        """They cannot be read."""
+        raise DataError(f"the rows of {self.site} are not here")
+
+
 class Regression(Posterior):
     """A posterior that says what it was made of; made by `accord.models.glm`.
 
@@ -50,10 +63,14 @@ class Regression(Posterior):
         The family, with what the sites agreed on (classes, cut points).
     priors : Priors
         The prior of each parameter.
+    agreed : Agreed
+        What the sites agreed on.
     """
 
-    def __init__(self, *arguments: Any, formula: str, family: Family, priors: Priors, **options: Any) -> None:
-        self.formula, self.family, self.priors = formula, family, priors
+    def __init__(
+        self, *arguments: Any, formula: str, family: Family, priors: Priors, agreed: Agreed, **options: Any
+    ) -> None:
+        self.formula, self.family, self.priors, self.agreed = formula, family, priors, agreed
         super().__init__(*arguments, **options)
 
 

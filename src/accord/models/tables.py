@@ -9,10 +9,11 @@ import numpy as np
 
 from ..base.errors import unknown_name_error
 from ..data import Study, as_study
+from ..data.meeting import Meeting, mean_and_sd
 from . import families
 from .families import Family
 from .families.family import Rows, Summary
-from .formula import Formula, mean_and_sd
+from .formula import Formula
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,21 +23,24 @@ FAMILIES: dict[str, type[Family]] = {
 }
 
 
-def as_table(table: Any, formula: str, *columns: str | None) -> Study:
-    """The table, with the columns that are named."""
-    if isinstance(table, Study):
-        return table
+def needed(formula: str, *columns: str | None) -> dict[str, Any]:
+    """What a study is asked for: the columns that a formula names, and those beside it that are named."""
     named = [name for name in columns if name is not None]
     # the number of trials, a weight or an exposure may well be the same everywhere
     left = formula.partition("~")[0]
     several = [name.strip() for name in left.partition("(")[2].rstrip(" )").split(",")] if "(" in left else []
-    return as_study(table, formula=[formula, *named], constant=[*named, *several])
+    return {"formula": [formula, *named], "constant": [*named, *several]}
+
+
+def as_table(table: Any, formula: str, *columns: str | None) -> Study:
+    """The table, with the columns that are named."""
+    return table if isinstance(table, Study) else as_study(table, **needed(formula, *columns))
 
 
 def columns_of(table: Any, study: Study) -> list[str]:
     """The names of all columns of the table, of which the study may have some."""
     if isinstance(table, Study):
-        return list(study.frames[0].columns)
+        return list(study.agreed.columns)
     tables = table.values() if isinstance(table, Mapping) else table
     return list(dict.fromkeys(name for own in tables for name in own))
 
@@ -53,7 +57,7 @@ def family_of(family: str | Family) -> Family:
 def settled(
     family: Family, design: Formula, study: Study, weights: str | None, exposure: str | None
 ) -> tuple[Family, list[Rows]]:
-    """The family with what the sites agreed on, and the rows of each site as numbers."""
+    """The family with what the sites agreed on, and the rows of each site that is here as numbers."""
     if weights is not None and not family.splits:
         raise ValueError(f"rows of the family {family.name} cannot be weighted: they enter together")
     if exposure is not None and not (family.is_log_linear and family.columns == ("y",)):
@@ -63,11 +67,11 @@ def settled(
             f"the family {family.name} has a baseline in place of an intercept: take '0 +' out of the formula"
         )
     responses = [design.response(frame) for frame in study.frames]
-    if len(responses[0]) != len(family.columns):
+    if any(len(columns) != len(family.columns) for columns in responses):
         raise ValueError(f"the family {family.name} needs {family.left} on the left of the formula")
-    family = family.settled(study.sites, responses)
+    family = family.settled(study.meeting, responses)
     shards = []
-    for site, frame, response in zip(study.sites, study.frames, responses, strict=True):
+    for site, frame, response in zip(study.meeting.names_here, study.frames, responses, strict=True):
         matrices = design.matrices(frame, site)
         rows = family.rows(site, response)
         rows["design"] = matrices.design if family.has_intercept else matrices.design[:, 1:]
@@ -98,10 +102,10 @@ def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, 
     return values
 
 
-def summary_of(family: Family, shards: Sequence[Rows]) -> Summary:
+def summary_of(meeting: Meeting, family: Family, shards: Sequence[Rows]) -> Summary:
     """The mean and the standard deviation of the response, by sums over the sites."""
     amounts = [family.amounts(rows) for rows in shards]
-    first, second = (sum(own[part].sum() for own in amounts) for part in (0, 1))
-    _, sd = mean_and_sd([own for own, _ in amounts])
+    sums = meeting.total([{"first": first.sum(), "second": second.sum()} for first, second in amounts])
+    _, sd = mean_and_sd(meeting, [own for own, _ in amounts])
     with np.errstate(divide="ignore", invalid="ignore"):
-        return Summary(float(np.float64(first) / np.float64(second)), float(sd))
+        return Summary(float(np.float64(sums["first"]) / np.float64(sums["second"])), float(sd))

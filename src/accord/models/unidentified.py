@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..data.meeting import Meeting
 from .families import Family
 from .families.family import Rows
 from .priors import Flat, Prior
@@ -16,18 +17,20 @@ _FLAT = 1e-10
 
 
 def require_identified(
-    family: Family, sites: Sequence[str], shards: Sequence[Rows], columns: Sequence[str], priors: Sequence[Prior]
+    meeting: Meeting, family: Family, shards: Sequence[Rows], columns: Sequence[str], priors: Sequence[Prior]
 ) -> None:
     """Raise `ValueError` where columns with flat priors are collinear, or where one separates the responses.
 
-    Separation by several columns together shows in the search for the mode, see `require_bounded`.
+    Separation by several columns together shows in the search for the mode, see `require_bounded`; so does that by one
+    where rows are elsewhere: extremes are cells of somebody, and are not told.
     """
     each = max(len(family.predictors), 1)
     flat = [column for column in range(len(columns)) if isinstance(priors[column * each], Flat)]
     if not flat:
         return
-    _require_rank(sites, shards, columns, flat)
-    _require_overlap(family, shards, columns, flat)
+    _require_rank(meeting, shards, columns, flat)
+    if meeting.is_whole:
+        _require_overlap(family, shards, columns, flat)
 
 
 def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
@@ -42,19 +45,22 @@ def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
         ) from error
 
 
-def _require_rank(sites: Sequence[str], shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
+def _require_rank(meeting: Meeting, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
     own = [rows["design"][:, flat] for rows in shards]
-    lengths = np.sqrt(sum((values**2).sum(axis=0) for values in own))
+    found = meeting.total([{"squares": (values**2).sum(axis=0), "sites": _is_there(values)} for values in own])
+    lengths = np.sqrt(found["squares"])
     for place, length in zip(flat, lengths, strict=True):
         if length == 0:
             raise ValueError(f"{columns[place]} is 0 in all rows of all sites: under a flat prior it may be anything")
-    gram = sum((values / lengths).T @ (values / lengths) for values in own)
+    gram = meeting.total([{"gram": (values / lengths).T @ (values / lengths)} for values in own])["gram"]
     sizes, directions = np.linalg.eigh(gram)
     if sizes[0] > _FLAT:
         return
     parts = np.abs(directions[:, 0])
     named = [columns[place] for place, part in zip(flat, parts, strict=True) if part > 0.1 * parts.max()]
-    alone = [site for site, values in zip(sites, own, strict=True) if len(values) and _only_here(values, own, parts)]
+    only_somewhere = (parts > 0.1 * parts.max()) & (found["sites"] == 1)
+    said = meeting.gathered([bool((_is_there(values) & only_somewhere).any()) for values in own])
+    alone = [site for site, has in zip(meeting.sites, said, strict=True) if has]
     where = f" (a level that only {alone[0]} has may do this)" if len(alone) == 1 else ""
     raise ValueError(
         f"under flat priors {', '.join(named)} cannot be told from one another: their columns are collinear{where}. "
@@ -62,12 +68,9 @@ def _require_rank(sites: Sequence[str], shards: Sequence[Rows], columns: Sequenc
     )
 
 
-def _only_here(values: np.ndarray, own: Sequence[np.ndarray], parts: np.ndarray) -> bool:
-    """Whether a column of a collinear direction is other than 0 at this site only."""
-    chosen = parts > 0.1 * parts.max()
-    here = (values != 0).any(axis=0)
-    anywhere = sum((others != 0).any(axis=0).astype(int) for others in own)
-    return bool((chosen & here & (anywhere == 1)).any())
+def _is_there(values: np.ndarray) -> np.ndarray:
+    """Which columns are other than 0 in some row of a site, as 0 and 1."""
+    return (values != 0).any(axis=0).astype(int)
 
 
 def _require_overlap(family: Family, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:

@@ -266,6 +266,15 @@ class Posterior:
             local=self._local,
         )
 
+    def reading(self, sources: Sequence[Source]) -> Posterior:
+        """The same posterior whose shards are functions or files, one an agent, read where the data lies."""
+        return self._with(_sources=dict(enumerate(sources)))
+
+    def source(self, agent: int) -> Source:
+        """What the shard of an agent was given as."""
+        self._require([agent])
+        return self._sources[agent]
+
     def with_data_at(self, owners: DataOwners) -> Posterior:
         """The same posterior without any data: `each` is answered by those who hold it."""
         return self._with(_sources={}, owners=owners)

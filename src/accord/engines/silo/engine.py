@@ -17,6 +17,7 @@ import numpy as np
 
 from ...base.checks import positive
 from ...base.errors import unknown_name_error
+from ...data.elsewhere import Ask
 from ...network import Network
 from ...posterior import Posterior
 from ...samplers.protocol import Bound, Sampler
@@ -102,18 +103,30 @@ class Silo:
     @contextmanager
     def placed(self, post: Posterior) -> Iterator[Posterior]:
         """The posterior as it is known where none of its data lies: its agents' processes answer for it."""
-        if self.resources is not None and len(self.resources) != post.num_agents:
+        with self._running(post.num_agents) as pool:
+            yield pool.hold(post)
+
+    @contextmanager
+    def asking(self, agents: int) -> Iterator[Ask]:
+        """What asks each agent's process for its next answer to work on its own file, see `accord.data.elsewhere`."""
+        with self._running(agents) as pool:
+            yield pool.ask
+
+    @contextmanager
+    def _running(self, agents: int) -> Iterator[WorkerPool]:
+        """So many processes, which are there already or begin now."""
+        if self.resources is not None and len(self.resources) != agents:
             raise ValueError(
-                f"resources must hold one entry for each of the {post.num_agents} agents, found {len(self.resources)}"
+                f"resources must hold one entry for each of the {agents} agents, found {len(self.resources)}"
             )
         try:
-            if self._pool is not None and self._pool.size != post.num_agents:
+            if self._pool is not None and self._pool.size != agents:
                 self._dismiss()
             if self._pool is None:
-                resources = [self.resources_of(i) for i in range(post.num_agents)]
+                resources = [self.resources_of(i) for i in range(agents)]
                 limits = Limits(self.timeout, self.late, self.start_timeout)
                 self._pool = WorkerPool(resources, self.address, limits, self.latents)
-            yield self._pool.hold(post)
+            yield self._pool
         finally:
             if not self._keeps:
                 self._dismiss()

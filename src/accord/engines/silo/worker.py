@@ -19,6 +19,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
+from ...data.elsewhere import Work
+from ...data.meeting import ByCorrespondence, Unanswered
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
@@ -109,6 +111,11 @@ class Status(NamedTuple):
     waited: dict[int, float]
 
 
+def _configure(settings: dict[str, Any]) -> None:
+    for name, value in settings.items():
+        jax.config.update(name, value)
+
+
 class Worker:
     """One agent, as the driver of a run calls it.
 
@@ -123,8 +130,7 @@ class Worker:
     """
 
     def __init__(self, index: int, host: str, settings: dict[str, Any]) -> None:
-        for name, value in settings.items():
-            jax.config.update(name, value)
+        _configure(settings)
         # what fails in a round is told once, by the one who asked for it
         logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
         self.index = index
@@ -148,10 +154,20 @@ class Worker:
         """Which incarnation of the agent this is, and the versions that it runs with, by name."""
         return self.incarnation, versions()
 
-    def load(self, post: Posterior) -> None:
-        """Read the agent's shard and check it."""
+    def load(self, post: Posterior, settings: dict[str, Any]) -> None:
+        """Read the agent's shard and check it, under the driver's settings of this run."""
+        _configure(settings)
         self.post, self.carry = post, None
         _ = post.potential
+
+    def answer(self, work: Work, sites: tuple[str, ...], answers: list[Any]) -> Any:
+        """The agent's next answer in work on its own file."""
+        try:
+            work(ByCorrespondence(sites, (self.index,), answers))
+        except Unanswered as question:
+            (own,) = question.question.own
+            return own
+        raise RuntimeError(f"agent {self.index} has no question left: it does not work as the driver does")
 
     def each(self, function: Callable[..., Any], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> Any:
         """The agent's answer to `Posterior.each`, on a leading axis of one agent."""

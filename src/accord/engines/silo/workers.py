@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from ...data.elsewhere import Work
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.masks import fingerprint
@@ -80,23 +81,21 @@ class WorkerPool:
         self._parts: list[Posterior] = []
         # which incarnation of each agent's process has read its shard
         self._loaded: list[str | None] = [None] * size
-        settings = {name: getattr(jax.config, name) for name in _SETTINGS}
-        # the width at this place, which a context may have changed
-        settings["jax_enable_x64"] = jnp.result_type(float) == jnp.float64
+        self._settings = _settings_here()
         from .actor import WorkerProcess
 
         process = self._ray.remote(concurrency_groups={"look": 1})(WorkerProcess)
         self._actors: list[Any] = []
         try:
             for i, own in enumerate(resources):
-                self._actors.append(process.options(resources=own, **_LIFE).remote(i, settings))
+                self._actors.append(process.options(resources=own, **_LIFE).remote(i, self._settings))
         except BaseException:
             self.close()
             raise
 
     def hold(self, post: Posterior) -> Posterior:
         """Let every agent read its shard; the posterior as it is known where none of its data lies."""
-        self._parts = [post.alone(i) for i in range(self.size)]
+        self._parts, self._settings = [post.alone(i) for i in range(self.size)], _settings_here()
         self._loaded = [None] * self.size
         self.revive()
         self.restarts[:], self.waited[:] = 0, 0.0
@@ -229,8 +228,15 @@ class WorkerPool:
 
     # --- life ---
 
+    def ask(self, work: Work, sites: Sequence[str], answers: Sequence[Any]) -> list[Any]:
+        """What every agent answers next in work on its own file."""
+        if None in self._loaded:
+            self._parts = []
+            self.revive()
+        return self.call_with_retry("answer", [(work, tuple(sites), list(answers))] * self.size)
+
     def revive(self) -> None:
-        """Wait until every agent's process runs and has read its shard."""
+        """Wait until every agent's process runs and has read its shard, if there are some."""
         ends = time.monotonic() + self.limits.start_timeout
         while True:
             try:
@@ -256,7 +262,10 @@ class WorkerPool:
                 raise ValueError(f"agent {i} does not run what the driver runs: {difference}")
         names = [name for name, _ in greetings]
         fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
-        self._call("load", fresh, [(self._parts[i],) for i in fresh], np.inf, [names[i] for i in fresh])
+        if self._parts:
+            self._call(
+                "load", fresh, [(self._parts[i], self._settings) for i in fresh], np.inf, [names[i] for i in fresh]
+            )
         for i in fresh:
             self.restarts[i] += self._loaded[i] is not None
             self._loaded[i] = names[i]
@@ -303,6 +312,13 @@ class WorkerPool:
         if self._shares_ray:
             self._shares_ray = False
             leave_ray(self._ray)
+
+
+def _settings_here() -> dict[str, Any]:
+    """What agents take over of JAX's configuration, as it is now."""
+    settings = {name: getattr(jax.config, name) for name in _SETTINGS}
+    # the width at this place, which a context may have changed
+    return {**settings, "jax_enable_x64": jnp.result_type(float) == jnp.float64}
 
 
 class SiloTotals:

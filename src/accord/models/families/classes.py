@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ...data.meeting import Meeting
 from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Rows, Summary, log_odds, require
@@ -42,10 +43,11 @@ class _Classes(Family):
         assert self.levels is not None
         return self.levels
 
-    def settled(self: Kind, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Kind:
+    def settled(self: Kind, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Kind:
         if self.levels is not None:
             return self
-        seen = {level for columns in responses for level in np.asarray(columns[0]).tolist()}
+        said = meeting.gathered([np.unique(np.asarray(columns[0])).tolist() for columns in responses])
+        seen = {level for own in said for level in own}
         if not all(isinstance(level, str) for level in seen):
             seen = {int(level) if level == round(level) else level for level in seen}
         return dataclasses.replace(self, levels=tuple(sorted(seen)))
@@ -85,10 +87,11 @@ class Ordinal(_Classes):
     name = "ordinal"
     has_intercept = False
 
-    def settled(self, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
-        if self.levels is None and isinstance(np.asarray(responses[0][0]).tolist()[0], str):
+    def settled(self, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
+        found = super().settled(meeting, responses)
+        if self.levels is None and isinstance(found._known[0], str):
             raise ValueError("the order of classes is not known: accord.models.families.Ordinal(['low', 'high'])")
-        return super().settled(sites, responses)
+        return found
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
         cuts = len(self._known) - 1

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Array
 
+from ...data.meeting import Meeting
 from ..priors import Normal, Prior
 
 # One site's rows as arrays by name; the first axis counts rows.
@@ -73,8 +74,11 @@ class Family(ABC):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         """The log density of each row's response given linear predictors, shape (row,), normalised."""
 
-    def settled(self: Own, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> Own:
-        """The family with what the sites have to agree on before any number can be written down."""
+    def settled(self: Own, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Own:
+        """The family with what the sites have to agree on before any number can be written down.
+
+        `responses` has the columns of each site that is here.
+        """
         return self
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:

@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Array
 
 from ...base.checks import whole_number
+from ...data.meeting import Meeting
 from ..priors import HalfCauchy, Normal
 from .family import Family, Parameter, Rows, Summary, numbers, require
 
-# Halvings of an interval of log times, which are found to one part in 2^40 of it.
-_HALVINGS = 50
+# An interval of log times is parted, and one of its parts, and so on: times are found to a part in 2^48 of it.
+_PARTS, _ROUNDS = 64, 8
 
 
 class _Survival(Family):
@@ -81,22 +82,23 @@ class PiecewiseExponential(_Survival):
             if not (np.diff([0.0, *self.cuts]) > 0).all():
                 raise ValueError(f"cuts must be increasing times > 0, found {list(self.cuts)}")
 
-    def settled(self, sites: Sequence[str], responses: Sequence[Sequence[np.ndarray]]) -> PiecewiseExponential:
+    def settled(self, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> PiecewiseExponential:
         if self.cuts is not None:
             return self
         events = []
-        for site, columns in zip(sites, responses, strict=True):
+        for site, columns in zip(meeting.names_here, responses, strict=True):
             time, event = self.times(site, columns)
             events.append(np.sort(time[event == 1]))
-        seen = sum(map(len, events))
+        seen = int(meeting.total([{"events": len(own)} for own in events])["events"])
         if seen < self.intervals:
             raise ValueError(f"{seen} events of all sites are too few for {self.intervals} intervals")
         shares = np.arange(1, self.intervals) / self.intervals
 
-        def below(time: float) -> int:
-            return sum(int(np.searchsorted(own, time, side="right")) for own in events)
+        def below(times: np.ndarray) -> np.ndarray:
+            counts = [{"events": np.searchsorted(own, times.ravel(), side="right")} for own in events]
+            return np.asarray(meeting.total(counts)["events"]).reshape(times.shape)
 
-        cuts = tuple(_quantile(below, share * seen) for share in shares)
+        cuts = tuple(_quantiles(below, shares * seen).tolist())
         if len(set(cuts)) < len(cuts):
             raise ValueError(f"{self.intervals} intervals cannot be told apart by times of so many ties: take fewer")
         return dataclasses.replace(self, cuts=cuts)
@@ -191,10 +193,13 @@ def _log_mean_time(summary: Summary) -> float:
     return float(np.log(summary.mean))
 
 
-def _quantile(below: Callable[[float], int], wanted: float) -> float:
-    """A time that so many events do not exceed, from counts alone."""
-    low, high = -80.0, 80.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if below(float(np.exp(middle))) >= wanted else (middle, high)
-    return float(np.exp(high))
+def _quantiles(below: Callable[[np.ndarray], np.ndarray], wanted: np.ndarray) -> np.ndarray:
+    """Times that so many events do not exceed, from counts alone; `below` counts those at times (share, time)."""
+    low, high = np.full(wanted.size, -80.0), np.full(wanted.size, 80.0)
+    for _ in range(_ROUNDS):
+        edges = np.linspace(low, high, _PARTS + 1, axis=1)
+        enough = below(np.exp(edges[:, 1:])) >= wanted[:, None]
+        # at the last edge there are enough of them
+        part = np.where(enough.any(axis=1), enough.argmax(axis=1), _PARTS - 1)[:, None]
+        low, high = (np.take_along_axis(edges, part + end, axis=1)[:, 0] for end in (0, 1))
+    return np.exp(high)

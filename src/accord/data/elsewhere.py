@@ -1,0 +1,84 @@
+"""Files that are read where they lie, by an engine's agents: a study of them is made by correspondence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from .files import site_names
+from .meeting import Meeting
+from .studies import Study, study_at
+
+# What every site does on its own file: the same function at all of them.
+Work = Callable[[Meeting], Any]
+# `ask(work, sites, answers)`: what each site answers next, given the answers so far.
+Ask = Callable[[Work, Sequence[str], Sequence[Any]], list[Any]]
+
+
+class AsksSites(Protocol):
+    """An engine whose agents read files of their own."""
+
+    def asking(self, agents: int) -> AbstractContextManager[Ask]:
+        """What asks each agent, while the context lasts."""
+        ...
+
+
+@dataclass(frozen=True)
+class StudyAtSites:
+    """Files of a study, and the engine whose agents read them; made by `study_at_sites`."""
+
+    engine: AsksSites
+    files: tuple[str, ...]
+    sites: tuple[str, ...]
+    options: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"<StudyAtSites: {len(self.sites)} sites {', '.join(self.sites)}>"
+
+    def met(self, meeting: Meeting, **options: Any) -> Study:
+        """The study as one of the sites that meet knows it, or who has no table; its agents are numbered as files."""
+        file = self.files[meeting.here[0]] if meeting.here else None
+        constant = [*options.get("constant", ()), *self.options.get("constant", ())]
+        return study_at(meeting, file, **{"policy": None, **options, **self.options, "constant": constant})
+
+    def __reduce__(self) -> Any:
+        # sites do not need the engine that asks them
+        return StudyAtSites, (None, self.files, self.sites, self.options)
+
+
+def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, **options: Any) -> StudyAtSites:
+    """A study of files that each agent of an engine reads where it runs; only names, counts and sums leave it.
+
+    `accord.models.glm` takes it as it takes a `Study`: sites agree on levels, means and whatever else the formula needs
+    over the engine, under the floors of the policy files beside their data.
+
+    Parameters
+    ----------
+    files : sequence of str or path
+        The file of each agent, by its name where it is read: ``~`` and relative paths are those of that process.
+    engine : accord.Silo
+        Whose agents read the files.
+    **options
+        `dates`, `positive`, `strings`, `blanks`, `missing`, `constant` and `policy` of `accord.data.study`.
+
+    Raises
+    ------
+    ValueError
+        If `files` is a pattern or empty. What is wrong with a file is raised by `accord.models.glm`.
+
+    Examples
+    --------
+    >>> with accord.Silo() as sites:  # doctest: +SKIP
+    ...     table = study_at_sites(["~/rows.csv", "~/rows.csv"], sites, missing="drop")
+    ...     run = accord.sample(accord.models.glm(table, "died ~ age", "bernoulli"), network, engine=sites)
+    """
+    if isinstance(files, str | os.PathLike) or len(files) == 0:
+        raise ValueError(f"files must list one file an agent, found {files!r}")
+    if not hasattr(engine, "asking"):
+        raise ValueError(f"engine must be one whose agents read files, such as accord.Silo(), found {engine!r}")
+    names = site_names([Path(os.path.expanduser(file)) for file in files])
+    return StudyAtSites(engine, tuple(os.fspath(file) for file in files), tuple(names), dict(options))

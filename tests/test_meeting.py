@@ -1,0 +1,146 @@
+"""Sites that meet by correspondence agree on the same as those in one place, and say no more than they must."""
+
+from contextlib import contextmanager
+from functools import reduce
+
+import jax
+import numpy as np
+import pytest
+
+import accord
+from accord.base.errors import DataError
+from accord.data.meeting import ByCorrespondence, Unanswered, added
+from accord.models import families, glm, priors
+
+
+class Post:
+    """Asks every site in turn, and keeps what they say."""
+
+    def __init__(self):
+        self.said = []
+
+    @contextmanager
+    def asking(self, agents):
+        def ask(work, sites, answers):
+            found = []
+            for place in range(agents):
+                try:
+                    work(ByCorrespondence(sites, (place,), answers))
+                except Unanswered as stop:
+                    found += stop.question.own
+                    kind = stop.question.kind
+            self.said.append((kind, found))
+            return found
+
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sites")
+    rng = np.random.default_rng(3)
+    paths = []
+    for place, rows in enumerate((70, 90, 80)):
+        age, sex = rng.normal(50 + place, 9, rows).round(2), rng.choice(["f", "m", "other"], rows, p=[0.4, 0.4, 0.2])
+        lines = ["age,sex,ward,falls,died,days,weight,grade"]
+        for row in range(rows):
+            cells = [age[row], sex[row], f"w{row % 4}", rng.poisson(2.0), rng.integers(0, 2), rng.gamma(2.0, 30.0)]
+            lines.append(",".join(map(str, [*cells, rng.integers(1, 4), rng.integers(0, 3)])))
+        path = folder / f"site-{place}.csv"
+        path.write_text("\n".join(lines) + "\n")
+        paths.append(path)
+    return paths
+
+
+MODELS = {
+    "poisson": {"formula": "falls ~ age + sex", "family": "poisson"},
+    "scale": {"formula": "falls ~ scale(age):sex + center(days)", "family": "negative_binomial"},
+    "weights": {"formula": "died ~ age", "family": "bernoulli", "weights": "weight"},
+    "exposure": {"formula": "falls ~ age", "family": "poisson", "exposure": "days"},
+    "effects": {"formula": "died ~ sex + (1 | site:ward)", "family": "bernoulli"},
+    "classes": {"formula": "grade ~ age", "family": "categorical"},
+    "intervals": {"formula": "surv(days, died) ~ age", "family": "piecewise_exponential"},
+    "cox": {"formula": "surv(days, died) ~ age + sex", "family": "cox"},
+    "flat": {"formula": "falls ~ age + sex", "family": "poisson", "priors": {"coefficients": priors.Flat()}},
+    "ordered": {"formula": "grade ~ age", "family": families.Ordinal((0, 1, 2))},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_by_correspondence_is_that_of_one_place(files, name):
+    model, constant = MODELS[name], ["weight"]
+    named = [column for column in (model.get("weights"), model.get("exposure")) if column]
+    study = accord.data.study(files, formula=[model["formula"], *named], constant=constant)
+    whole = glm(study, **model)
+    afar = glm(accord.data.study_at_sites(files, Post(), constant=constant), **model)
+    assert type(afar) is type(whole)
+    assert (afar.names, afar.formula, repr(afar.priors)) == (whole.names, whole.formula, repr(whole.priors))
+    assert afar.family == whole.family
+    np.testing.assert_allclose(afar.init, whole.init, rtol=1e-12)
+    x = whole.init + np.random.default_rng(1).normal(size=whole.dim)
+    with jax.enable_x64(True):
+        prior = [float(jax.jit(type(post.potential).log_prior_at)(post.potential, x)) for post in (afar, whole)]
+    assert prior[0] == pytest.approx(prior[1], rel=1e-12)
+    # the rows are made anew, by each site of its own file
+    for mine, theirs in zip(afar.shards, whole.shards, strict=True):
+        assert mine.keys() == theirs.keys()
+        for column in theirs:
+            np.testing.assert_allclose(mine[column], theirs[column], rtol=1e-12, atol=1e-12)
+
+
+def numbers_in(said):
+    return np.concatenate([np.ravel(value).astype(float) for value in jax.tree.leaves(said)])
+
+
+def test_cells_are_in_no_answer(files):
+    post = Post()
+    glm(accord.data.study_at_sites(files, post), "falls ~ age + sex + days", "poisson")
+    sums = numbers_in([own for kind, own in post.said if kind == "total"])
+    table = accord.data.study(files, formula="falls ~ age + sex + days").frames[0]
+    cells = np.concatenate([table["age"], table["days"]])
+    # a whole number may be a count
+    cells = cells[cells != cells.round()]
+    assert len(sums) > 100 and not np.isin(cells, sums).any()
+    # what is gathered are names, kinds and what a site tells of itself under its floors
+    said = [leaf for kind, own in post.said if kind == "gathered" for leaf in jax.tree.leaves(own)]
+    assert not np.isin(cells, [float(leaf) for leaf in said if not isinstance(leaf, str)]).any()
+
+
+def test_a_site_refuses_before_it_has_counted_anything(files, tmp_path):
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join(files[0].read_text().splitlines()[:6]) + "\n")
+    post = Post()
+    with pytest.raises(DataError, match=r"few .*refused, there are fewer than 10 rows"):
+        glm(accord.data.study_at_sites([*files[:2], few], post), "falls ~ age", "poisson")
+    assert [kind for kind, _ in post.said] == ["gathered"] * len(post.said)
+
+
+def test_everything_wrong_with_all_files_is_told_at_once(files, tmp_path):
+    broken = []
+    for place, old, new in ((0, "\n", ",x\n"), (1, ",f,", ",,"), (2, "age", "years")):
+        path = tmp_path / f"site-{place}.csv"
+        path.write_text(files[place].read_text().replace(old, new, 1))
+        broken.append(path)
+    broken[0].write_text(files[0].read_text().replace("w1", "", 1))
+    with pytest.raises(DataError) as error:
+        glm(accord.data.study_at_sites(broken, Post()), "falls ~ age + sex + (1 | site:ward)", "poisson")
+    for part in ("3 problems", "site-0 (site-0.csv): column 'ward'", "site-1 (site-1.csv): column 'sex'", "'age'"):
+        assert part in str(error.value)
+
+
+def test_groups_whose_names_stay_at_their_sites_are_each_sites_own(files):
+    with pytest.raises(ValueError, match="write site:ward"):
+        glm(accord.data.study_at_sites(files, Post()), "died ~ age + (1 | ward)", "bernoulli")
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="one file an agent"):
+        accord.data.study_at_sites("*.csv", Post())
+    with pytest.raises(ValueError, match=r"such as accord\.Silo\(\), found 'local'"):
+        accord.data.study_at_sites(["a.csv"], "local")
+
+
+def test_sums_are_of_the_same_names():
+    assert reduce(added, [{"n": 1}, {"n": 2}]) == {"n": 3}
+    with pytest.raises(KeyError):
+        added({"n": 1}, {"m": 2})
