@@ -56,7 +56,9 @@ def pytest_runtest_protocol(item, nextitem):
     hasty = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
     jax.config.update("jax_disable_most_optimizations", hasty and item.get_closest_marker("busy") is None)
     reports = yield
-    if len(_programs) > _MOST_PROGRAMS and nextitem is not None and nextitem.path != item.path:
+    # at the end of a module, whose tests share programs; of one that makes too many, in its midst
+    most = _MOST_PROGRAMS if nextitem is None or nextitem.path != item.path else 2 * _MOST_PROGRAMS
+    if len(_programs) > most:
         jax.clear_caches()
         gc.collect()
         _programs.clear()
