@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import jax
@@ -88,10 +88,8 @@ class Masks:
 
     def __init__(self, agent: int, num_agents: int) -> None:
         require_masks(num_agents)
-        x25519, *_ = _cryptography()
         self.agent, self.num_agents = agent, num_agents
-        self._private = x25519.X25519PrivateKey.generate()
-        self.public: bytes = self._private.public_key().public_bytes_raw()
+        self._private, self.public = new_private_key()
         # by agent, of all others
         self._keys: dict[int, bytes] = {}
         self._last, self._lock, self._process = 0, threading.Lock(), os.getpid()
@@ -123,21 +121,7 @@ class Masks:
             raise ValueError(f"public keys must be {self.num_agents} different ones, found {len(set(publics))}")
         if publics[self.agent] != self.public:
             raise ValueError(f"the public key that is given out for agent {self.agent} is not its own")
-        x25519, _, hkdf, hashes = _cryptography()
-        # who was given another list has other keys with everybody, and no sum comes out
-        everyones = _digest(publics)
-        for other, public in enumerate(publics):
-            if other == self.agent:
-                continue
-            try:
-                secret = self._private.exchange(x25519.X25519PublicKey.from_public_bytes(public))
-            except ValueError as error:
-                raise ValueError(f"the public key of agent {other} is none: {error}") from error
-            first, second = sorted((self.agent, other))
-            pair = first.to_bytes(8, "little") + second.to_bytes(8, "little")
-            info = b"accord masks 1" + pair + everyones + hashlib.sha256(run).digest()
-            self._keys[other] = hkdf.HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=info).derive(secret)
-        self._private = None
+        self._keys, self._private = pair_keys(self._private, self.agent, publics, run), None
 
     def masked(self, count: int, words: Words) -> Words:
         """The agent's words under its masks.
@@ -167,11 +151,42 @@ class Masks:
                     "two messages under one mask would tell their difference"
                 )
             self._last = count
-        mask = np.zeros_like(words)
-        for other, key in self._keys.items():
-            stream = _keystream(key, count, words.shape[1])
-            mask = added(mask, stream if self.agent < other else negated(stream))
-        return added(words, mask)
+        return under_masks(words, self.agent, self._keys, count)
+
+
+def new_private_key() -> tuple[Any, bytes]:
+    """A private key, and the public one of 32 bytes that belongs to it."""
+    x25519, *_ = _cryptography()
+    private = x25519.X25519PrivateKey.generate()
+    return private, private.public_key().public_bytes_raw()
+
+
+def pair_keys(private: Any, agent: int, publics: Sequence[bytes], run: bytes) -> dict[int, bytes]:
+    """The keys of an agent with all others, by their numbers; arguments as `Masks.agree` has them."""
+    x25519, _, hkdf, hashes = _cryptography()
+    # who was given another list has other keys with everybody, and no sum comes out
+    everyones, keys = _digest(publics), {}
+    for other, public in enumerate(publics):
+        if other == agent:
+            continue
+        try:
+            secret = private.exchange(x25519.X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise ValueError(f"the public key of agent {other} is none: {error}") from error
+        first, second = sorted((agent, other))
+        pair = first.to_bytes(8, "little") + second.to_bytes(8, "little")
+        info = b"accord masks 1" + pair + everyones + hashlib.sha256(run).digest()
+        keys[other] = hkdf.HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=info).derive(secret)
+    return keys
+
+
+def under_masks(words: Words, agent: int, keys: Mapping[int, bytes], count: int) -> Words:
+    """Words of an agent under the masks of one sum, which no other words may ever be under."""
+    mask = np.zeros_like(words)
+    for other, key in keys.items():
+        stream = _keystream(key, count, words.shape[1])
+        mask = added(mask, stream if agent < other else negated(stream))
+    return added(words, mask)
 
 
 def fingerprint(publics: Sequence[bytes]) -> str:

@@ -25,18 +25,18 @@ def integration_check(sums: NetworkSums, post: Posterior, draws: np.ndarray) -> 
     """A check of the quadrature, by a finer one at some draws, (chain, draw, dim); one sum. None: there is none."""
     if post.latents is None or post.latents.nodes == 0:
         return None
-    found = sums(_off, points=some_of(draws, _LOOKED_AT), values=3 * _LOOKED_AT)
-    off = float(np.max(np.asarray(found)))
-    holds = off <= _OFF
-    text = f"integrals over latents are off by {off:.2g} in log density at most, {_OFF} is allowed"
+    found = sums(off, points=some_of(draws, _LOOKED_AT), values=3 * _LOOKED_AT)
+    most = float(np.max(np.asarray(found)))
+    holds = most <= _OFF
+    text = f"integrals over latents are off by {most:.2g} in log density at most, {_OFF} is allowed"
     remedy = ""
     if not holds and post.is_coarse:
         remedy = ": sample post.finely(), which integrates by more nodes"
     elif not holds:
         remedy = ": a group's latents are far from normal given the parameters; keep them as parameters"
-    return Check(INTEGRATION, off, _OFF, holds, text + remedy)
+    return Check(INTEGRATION, most, _OFF, holds, text + remedy)
 
 
-def _off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
+def off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
     """How far an agent's log likelihood is off."""
     return jnp.abs(potential.shard_log_likelihood(shard, x) - potential.finer().shard_log_likelihood(shard, x))

@@ -21,14 +21,14 @@ NOWHERE = 1e11
 
 def values(sums: NetworkSums, place: Coordinates | None, points: Float[np.ndarray, "point dim"] | Drawn) -> np.ndarray:
     """F, (point,), at some points of coordinates, or of the user's; one sum."""
-    return np.asarray(sums(_value, points=points, values=len(points), coordinates=place), np.float64)
+    return np.asarray(sums(value_of, points=points, values=len(points), coordinates=place), np.float64)
 
 
 def slopes(
     sums: NetworkSums, place: Coordinates | None, points: Float[np.ndarray, "point dim"] | Drawn
 ) -> tuple[np.ndarray, np.ndarray]:
     """F and its gradient, (point,) and (point, dim), at some points of coordinates, or of the user's; one sum."""
-    numbers = np.asarray(sums(_slope, points=points, gradients=len(points), coordinates=place), np.float64)
+    numbers = np.asarray(sums(slope_of, points=points, gradients=len(points), coordinates=place), np.float64)
     return numbers[:, 0], numbers[:, 1:]
 
 
@@ -44,7 +44,7 @@ def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, 
     """F's value, gradient and Hessian at each of some positions; one sum of (dim + 1)(dim + 2) / 2 numbers each."""
     count, dim = points.shape
     # one after another: all Hessians at once would take memory
-    found = sums(_expansion, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place)
+    found = sums(expansion_of, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place)
     numbers = np.asarray(found, np.float64)
     return Expansions(numbers[:, 0], numbers[:, 1 : 1 + dim], unpacked(numbers[:, 1 + dim :], dim))
 
@@ -52,18 +52,18 @@ def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, 
 # --- what agents add up ---
 
 
-def _value(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
+def value_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
     """An agent's potential."""
     return _finite(potential.value(shard, x)[None])[0]
 
 
-def _slope(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+def slope_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential and gradient."""
     value, gradient = potential.slope(shard, x)
     return _finite(jnp.concatenate([value[None], gradient]))
 
 
-def _expansion(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
+def expansion_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential, gradient and upper half of the Hessian."""
     return _finite(expansion_at(potential, shard, x))
 

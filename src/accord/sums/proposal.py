@@ -90,13 +90,13 @@ class Drawn:
     """
 
     def __init__(self, mixture: Mixture, count: int, seed: int, batch: int) -> None:
-        self._recipe = mixture, count, seed, batch
+        self.recipe = mixture, count, seed, batch
 
     def __reduce__(self) -> tuple[type[Drawn], tuple[Any, ...]]:
-        return type(self), self._recipe
+        return type(self), self.recipe
 
     def __len__(self) -> int:
-        return self._recipe[1]
+        return self.recipe[1]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(self.points, dtype)
@@ -104,7 +104,7 @@ class Drawn:
     @cached_property
     def points(self) -> Float[np.ndarray, "point dim"]:
         """The points."""
-        mixture, *which = self._recipe
+        mixture, *which = self.recipe
         return mixture.draw(*which)
 
 

@@ -122,7 +122,7 @@ def expand(sums: NetworkSums, *positions: np.ndarray, coordinates: Coordinates |
     """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
     origin, dim = positions[0], positions[0].size
     offsets, gradients = np.stack(positions) - origin, len(positions) * (1 + dim)
-    found = sums(_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
+    found = sums(mean_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
     numbers = np.asarray(found, np.float64)
     return Expansion(float(numbers[0]), numbers[1 : 1 + dim], unpacked(numbers[1 + dim :], dim))
 
@@ -141,7 +141,7 @@ def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) ->
     return jnp.concatenate([value[None], gradient, hessian[jnp.triu_indices(x.size)]])
 
 
-def _expansion(
+def mean_expansion(
     potential: Potential, shard: Shard, origin: Float[Array, " dim"], offsets: Float[Array, "look dim"]
 ) -> Float[Array, " number"]:
     """An agent's value, gradient and upper half of the Hessian: their means over positions."""

@@ -37,18 +37,34 @@ def read_problem(
     section, model = dict(document["data"]), dict(document["model"])
     if "formula" in model:
         study = _study_of(section, model, folder, engine)
-        model.pop("positive", None)
-        if "priors" in document:
-            model["priors"] = _build_priors(document["priors"])
-        if isinstance(model.get("family"), dict):
-            model["family"] = _build_named("family in [model]", model["family"], FAMILIES)
         with sites_named(study.sites):
-            return study, call("[model] with a formula", models.glm, study, **model)
+            return study, call("[model] with a formula", models.glm, study, **arguments_of_glm(document))
     if "priors" in document:
         raise ValueError("[priors] goes with a formula in [model]; found none")
     table = _read_table(section, folder)
     with sites_named(table.sites):
         return table, _build_model(model, table, folder)
+
+
+def arguments_of_glm(document: dict[str, Any]) -> dict[str, Any]:
+    """What [model] with a formula and [priors] say to `accord.models.glm`."""
+    model = dict(document["model"])
+    model.pop("positive", None)
+    require_known("key of [model] with a formula", model, inspect.signature(models.glm).parameters)
+    if "priors" in document:
+        model["priors"] = _build_priors(document["priors"])
+    if isinstance(model.get("family"), dict):
+        model["family"] = _build_named("family in [model]", model["family"], FAMILIES)
+    return model
+
+
+def options_of_study(document: dict[str, Any]) -> dict[str, Any]:
+    """What [data] and [model] with a formula say of the columns of a study whose files are elsewhere."""
+    options = _with_columns_of(dict(document["data"]), dict(document["model"]))
+    for key in ("file", "site", "formula"):
+        # glm adds what its formula names
+        options.pop(key, None)
+    return options
 
 
 def _build_priors(section: Any) -> dict[str, Prior]:
@@ -99,12 +115,10 @@ def _study_of(
     if not hasattr(engine, "asking"):
         raise ValueError('[data] at sites with a formula goes with an engine whose agents read files: engine = "silo"')
     require_given("[data]", section, ("files",))
-    # glm adds what its formula names
-    options = _with_columns_of(section, model)
-    options.pop("formula", None)
     for key in ("file", "site"):
-        if key in options:
+        if key in section:
             raise ValueError(f"[data] at sites has files, one an agent; found {key}")
+    options = options_of_study({"data": section, "model": model})
     return data.study_at_sites(options.pop("files"), engine, **options)
 
 

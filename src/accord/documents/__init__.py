@@ -1,0 +1,1 @@
+"""Configuration documents: their sections as data, models and priors."""

@@ -1,0 +1,152 @@
+"""A site's keys: an identity that its peers know, and the masks of one run, kept on its own disk."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..posterior.masks import Words, new_private_key, pair_keys, under_masks
+
+
+def new_identity(path: Path) -> str:
+    """Write a new private key to a file that only its owner reads, and return the public one.
+
+    Raises
+    ------
+    FileExistsError
+        There is such a file.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    private = Ed25519PrivateKey.generate()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text_of(private.private_bytes_raw()) + "\n")
+    return text_of(private.public_key().public_bytes_raw())
+
+
+def text_of(key: bytes) -> str:
+    """Bytes as text."""
+    return base64.b64encode(key).decode()
+
+
+def bytes_of(text: str) -> bytes:
+    """Bytes of such a text; `ValueError` where it is none."""
+    return base64.b64decode(text, validate=True)
+
+
+def signature(identity: Path, message: bytes) -> bytes:
+    """A message signed by the private key of a file."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    try:
+        private = Ed25519PrivateKey.from_private_bytes(bytes_of(identity.read_text().strip()))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{identity} holds no private key, see `accord flower key`: {error}") from error
+    return private.sign(message)
+
+
+def is_signed(public: str, message: bytes, signed: bytes) -> bool:
+    """Whether the owner of a public key has signed a message."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes_of(public)).verify(signed, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def statement(session: str, study: str, site: str, public: bytes) -> bytes:
+    """What a site signs: its public key of one run of one study."""
+    return b"\0".join([b"accord flower key 1", session.encode(), study.encode(), site.encode(), public])
+
+
+@dataclass
+class KeptMasks:
+    """The masks of a site in one run, whose keys and count outlive its process.
+
+    The count of a sum is written before its words leave: no two messages are ever under one mask, and a question that
+    is asked again needs another count.
+
+    Parameters
+    ----------
+    folder
+        Where they are kept, which only the site reads.
+    """
+
+    folder: Path
+
+    def begin(self) -> bytes:
+        """Make a key pair, in place of the one before, and return the public key."""
+        from cryptography.hazmat.primitives import serialization
+
+        private, public = new_private_key()
+        raw = private.private_bytes(
+            serialization.Encoding.Raw, serialization.PrivateFormat.Raw, serialization.NoEncryption()
+        )
+        self._write({"private": text_of(raw), "public": text_of(public)})
+        return public
+
+    def agree(self, agent: int, publics: Sequence[bytes], run: bytes) -> None:
+        """Make the keys of all pairs; the private key is forgotten."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        state = self._read()
+        if "private" not in state or bytes_of(state["public"]) != publics[agent]:
+            raise ValueError("the public key that is given out for this site is not its own")
+        private = X25519PrivateKey.from_private_bytes(bytes_of(state["private"]))
+        keys = pair_keys(private, agent, publics, run)
+        self._write({"agent": agent, "keys": {other: text_of(key) for other, key in keys.items()}, "last": 0})
+
+    def masked(self, count: int, words: Words) -> Words:
+        """The words of a sum under its masks.
+
+        Raises
+        ------
+        ValueError
+            The masks of this sum may have been used, or no keys have been agreed on.
+        """
+        state = self._read()
+        if "keys" not in state:
+            raise ValueError("no keys have been agreed on")
+        if not state["last"] < count:
+            raise ValueError(f"the masks of sum {count} may have been used: the last one was {state['last']}")
+        self._write({**state, "last": count})
+        keys: Mapping[int, bytes] = {int(other): bytes_of(key) for other, key in state["keys"].items()}
+        return under_masks(words, state["agent"], keys, count)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "masks.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def _write(self, state: dict[str, Any]) -> None:
+        own(self.folder)
+        partial = self.folder / "masks.json.partial"
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(json.dumps(state))
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(self.folder / "masks.json")
+
+
+def own(folder: Path) -> Path:
+    """A folder that only its owner reads."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def digest(found: bytes) -> str:
+    """A short name of bytes."""
+    return hashlib.sha256(found).hexdigest()

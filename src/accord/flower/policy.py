@@ -1,0 +1,118 @@
+"""What a site's administrator allows: the study's server can ask for nothing else."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..base.checks import whole_number
+from ..base.errors import DataError, unknown_name_error
+from ..data.policy import Policy
+from .study import StudyDocument
+
+_FLOORS = tuple(f.name for f in fields(Policy))
+
+
+class RefusedError(DataError):
+    """A site refuses by its policy."""
+
+
+@dataclass(frozen=True)
+class SitePolicy:
+    """The policy of a site, in a TOML file that only its administrator writes.
+
+    Parameters
+    ----------
+    site
+        The name of the site, as studies list it.
+    data
+        Its CSV file.
+    folder
+        Where it keeps its audit file, what it has to remember of a run, and its own results; nobody else reads it.
+    studies
+        The hashes of the studies that it takes part in, see `StudyDocument.hash`.
+    columns
+        The columns that studies may read; None: all.
+    points
+        At how many positions a study may ask for its sums, at most, in all its runs.
+    masks
+        Whether it sends its numbers under masks only, which takes `identity` and `peers`.
+    identity
+        Its private key, see `accord flower key`.
+    peers
+        The public key of every site by name, its own too.
+    floors
+        Under which it tells nothing; in the file `rows`, `cells`, `parameters` and `rare`.
+    """
+
+    site: str
+    data: Path
+    folder: Path
+    studies: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    points: int = 1_000_000
+    masks: bool = True
+    identity: Path | None = None
+    peers: dict[str, str] = field(default_factory=dict)
+    floors: Policy = field(default_factory=Policy)
+
+    @classmethod
+    def read(cls, path: str | Path) -> SitePolicy:
+        """A policy from its file; paths in it are relative to the file's folder.
+
+        Raises
+        ------
+        ValueError
+            The file is no TOML, or a key or value is wrong; the file is named.
+        """
+        path = Path(path).expanduser()
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            return cls._of(found, path.parent)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"policy {path}: {error}") from error
+
+    @classmethod
+    def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
+        kinds = {
+            "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int, "masks": bool,
+            "identity": str, "peers": dict,
+        }  # fmt: skip
+        floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
+        for name, value in found.items():
+            if name not in kinds:
+                raise unknown_name_error("key", name, [*kinds, *_FLOORS])
+            if not isinstance(value, kinds[name]):
+                raise ValueError(f"{name} must be of the type {kinds[name].__name__}, found {value!r}")
+        for name in ("site", "data", "folder", "studies"):
+            if name not in found:
+                raise ValueError(f"{name} is missing")
+        for name in ("studies", "columns"):
+            if not all(isinstance(item, str) for item in found.get(name, ())):
+                raise ValueError(f"{name} must be a list of texts, found {found[name]!r}")
+        for name in ("data", "folder", "identity"):
+            if name in found:
+                found[name] = folder / Path(found[name]).expanduser()
+        for name in ("studies", "columns"):
+            if name in found:
+                found[name] = tuple(found[name])
+        whole_number("points", found.get("points", 1), 1)
+        return cls(**found, floors=floors)
+
+    def require_study(self, study: StudyDocument) -> None:
+        """Raise `RefusedError` unless the site takes part in a study as it is."""
+        if study.hash not in self.studies:
+            raise RefusedError(
+                f"{self.site}: refused, its policy does not allow the study of hash {study.hash}: its administrator "
+                "has to read the study and to add the hash to `studies`"
+            )
+        if self.site not in study.sites:
+            raise RefusedError(f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}")
+        if self.columns is not None and (beyond := sorted(study.columns - set(self.columns))):
+            raise RefusedError(f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}")
+        if self.masks and not study.run.get("masks", True):
+            raise RefusedError(f"{self.site}: refused, its policy asks for masks, and the study goes without")
+        if study.run.get("masks", True) and (missing := [name for name in study.sites if name not in self.peers]):
+            raise RefusedError(f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`")

@@ -1,0 +1,91 @@
+"""The functions of its data that a site may be asked for, by name, and how their arguments travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..posterior.asked import count
+from ..posterior.coordinates import Coordinates
+from ..sampling.integration import off
+from ..sums.evaluations import expansion_of, slope_of, value_of
+from ..sums.proposal import Drawn, Mixture
+from ..tuning.network_sums import mean_expansion
+from .packets import Packet, packet
+
+# All that is added up over sites: a potential, its derivatives, and how far its integrals are off.
+SUMS: dict[str, Callable[..., Any]] = {
+    "value": value_of,
+    "slope": slope_of,
+    "expansion": expansion_of,
+    "mean expansion": mean_expansion,
+    "off": off,
+}
+# What each site says of itself.
+OWN: dict[str, Callable[..., Any]] = {"count": count}
+
+
+def name_of(function: Callable[..., Any], among: dict[str, Callable[..., Any]]) -> str:
+    """The name of a function that sites answer.
+
+    Raises
+    ------
+    TypeError
+        They do not answer it.
+    """
+    for name, known in among.items():
+        if known is function:
+            return name
+    raise TypeError(
+        f"sites answer {', '.join(among)} and nothing else, found {getattr(function, '__name__', function)}: a "
+        "federation goes with Importance() or ChEES(), and its run answers no questions that need the rows of one site"
+    )
+
+
+def written(
+    name: str,
+    arguments: tuple[Any, ...],
+    coordinates: Coordinates | None = None,
+    points: Any = None,
+    at_once: int | None = None,
+) -> Packet:
+    """A question with its arguments."""
+    arrays = {f"argument {k}": np.asarray(leaf) for k, leaf in enumerate(arguments)}
+    head: dict[str, Any] = {"name": name, "arguments": len(arguments), "at_once": at_once}
+    if coordinates is not None:
+        arrays |= {"origin": np.asarray(coordinates.origin), "factor": np.asarray(coordinates.factor)}
+    if isinstance(points, Drawn):
+        mixture, *head["drawn"] = points.recipe
+        arrays |= {f"mixture {field}": np.asarray(leaf) for field, leaf in mixture._asdict().items()}
+    elif points is not None:
+        arrays["points"] = np.asarray(points)
+    return packet(head, **arrays)
+
+
+def understood(question: Packet) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    """The arguments and options of a question, and at how many points it asks.
+
+    Raises
+    ------
+    ValueError
+        It is not written as `written` writes it.
+    """
+    head, arrays = question
+    try:
+        arguments = tuple(arrays[f"argument {k}"] for k in range(int(head["arguments"])))
+        options: dict[str, Any] = {} if head["at_once"] is None else {"at_once": int(head["at_once"])}
+        if "origin" in arrays:
+            options["coordinates"] = Coordinates(arrays["origin"], arrays["factor"])
+        if "drawn" in head:
+            count_, seed, batch = map(int, head["drawn"])
+            mixture = Mixture(*(arrays[f"mixture {field}"] for field in Mixture._fields))
+            options["points"] = Drawn(mixture, count_, seed, batch)
+            return arguments, options, count_
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"a question without {error}") from error
+    if "points" in arrays:
+        options["points"] = arrays["points"]
+    at = options.get("points", arguments[0] if arguments else np.zeros((1, 1)))
+    return arguments, options, len(np.atleast_2d(at))

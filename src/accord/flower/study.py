@@ -1,0 +1,125 @@
+"""A study as all its sites are given it: a document of data, formula, family and priors, known by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .. import models
+from ..data.elsewhere import AsksSites, StudyAtSites
+from ..data.meeting import Meeting
+from ..data.mentions import Mentions
+from ..data.policy import Policy
+from ..data.studies import study_at
+from ..documents.problem import arguments_of_glm, options_of_study
+from ..documents.sections import require_known, require_type
+from ..models.regression import Regression
+from ..models.tables import needed
+
+# The sections of a document, and what [run] may say.
+_SECTIONS = ("data", "model", "priors", "run")
+_RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "output": "str"}
+
+
+@dataclass(frozen=True)
+class StudyDocument:
+    """A study in TOML, without any file: `[data] sites` names those who take part, in their order.
+
+    Parameters
+    ----------
+    text
+        The document.
+
+    Raises
+    ------
+    ValueError
+        It is no TOML, or a section, key or value is wrong.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", self.text.replace("\r\n", "\n"))
+        document = self._document
+        require_known("section of a study", document, _SECTIONS)
+        for section in ("data", "model"):
+            if not isinstance(document.get(section), dict):
+                raise ValueError(f"a study must have a [{section}] section")
+        if "formula" not in document["model"]:
+            raise ValueError("[model] of a study must have a formula: models come as data, never as code")
+        for key in ("files", "file", "site", "at_sites", "policy"):
+            if key in document["data"]:
+                raise ValueError(f"[data] of a study names no {key}: each site has its own, which its policy names")
+        sites = document["data"].get("sites")
+        if not isinstance(sites, list) or not all(isinstance(name, str) for name in sites) or len(sites) < 1:
+            raise ValueError(f"[data] of a study must list its sites, sites = [...], found {sites!r}")
+        if len(set(sites)) < len(sites):
+            raise ValueError(f"the sites of a study must have different names, found {sites}")
+        require_known("key of [run] of a study", self.run, _RUN)
+        for key, value in self.run.items():
+            require_type("[run]", key, value, _RUN[key])
+        self._options, self._arguments  # noqa: B018 - what is wrong with them is said at once
+
+    @classmethod
+    def read(cls, path: str | Path) -> StudyDocument:
+        """A document from a file, which errors name."""
+        try:
+            return cls(Path(path).read_text(encoding="utf-8-sig"))
+        except (ValueError, OSError) as error:
+            raise ValueError(f"study {path}: {error}") from error
+
+    @property
+    def hash(self) -> str:
+        """By which sites' policies name the study: SHA-256 of the text, in hexadecimal digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Who takes part."""
+        return tuple(self._document["data"]["sites"])
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """What [run] says."""
+        return dict(self._document.get("run", {}))
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that a site is to read, where it has them."""
+        asked = needed(*self._named)
+        named = self._options.get("columns")
+        return frozenset(Mentions.of(asked["formula"]).names if named is None else named)
+
+    @cached_property
+    def _document(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"no TOML: {error}") from error
+
+    @cached_property
+    def _arguments(self) -> dict[str, Any]:
+        return arguments_of_glm(self._document)
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
+        data = {key: value for key, value in self._document["data"].items() if key != "sites"}
+        return options_of_study({**self._document, "data": data})
+
+    @property
+    def _named(self) -> tuple[Any, ...]:
+        return tuple(self._arguments.get(key) for key in ("formula", "weights", "exposure"))
+
+    def at(self, engine: AsksSites) -> Regression:
+        """The model over the sites of an engine."""
+        table = StudyAtSites(engine, self.sites, self.sites, self._options)
+        return models.glm(table, **self._arguments)
+
+    def model(self, meeting: Meeting, file: Path, floors: Policy) -> Regression:
+        """The model as one of the sites that meet makes it, of its own file."""
+        options = {**needed(*self._named), **self._options}
+        return models.glm(study_at(meeting, file, floors, **options), **self._arguments)

@@ -1,0 +1,292 @@
+"""A federation's sites answer what their policies allow; draws are those of one place."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import accord
+from accord.flower import Flower, RefusedError, Site, SitePolicy, StudyDocument, audit, figures, packets
+from accord.flower.engine import keep_draws
+from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
+from accord.posterior.masks import added, encoded
+
+SITES = ("north", "south", "west")
+STUDY = """
+[data]
+sites = ["north", "south", "west"]
+positive = {died = "yes"}
+
+[model]
+formula = "died ~ scale(age) + ward"
+family = "bernoulli"
+
+[priors]
+ward = {name = "Normal", loc = 0.0, scale = 2.0}
+
+[run]
+draws = 200
+"""
+
+
+def rows_of(place, rows=90):
+    rng = np.random.default_rng(place)
+    age = rng.normal(50 + place, 9, rows).round(3)
+    died = np.where(rng.random(rows) < 1 / (1 + np.exp(-(age - 50) / 9)), "yes", "no")
+    return "\n".join(
+        ["age,ward,died", *(f"{a},{w},{d}" for a, w, d in zip(age, rng.choice(["a", "b"], rows), died, strict=True))]
+    )
+
+
+class Federation:
+    """Three sites below a folder, and a channel that asks them one after another."""
+
+    def __init__(self, folder, study=STUDY, **changes):
+        self.folder, self.study, self.seen = folder, StudyDocument(study), []
+        peers = {}
+        for place, name in enumerate(SITES):
+            (folder / name).mkdir()
+            (folder / name / "rows.csv").write_text(rows_of(place))
+            peers[name] = new_identity(folder / name / "key")
+        for name in SITES:
+            self.write(name, peers, **changes.get(name, {}))
+
+    def write(self, name, peers, **changes):
+        values = {"site": name, "data": "rows.csv", "folder": "kept", "studies": [self.study.hash], "identity": "key"}
+        values |= changes
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        peers = ["[peers]", *(f"{site} = {json.dumps(key)}" for site, key in peers.items())]
+        (self.folder / name / "site.toml").write_text("\n".join(lines + peers))
+
+    def site(self, name):
+        return Site(SitePolicy.read(self.folder / name / "site.toml"))
+
+    def __call__(self, requests):
+        # a site is another process every time, which knows what is on its disk
+        answers = {name: self.site(name).answer(request) for name, request in requests.items()}
+        self.seen += [*requests.values(), *answers.values()]
+        return answers
+
+    def here(self):
+        files = [self.folder / name / "rows.csv" for name in SITES]
+        options = {"formula": self.study._arguments["formula"], "positive": {"died": "yes"}}
+        return accord.models.glm(accord.data.study(files, **options), **self.study._arguments)
+
+
+def drawn(engine, post, **options):
+    return accord.sample(post, accord.Network.star(3), engine=engine, draws=200, masks=engine.masks, **options)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    federation = Federation(tmp_path_factory.mktemp("federation"))
+    engine = Flower(federation.study, federation)
+    run = drawn(engine, engine.model())
+    keep_draws(engine, run.draws[:, :, 0], 0)
+    return federation, engine, run
+
+
+def test_draws_of_a_federation_are_those_of_one_place(finished):
+    federation, _, run = finished
+    expected = accord.sample(federation.here(), accord.Network.star(3), draws=200)
+    assert run.certificate.holds and run.names == expected.names
+    np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-9, atol=1e-9)
+
+
+def test_sites_keep_the_draws_of_a_run(finished):
+    federation, engine, run = finished
+    for name in SITES:
+        with np.load(federation.folder / name / "kept" / engine.session / "draws.npz") as kept:
+            np.testing.assert_array_equal(kept["draws"], run.draws[:, :, 0])
+
+
+def test_no_cell_and_no_part_of_a_sum_travels(finished):
+    federation, _, _ = finished
+    cells = np.concatenate(
+        [np.loadtxt(federation.folder / n / "rows.csv", delimiter=",", skiprows=1, usecols=0) for n in SITES]
+    )
+    cells = cells[cells != cells.round()]
+    for found in map(packets.read, federation.seen):
+        said = [leaf for leaf in jax.tree.leaves(packets.revived(found.head)) if not isinstance(leaf, str)]
+        numbers = np.concatenate([np.ravel(leaf) for leaf in [*said, *found.arrays.values()]] + [np.empty(0)])
+        assert not np.isin(cells, numbers.astype(float)).any()
+    # words of sums look like noise: bytes are as often any value as any other
+    words = b"".join(
+        found.arrays["words"].tobytes() for found in map(packets.read, federation.seen) if "words" in found.arrays
+    )
+    counts = np.bincount(np.frombuffer(words, np.uint8), minlength=256)
+    assert len(words) > 50_000
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 255 + 5 * np.sqrt(2 * 255)
+
+
+def test_an_audit_file_has_every_answer(finished):
+    federation, engine, _ = finished
+    lines = audit.read(federation.folder / "north" / "kept")
+    answers = [found for found in federation.seen[::1] if b"session" not in found]
+    assert {line["kind"] for line in lines} == {"hello", "key", "keys", "meet", "rows", "sum", "draws"}
+    assert all(line["study"] == federation.study.hash and line["run"] == engine.session for line in lines)
+    assert sum(line["kind"] == "sum" and line["points"] > 0 for line in lines) > 3
+    assert len(answers) >= 3 * len(lines)
+    assert (federation.folder / "north" / "kept" / "audit.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"studies": ["0" * 64]}, "does not allow the study of hash"),
+        ({"columns": ["age", "died"]}, "does not allow the columns ward"),
+        ({"site": "east"}, "the study lists the sites north, south, west"),
+        ({"rows": 500}, "fewer than 500 rows"),
+        ({"parameters": 0.001}, "parameters are more than 0.001 of the rows"),
+        ({"points": 10}, "allows sums at 10 positions"),
+        ({"identity": "none"}, "holds no private key"),
+    ],
+)
+def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
+    federation = Federation(tmp_path, south=changes)
+    engine = Flower(federation.study, federation)
+    with pytest.raises(accord.base.errors.DataError, match=text):
+        drawn(engine, engine.model())
+    last = audit.read(tmp_path / "south" / "kept")[-1]
+    assert text in json.dumps(last)
+
+
+def test_a_server_cannot_put_its_own_key_between(tmp_path):
+    federation = Federation(tmp_path)
+    new_identity(tmp_path / "foreign")
+
+    def between(requests):
+        answers = federation(requests)
+        for name, found in answers.items():
+            head = packets.read(found).head
+            if name == "west" and "public" in head:
+                answers[name] = packets.packet(
+                    {**head, "public": packets.read(answers["north"]).head["public"]}
+                ).to_bytes()
+        return answers
+
+    with pytest.raises(RefusedError, match="the key that is given out for west is not signed by it"):
+        Flower(federation.study, between).model()
+
+
+def test_what_sites_agreed_on_stays(tmp_path):
+    federation = Federation(tmp_path)
+    engine = Flower(federation.study, federation)
+    post = engine.model()
+    with engine.placed(post) as placed:
+        assert placed.sizes.tolist() == [90, 90, 90]
+        engine._answers = [*engine._answers, {"more": 1}]
+        with pytest.raises(RefusedError, match="other answers were given out"):
+            placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+
+
+def test_unmasked_sums_need_a_policy_that_allows_them(tmp_path):
+    study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
+    federation = Federation(tmp_path / "a" if (tmp_path / "a").mkdir() is None else None, study, south={"masks": True})
+    with pytest.raises(RefusedError, match="its policy asks for masks"):
+        Flower(federation.study, federation).model()
+    (tmp_path / "b").mkdir()
+    federation = Federation(tmp_path / "b", study, **dict.fromkeys(SITES, {"masks": False}))
+    engine = Flower(federation.study, federation)
+    expected = accord.sample(federation.here(), accord.Network.star(3), draws=200)
+    np.testing.assert_allclose(drawn(engine, engine.model()).draws, expected.draws, rtol=1e-9, atol=1e-9)
+
+
+def test_a_run_that_was_lost_goes_on_with_new_keys(tmp_path, finished):
+    _, _, whole = finished
+    federation, sums = Federation(tmp_path), []
+
+    def lost(requests):
+        kind = packets.read(next(iter(requests.values()))).head["kind"]
+        sums.append(kind)
+        if sums.count("sum") == 5:
+            raise ConnectionError("the server was killed")
+        return federation(requests)
+
+    engine = Flower(federation.study, lost)
+    with suppress(ConnectionError):
+        drawn(engine, engine.model(), checkpoint=tmp_path / "sums")
+    again = Flower(federation.study, federation)
+    run = drawn(again, again.model(), checkpoint=tmp_path / "sums")
+    np.testing.assert_allclose(run.draws, whole.draws, rtol=1e-9, atol=1e-9)
+
+
+def test_masks_are_never_used_twice(tmp_path):
+    own = [KeptMasks(tmp_path / name) for name in SITES]
+    publics = [one.begin() for one in own]
+    for place, one in enumerate(own):
+        one.agree(place, publics, b"run")
+    words = encoded([np.ones(3)], 3)
+    total = added(*(KeptMasks(tmp_path / name).masked(1, words) for name in SITES))
+    np.testing.assert_array_equal(total, added(words, words, words))
+    with pytest.raises(ValueError, match="the masks of sum 1 may have been used"):
+        KeptMasks(tmp_path / "north").masked(1, words)
+    assert (tmp_path / "north" / "masks.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_small_and_large_figures_pass_masks():
+    said = {"b": np.array([1e-20, -3e-9]), "a": 7, "c": 1e15}
+    words = added(*(encoded(figures.leaves_of(said), 3) for _ in range(3)))
+    found = figures.numbers_of(words, figures.shapes_of(said), 3)
+    for name, value in said.items():
+        np.testing.assert_allclose(found[name], 3 * np.asarray(value), rtol=1e-12)
+
+
+def test_signatures(tmp_path):
+    public = new_identity(tmp_path / "key")
+    signed = signature(tmp_path / "key", b"text")
+    assert is_signed(public, b"text", signed) and not is_signed(public, b"other", signed)
+    assert not is_signed("none", b"text", signed) and (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FileExistsError):
+        new_identity(tmp_path / "key")
+
+
+@pytest.mark.parametrize(
+    "old, new, text",
+    [
+        ("[model]", "[modle]", "did you mean 'model'"),
+        ('formula = "died', 'formulas = "died', "must have a formula"),
+        ("positive", 'files = "x.csv"\npositive', r"names no files"),
+        ('"south", ', '"north", ', "different names"),
+        ("draws = 200", 'draws = "many"', "draws"),
+        ('family = "bernoulli"', 'famly = "bernoulli"', "famly"),
+        ("scale = 2.0", "scale = true", "scale"),
+        ("[run]", "[run", "no TOML"),
+    ],
+)
+def test_a_study_that_is_wrong_is_refused_before_it_travels(old, new, text):
+    with pytest.raises(ValueError, match=text):
+        StudyDocument(STUDY.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    "line, text",
+    [("rwos = 3", "rwos"), ("points = 0", "points"), ("masks = 1", "masks must be of the type bool"), ("[", "policy")],
+)
+def test_a_policy_that_is_wrong_names_its_file(tmp_path, line, text):
+    path = tmp_path / "policy.toml"
+    path.write_text(f'{line}\nsite = "a"\ndata = "b"\nfolder = "c"\nstudies = []\n')
+    with pytest.raises(ValueError, match=text) as error:
+        SitePolicy.read(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("found", [b"", b"nonsense", packets.packet({}, x=np.zeros(1)).to_bytes(), b"PK" + bytes(100)])
+def test_what_is_no_request_is_answered_by_an_error(tmp_path, found):
+    federation = Federation(tmp_path)
+    answer = packets.read(federation.site("north").answer(found)).head
+    assert "error" in answer and "Traceback" not in answer["error"]
+
+
+def test_methods_that_gossip_are_refused(finished):
+    _, engine, _ = finished
+    with pytest.raises(TypeError, match="DESGLD gossips"):
+        accord.sample(engine.model(), accord.Network.star(3), accord.samplers.DESGLD(0.1), draws=1, engine=engine)
+
+
+def test_paths_of_a_policy_are_beside_it(tmp_path):
+    federation = Federation(tmp_path)
+    assert federation.site("north").policy.data == Path(tmp_path / "north" / "rows.csv")
