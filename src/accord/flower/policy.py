@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -101,6 +102,10 @@ class SitePolicy:
         whole_number("points", found.get("points", 1), 1)
         return cls(**found, floors=floors)
 
+    def _header(self) -> set[str]:
+        with open(self.data, newline="", encoding="utf-8-sig") as stream:
+            return {name.strip() for name in next(csv.reader(stream, skipinitialspace=True), [])}
+
     def require_study(self, study: StudyDocument) -> None:
         """Raise `RefusedError` unless the site takes part in a study as it is."""
         if study.hash not in self.studies:
@@ -110,7 +115,7 @@ class SitePolicy:
             )
         if self.site not in study.sites:
             raise RefusedError(f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}")
-        if self.columns is not None and (beyond := sorted(study.columns - set(self.columns))):
+        if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
             raise RefusedError(f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}")
         if self.masks and not study.run.get("masks", True):
             raise RefusedError(f"{self.site}: refused, its policy asks for masks, and the study goes without")

@@ -89,7 +89,7 @@ class StudyDocument:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that a site is to read, where it has them."""
+        """What of a site's columns it is to read; names of functions are among them."""
         asked = needed(*self._named)
         named = self._options.get("columns")
         return frozenset(Mentions.of(asked["formula"]).names if named is None else named)
