@@ -1,11 +1,10 @@
-"""The command line: `accord run`, `describe`, `plan`, `demo`, `reproduce`, `report`. It only calls the library."""
+"""The command line: `accord run`, `describe`, `plan`, `demo`, `reproduce`, `report`, `flower`; it calls the library."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -22,6 +21,8 @@ from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes
 from ..results.run import Run
 from ..samplers.validation import is_complete
+from .errors import users_errors
+from .federation import commands
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +49,9 @@ def _version(show: bool) -> None:
 
         typer.echo(f"accord {__version__}")
         raise typer.Exit
+
+
+app.add_typer(commands, name="flower")
 
 
 @app.callback()
@@ -83,7 +87,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
-    with _users_errors():
+    with users_errors():
         from . import config as configs
 
         several = distributed or (coordinator, num_processes, process_id) != (None, None, None)
@@ -120,7 +124,7 @@ def describe(
     output: Annotated[Path | None, typer.Option(help="Write what was told to this JSON file too.")] = None,
 ) -> None:
     """Say what the sites' columns hold, by site and together: rows, missing cells, mean, sd, quantiles, levels."""
-    with _users_errors():
+    with users_errors():
         from . import config as configs
         from .describe import blocks
 
@@ -159,7 +163,7 @@ def plan(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No spinner and no table.")] = False,
 ) -> None:
     """Say what each method would be worth on your posterior and network, and what it would cost, before any runs."""
-    with _users_errors():
+    with users_errors():
         from ..sampling.planning import every_method
         from ..sampling.planning import plan as planned
         from . import config as configs
@@ -197,7 +201,7 @@ def plan(
 @app.command()
 def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> None:
     """Compare four methods on real data split over ten agents with a pooled reference."""
-    with _users_errors():
+    with users_errors():
         from . import demo as demonstration
 
         demonstration.main(seed)
@@ -217,7 +221,7 @@ def reproduce(
     """Make a figure or table of the papers again: its data, the figure, and each claim beside our numbers."""
     from ..datasets import DatasetError, found_in
 
-    with _users_errors(), found_in(data):
+    with users_errors(), found_in(data):
         from ..experiments import EXPERIMENTS, find
         from ..experiments.frame import reproduce as reproduced
 
@@ -258,7 +262,7 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Pages of Markdown in the folders instead.")] = False,
 ) -> None:
     """Gather reproduced figures and claims in one HTML page that needs no other file."""
-    with _users_errors():
+    with users_errors():
         from ..experiments.gallery import write, write_markdown
 
         print(f"wrote {write_markdown(folder) if markdown else write(folder)}")
@@ -294,27 +298,6 @@ def _share_done(name: str) -> Iterator[Callable[[str, float], None]]:
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
         task = bar.add_task(name, total=1.0)
         yield lambda what, share: bar.update(task, completed=share, description=f"{name}: {what}")
-
-
-@contextmanager
-def _users_errors() -> Iterator[None]:
-    """Show warnings and the user's errors as one line each, without a traceback."""
-
-    def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
-        print(f"warning: {message}", file=sys.stderr)
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        try:
-            yield
-        except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
-            Console(stderr=True, soft_wrap=True).print(
-                f"error: {error}", style="bold red", highlight=False, markup=False
-            )
-            raise typer.Exit(1) from error
-        except KeyboardInterrupt:
-            print("interrupted before the first draw", file=sys.stderr)
-            raise typer.Exit(130) from None
 
 
 @contextmanager

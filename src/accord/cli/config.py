@@ -15,6 +15,8 @@ from .. import combine, data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
+from ..documents.problem import read_problem, read_study, sites_named
+from ..documents.sections import call, imported, pop_name, require_known, require_type, require_types
 from ..engines.silo.engine import Silo
 from ..models.regression import Regression
 from ..network import Network
@@ -23,8 +25,6 @@ from ..results.run import Run
 from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
-from ..documents.problem import read_problem, read_study, sites_named
-from ..documents.sections import call, imported, pop_name, require_known, require_type, require_types
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}

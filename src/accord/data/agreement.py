@@ -21,11 +21,11 @@ from .meeting import InOnePlace, Meeting, Numbers
 from .policy import Policy
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# A quantile is looked for in bins of its range, then in bins of one bin, and so on: 16^3 bins of some standard
+# A quantile is looked for in bins of its range, then in bins of one bin, and so on: 64^2 bins of some standard
 # deviations are a thousandth of one wide. Finer ones would tell the very cell of somebody.
-_BINS, _ROUNDS = 16, 3
-# Where the count of rows stands among those of columns' missing cells.
-_ROWS = "(rows)"
+_BINS, _ROUNDS = 64, 2
+# What counts of rows and of missing cells are called among sums of columns.
+_ROWS, _MISSING = "(rows)", "(missing)"
 # A count, or in words what is told of it: "< 3", ">= 40".
 Count = int | str
 
@@ -153,7 +153,7 @@ def _columns(found: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def _missing(table: SiteTable) -> Numbers:
-    return {name: int(table.absent[name].sum()) for name in table.kinds}
+    return {f"{name} {_MISSING}": int(table.absent[name].sum()) for name in table.kinds}
 
 
 def _sums(table: SiteTable, names: Sequence[str]) -> Numbers:
@@ -268,37 +268,42 @@ def agree(
 
 def _totals(meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable]) -> _Totals:
     numeric = [name for name, kind in kinds.items() if kind in ("number", "yes-no")]
-    sizes, mean, sd = _moments(meeting, tables, numeric)
-    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
     levels = _levels(meeting, tables, [name for name, kind in kinds.items() if kind == "factor"])
-    counts = {
-        name: dict(zip(levels[name], map(int, found), strict=True))
-        for name, found in meeting.total([_counts(table, levels) for table in tables]).items()
-    }
+    # all that one question can ask for; no name is twice among them
+    # what overflows is looked for where a model is to be built on it
+    with np.errstate(over="ignore"):
+        own = []
+        for table in tables:
+            sums = {**_sums(table, numeric), **_counts(table, levels)}
+            own.append({_ROWS: table.rows, **_missing(table), **sums})
+        found = meeting.total(own)
+    missing = {name: int(found[f"{name} {_MISSING}"]) for name in kinds}
+    sizes, mean, sd = _moments(meeting, tables, {name: found[name] for name in numeric})
+    numbers = [name for name in numeric if kinds[name] == "number" and sizes[name] and np.isfinite(sd[name])]
+    counts = {name: dict(zip(own, map(int, found[name]), strict=True)) for name, own in levels.items()}
     for name in numeric:
         if kinds[name] == "yes-no":
             ones = round(sizes[name] * mean[name])
             counts[name] = {"no": int(sizes[name]) - ones, "yes": ones}
     quantiles = _quantiles(meeting, tables, numbers, sizes, mean, sd)
-    missing = meeting.total([{**_missing(table), _ROWS: table.rows} for table in tables])
-    rows = int(missing.pop(_ROWS))
-    return _Totals(rows, {name: int(count) for name, count in missing.items()}, mean, sd, quantiles, counts)
+    return _Totals(int(found[_ROWS]), missing, mean, sd, quantiles, counts)
 
 
 def _levels(meeting: Meeting, tables: Sequence[SiteTable], names: Sequence[str]) -> dict[str, list[str]]:
     """The levels of factors of all sites, in natural order."""
+    if not names:
+        return {}
     said = meeting.gathered([{name: list(_level_counts(table, name)) for name in names} for table in tables])
     return {name: sorted({level for own in said for level in own[name]}, key=natural) for name in names}
 
 
 def _moments(
-    meeting: Meeting, tables: Sequence[SiteTable], names: Sequence[str]
+    meeting: Meeting, tables: Sequence[SiteTable], sums: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
     sizes, mean, sd = {}, {}, {}
     # what overflows is looked for where a model is to be built on it
     with np.errstate(over="ignore", invalid="ignore"):
-        sums = meeting.total([_sums(table, names) for table in tables])
         centres = {name: float(s / n) if n else 0.0 for name, (n, s) in sums.items()}
         for name, (first, second) in meeting.total([_squares(table, centres) for table in tables]).items():
             sizes[name], n = sums[name][0], max(sums[name][0], 1.0)
@@ -321,6 +326,8 @@ def _quantiles(
 
     Where it can lie follows from mean and standard deviation (Cantelli's inequality), so no extremes are asked for.
     """
+    if not names:
+        return {}
     share = np.array(QUANTILES)
     low = {name: mean[name] - sd[name] * np.sqrt((1 - share) / share) * (1 + 1e-9) for name in names}
     high = {name: mean[name] + sd[name] * np.sqrt(share / (1 - share)) * (1 + 1e-9) for name in names}

@@ -70,12 +70,22 @@ def added(first: Numbers, second: Numbers) -> Numbers:
     return {name: first[name] + second[name] for name in first}
 
 
-def mean_and_sd(meeting: Meeting, values: Sequence[np.ndarray]) -> tuple[Any, Any]:
-    """Mean and standard deviation over all sites' rows, the first axis, of arrays of the sites that are here."""
-    sums = meeting.total([{"rows": len(own), "sum": own.sum(axis=0)} for own in values])
-    mean = sums["sum"] / sums["rows"]
-    squares = meeting.total([{"sum": ((own - mean) ** 2).sum(axis=0)} for own in values])
-    return mean, np.sqrt(squares["sum"] / sums["rows"])
+def means_and_sds(meeting: Meeting, values: Sequence[Numbers]) -> dict[str, tuple[Any, Any]]:
+    """Mean and standard deviation over all sites' rows, the first axis, of arrays by name of each site that is here."""
+    sums = meeting.total(
+        [{f"{part} {name}": f(x) for name, x in own.items() for part, f in _PARTS.items()} for own in values]
+    )
+    names = [name.removeprefix("rows ") for name in sums if name.startswith("rows ")]
+    rows, means = {name: sums[f"rows {name}"] for name in names}, {}
+    for name in names:
+        means[name] = sums[f"sum {name}"] / rows[name]
+    squares = meeting.total(
+        [{name: ((own[name] - mean) ** 2).sum(axis=0) for name, mean in means.items()} for own in values]
+    )
+    return {name: (mean, np.sqrt(squares[name] / rows[name])) for name, mean in means.items()}
+
+
+_PARTS: dict[str, Callable[[np.ndarray], Any]] = {"rows": len, "sum": lambda x: x.sum(axis=0)}
 
 
 @dataclass(frozen=True)

@@ -67,13 +67,17 @@ def tables_of(
     meeting: Meeting, sources: Sequence[Source], wanted: Wanted, problems: Problems
 ) -> tuple[dict[str, str], list[SiteTable]]:
     """The kinds of all columns that are clear, and tables of them of the sites here; others are among the problems."""
-    names = _chosen(meeting, sources, wanted, problems)
     tables = []
     for source, own in zip(sources, problems.own, strict=True):
-        table, found = source.table([name for name in names if name in source.columns], wanted.rules)
+        header = list(source.columns)
+        table, found = source.table([name for name in wanted.among(header) if name in header], wanted.rules)
         tables.append(table)
         own += found
-    said = meeting.gathered([table.kinds for table in tables])
+    told = meeting.gathered(
+        [{"header": list(source.columns), "kinds": table.kinds} for source, table in zip(sources, tables, strict=True)]
+    )
+    said = [own["kinds"] for own in told]
+    names = _chosen(meeting, sources, [own["header"] for own in told], wanted, problems)
     kinds = {}
     for name in names:
         by_site = {site: found.get(name, "unclear") for site, found in zip(meeting.sites, said, strict=True)}
@@ -87,9 +91,10 @@ def tables_of(
     return kinds, [table.as_agreed(kinds) for table in tables]
 
 
-def _chosen(meeting: Meeting, sources: Sequence[Source], wanted: Wanted, problems: Problems) -> list[str]:
-    """The names of the columns to read; what is wrong with the headers is among the problems."""
-    headers = meeting.gathered([list(source.columns) for source in sources])
+def _chosen(
+    meeting: Meeting, sources: Sequence[Source], headers: Sequence[list[str]], wanted: Wanted, problems: Problems
+) -> list[str]:
+    """The names of the columns to read; what is wrong with the headers of all sites is among the problems."""
     known = list(dict.fromkeys(name for header in headers for name in header))
     names = []
     for name in wanted.among(known):

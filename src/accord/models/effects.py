@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..data.meeting import Meeting, mean_and_sd
+from ..data.meeting import Meeting
 from ..posterior import Local
 from .families import Family
 from .families.family import Parameter, Rows, Summary
@@ -69,10 +69,9 @@ def require_possible(family: Family, design: Formula) -> None:
 
 
 def parameters(
-    meeting: Meeting, family: Family, design: Formula, summary: Summary, shards: Sequence[Rows]
+    family: Family, design: Formula, summary: Summary, spread: Float[np.ndarray, " effect"]
 ) -> dict[str, Parameter]:
     """The standard deviations of the effects and their correlation, with priors that fit the scale of the data."""
-    _, spread = mean_and_sd(meeting, [rows["effects"] for rows in shards])
     found = {}
     for name, effect, sd in zip(("group_sd", "group_sd_2"), design.effects, spread, strict=False):
         scale = family.unit(summary) / (float(sd) if sd > 0 else 1.0)

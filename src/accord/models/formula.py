@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..base.errors import unknown_name_error
-from ..data.meeting import Meeting, mean_and_sd
+from ..data.meeting import Meeting, means_and_sds
 from .grammar import (
     STANDARDS,
     environment,
@@ -93,9 +93,7 @@ class Formula:
         for part in self._predictors():
             require_columns(part, columns, choices)
             require_known(part, self.levels)
-        for part in self._predictors():
-            if is_call(part) and part.callee in STANDARDS:
-                part.stateful_transform = self._standard(part, meeting, frames)
+        self._standardise(meeting, frames)
         self._template = self._rows_of_all_kinds(columns)
         with np.errstate(all="ignore"):
             self._model.eval(self._template, self._environment)
@@ -147,19 +145,31 @@ class Formula:
                     f"and effects stay at a site: write {SITE}:{self._within} where each site has groups of its own"
                 )
 
-    def _standard(self, call: Any, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> Any:
-        """The transform of `call` with the mean and standard deviation of its argument over all sites."""
+    def _standardise(self, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> None:
+        """Give `scale` and `center` the mean and standard deviation of their arguments over all sites."""
         from formulae.transforms import TRANSFORMS
 
-        values = [evaluated(call.args[0], frame, self._environment) for frame in frames]
-        for site, own in zip(meeting.names_here, values, strict=True):
-            require_finite(str(call), site, own)
-        transform = TRANSFORMS[call.callee]()
-        transform.mean, transform.std = mean_and_sd(meeting, values)
-        if not transform.std > 0:
-            raise ValueError(f"{call} cannot be had: its argument is the same number in all rows of all sites")
-        transform.params_set = True
-        return transform
+        calls = [part for part in self._predictors() if is_call(part) and part.callee in STANDARDS]
+        while calls:
+            # an argument in which another one is left has to wait for that
+            left = {id(call) for call in calls}
+            ready = [call for call in calls if left.isdisjoint(id(part) for part in parts_of(call) if part is not call)]
+            values = [
+                {str(k): evaluated(call.args[0], frame, self._environment) for k, call in enumerate(ready)}
+                for frame in frames
+            ]
+            for site, own in zip(meeting.names_here, values, strict=True):
+                for call, numbers in zip(ready, own.values(), strict=True):
+                    require_finite(str(call), site, numbers)
+            found = means_and_sds(meeting, values)
+            for k, call in enumerate(ready):
+                transform = TRANSFORMS[call.callee]()
+                transform.mean, transform.std = found[str(k)]
+                if not transform.std > 0:
+                    raise ValueError(f"{call} cannot be had: its argument is the same number in all rows of all sites")
+                transform.params_set, call.stateful_transform = True, transform
+            done = {id(call) for call in ready}
+            calls = [call for call in calls if id(call) not in done]
 
     def _rows_of_all_kinds(self, columns: Sequence[str]) -> pd.DataFrame:
         """Made-up rows that have every level, by which all sites code alike."""

@@ -9,7 +9,6 @@ from typing import Any
 from jax.tree_util import Partial
 
 from ..data.elsewhere import StudyAtSites
-from ..data.meeting import mean_and_sd
 from . import effects
 from .elsewhere import ModelAtSites, model_at_sites
 from .families import Family
@@ -17,7 +16,7 @@ from .formula import Formula
 from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on
 from .priors import Prior
 from .regression import Elsewhere, LogPrior, Other, Predicted, Priors, Regression
-from .tables import FAMILIES, as_table, columns_of, family_of, needed, settled, summary_of
+from .tables import FAMILIES, as_table, columns_of, family_of, figures_of, needed, settled
 from .unidentified import require_bounded, require_identified
 
 __all__ = ["FAMILIES", "glm"]
@@ -86,15 +85,14 @@ def glm(
         formula, meeting, study.frames, list(study.agreed.columns), study.agreed.levels, columns_of(table, study)
     )
     chosen, shards = settled(family_of(family), design, study, weights, exposure)
-    summary = summary_of(meeting, chosen, shards)
+    summary, centre, spread, spread_of_effects = figures_of(meeting, chosen, shards)
     columns = design.names if chosen.has_intercept else design.names[1:]
     parameters = chosen.parameters(summary)
     if design.group is not None:
         effects.require_possible(chosen, design)
-        parameters |= effects.parameters(meeting, chosen, design, summary, shards)
+        parameters |= effects.parameters(chosen, design, summary, spread_of_effects)
     if not columns and (chosen.has_intercept or not parameters):
         raise ValueError(f"the formula {formula!r} has no coefficient")
-    centre, spread = mean_and_sd(meeting, [rows["design"] for rows in shards])
     names = names_of(columns, chosen)
     own = Wanted(priors or {}, design.terms, design.names, chosen.predictors)
     defaults = defaults_of(columns, spread, chosen, summary)

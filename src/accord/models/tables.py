@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..base.errors import unknown_name_error
 from ..data import Study, as_study
-from ..data.meeting import Meeting, mean_and_sd
+from ..data.meeting import Meeting, means_and_sds
 from . import families
 from .families import Family
 from .families.family import Rows, Summary
@@ -102,10 +102,27 @@ def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, 
     return values
 
 
-def summary_of(meeting: Meeting, family: Family, shards: Sequence[Rows]) -> Summary:
-    """The mean and the standard deviation of the response, by sums over the sites."""
-    amounts = [family.amounts(rows) for rows in shards]
-    sums = meeting.total([{"first": first.sum(), "second": second.sum()} for first, second in amounts])
-    _, sd = mean_and_sd(meeting, [own for own, _ in amounts])
+class Figures(NamedTuple):
+    """What sites agree on of the rows of a model: of the response, and mean and standard deviation of each column."""
+
+    summary: Summary
+    centre: np.ndarray
+    spread: np.ndarray
+    # of the columns whose effects vary from group to group, where there are some
+    effects: np.ndarray
+
+
+def figures_of(meeting: Meeting, family: Family, shards: Sequence[Rows]) -> Figures:
+    """The figures of all sites, by two sums."""
+    values = []
+    for rows in shards:
+        first, second = family.amounts(rows)
+        nothing = np.empty((len(first), 0))
+        values.append(
+            {"first": first, "second": second, "design": rows["design"], "effects": rows.get("effects", nothing)}
+        )
+    found = means_and_sds(meeting, values)
+    (first, sd), (second, _) = found["first"], found["second"]
     with np.errstate(divide="ignore", invalid="ignore"):
-        return Summary(float(np.float64(sums["first"]) / np.float64(sums["second"])), float(sd))
+        summary = Summary(float(np.float64(first) / np.float64(second)), float(sd))
+    return Figures(summary, *found["design"], found["effects"][1])

@@ -1,0 +1,32 @@
+"""Users' errors on the command line: a line each, and no traceback."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+
+@contextmanager
+def users_errors() -> Iterator[None]:
+    """Show warnings and the user's errors as one line each, without a traceback."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        try:
+            yield
+        except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
+            Console(stderr=True, soft_wrap=True).print(
+                f"error: {error}", style="bold red", highlight=False, markup=False
+            )
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt:
+            print("interrupted before the first draw", file=sys.stderr)
+            raise typer.Exit(130) from None

@@ -1,0 +1,68 @@
+"""The Flower app of a study: two lines of Python that name accord's own apps, and the study's document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .study import StudyDocument
+
+_PACKAGE = "accord_study"
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "accord-study"
+version = "1.0.0"
+description = "A study of accord: {hash}"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "accord"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server_app:app"
+clientapp = "{package}.client_app:app"
+
+[tool.flwr.app.config]
+output = {output}
+"""
+_CLIENT = '''\
+"""What a site runs: accord, as it is installed there."""
+
+from accord.flower import client_app
+
+app = client_app.app
+'''
+_SERVER = '''\
+"""What leads the study: accord, as it is installed there."""
+
+from pathlib import Path
+
+from accord.flower import StudyDocument
+from accord.flower.server_app import app_of
+
+app = app_of(StudyDocument.read(Path(__file__).with_name("study.toml")))
+'''
+
+
+def write_app(study: StudyDocument, folder: Path, output: Path) -> None:
+    """Write the Flower app of a study to a folder, which `flwr run` takes; results are kept in `output`.
+
+    Raises
+    ------
+    FileExistsError
+        The folder has something in it already.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} has files in it already: name another folder")
+    package = folder / _PACKAGE
+    package.mkdir(parents=True, exist_ok=True)
+    quoted = '"' + str(output.resolve()).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    text = _PYPROJECT.format(hash=study.hash[:16], package=_PACKAGE, output=quoted)
+    (folder / "pyproject.toml").write_text(text)
+    (package / "__init__.py").write_text('"""A study of accord."""\n')
+    (package / "client_app.py").write_text(_CLIENT)
+    (package / "server_app.py").write_text(_SERVER)
+    (package / "study.toml").write_text(study.text)
