@@ -9,7 +9,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo test test-all test-portability lint bench accuracy no-knobs splittings reproduce constraints clean
+.PHONY: demo test test-all test-portability lint bench accuracy no-knobs splittings reproduce constraints clean flower
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -46,6 +46,16 @@ no-knobs: $(VENV)/.installed-demo
 # Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
 splittings: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/splittings.py
+
+# Five minutes: a federation on this machine, with TLS, three sites and their policies, in an environment of its own:
+# Flower asks for older versions than those that the tests run with.
+flower: .venv-flower/.installed
+	.venv-flower/bin/python examples/federation/run.py
+
+.venv-flower/.installed: pyproject.toml
+	$(MAKE) VENV=.venv-flower .venv-flower/.made
+	.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[flower]"
+	@touch $@
 
 # Ten minutes: figures of the papers again, small, gathered in reproduced/report.html; DATA is a folder of mnist.npz and
 # covtype.npz, which are fetched where it is not given.
