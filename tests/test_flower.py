@@ -1,15 +1,19 @@
 """A federation's sites answer what their policies allow; draws are those of one place."""
 
 import json
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import accord
-from accord.flower import Flower, RefusedError, Site, SitePolicy, StudyDocument, audit, figures, packets
+from accord.base.errors import DataError
+from accord.cli import app
+from accord.flower import Flower, RefusedError, Site, SitePolicy, StudyDocument, audit, channel, figures, packets
 from accord.flower.engine import keep_draws
 from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
 from accord.posterior.masks import added, encoded
@@ -148,7 +152,7 @@ def test_an_audit_file_has_every_answer(finished):
 def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
     federation = Federation(tmp_path, south=changes)
     engine = Flower(federation.study, federation)
-    with pytest.raises(accord.base.errors.DataError, match=text):
+    with pytest.raises(DataError, match=text):
         drawn(engine, engine.model())
     last = audit.read(tmp_path / "south" / "kept")[-1]
     assert text in json.dumps(last)
@@ -290,3 +294,60 @@ def test_methods_that_gossip_are_refused(finished):
 def test_paths_of_a_policy_are_beside_it(tmp_path):
     federation = Federation(tmp_path)
     assert federation.site("north").policy.data == Path(tmp_path / "north" / "rows.csv")
+
+
+class Nodes:
+    """Nodes of sites that are there at some looks only."""
+
+    def __init__(self, federation, names, away=()):
+        self.federation, self.names, self.away, self.looks = federation, names, dict(away), 0
+
+    def there(self):
+        self.looks += 1
+        return {node for node, name in self.names.items() if self.looks > self.away.get(name, 0)}
+
+    def exchange(self, requests):
+        answers = {node: self.federation.site(self.names[node]).answer(request) for node, request in requests.items()}
+        # one that has gone meanwhile
+        return {node: answer for node, answer in answers.items() if (node, self.looks) != (11, 3)}
+
+
+def test_sites_that_are_away_are_waited_for_and_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(channel, "_TELL", 0.01)
+    federation, told = Federation(tmp_path), []
+    nodes = Nodes(federation, {11: "north", 22: "south", 33: "west"}, {"west": 4})
+    engine = Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, told.append, pause=0.02))
+    assert engine.model().names == federation.here().names
+    assert told[0] == "waiting for west"
+
+
+def test_two_nodes_are_not_one_site(tmp_path):
+    federation = Federation(tmp_path)
+    nodes = Nodes(federation, {1: "north", 2: "north", 3: "west"})
+    with pytest.raises(DataError, match="two nodes say that they are north"):
+        Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, print)).model()
+
+
+def test_a_node_whose_site_refuses_says_why(tmp_path):
+    federation = Federation(tmp_path, west={"studies": []})
+    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
+    with pytest.raises(DataError, match="west: refused, its policy does not allow the study"):
+        Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, print)).model()
+
+
+def test_the_command_line_writes_an_app_a_hash_and_a_key(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    command = CliRunner()
+    found = command.invoke(app, ["flower", "hash", str(tmp_path / "study.toml")])
+    assert found.output.strip() == StudyDocument(STUDY).hash
+    made = command.invoke(app, ["flower", "app", str(tmp_path / "app"), "--study", str(tmp_path / "study.toml")])
+    assert made.exit_code == 0 and StudyDocument(STUDY).hash in made.output
+    assert (tmp_path / "app" / "accord_study" / "study.toml").read_text() == STUDY
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())
+    assert project["tool"]["flwr"]["app"]["config"]["output"] == str(tmp_path / "app-results")
+    again = command.invoke(app, ["flower", "app", str(tmp_path / "app"), "--study", str(tmp_path / "study.toml")])
+    assert again.exit_code == 1 and "has files in it already" in again.output
+    key = command.invoke(app, ["flower", "key", str(tmp_path / "key")])
+    assert is_signed(key.output.strip(), b"x", signature(tmp_path / "key", b"x"))
+    wrong = command.invoke(app, ["flower", "hash", str(tmp_path / "none.toml")])
+    assert wrong.exit_code == 1 and "none.toml" in wrong.output

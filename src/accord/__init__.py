@@ -11,6 +11,7 @@ from .base.text import __version__
 from .engines.mesh import processes
 from .engines.silo.engine import Silo
 from .exact.law import Law, law
+from .flower import Flower
 from .network import Network
 from .posterior import Local, Posterior
 from .posterior import pooled_nuts as reference
@@ -26,6 +27,7 @@ from .tuning.plan import Plan
 __all__ = [
     "Comparison",
     "DivergenceError",
+    "Flower",
     "Gaussian",
     "Law",
     "Local",

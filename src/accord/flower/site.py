@@ -56,12 +56,14 @@ class Site:
             )
         except (RefusedError, DataError, ValueError, ArithmeticError) as error:
             audit.note(policy.folder, **asked, refused=str(error))
-            return packet({"error": str(error), "refused": isinstance(error, RefusedError)}).to_bytes()
+            told = {"error": str(error), "refused": isinstance(error, RefusedError)}
+            return packet({**told, "site": policy.site}).to_bytes()
         except Exception as error:
             # what else fails may quote anything: it is told here, and not to others
             audit.note(policy.folder, **asked, failed=traceback.format_exc())
             name = type(error).__name__
-            return packet({"error": f"{policy.site}: {name}, see its audit file", "refused": False}).to_bytes()
+            told = {"error": f"{policy.site}: {name}, see its audit file", "refused": False}
+            return packet({**told, "site": policy.site}).to_bytes()
         answer = found.to_bytes()
         audit.note(policy.folder, **asked, **said, bytes=len(answer), hash=digest(answer))
         return answer
