@@ -211,22 +211,22 @@ def test_cox_is_the_partial_likelihood_with_ties_whatever_the_padding(efron):
 
 
 WRONG = {
-    "bernoulli": (families.Bernoulli(), [[0, 2, 1]], "1 of 3 responses of a.csv are not 0 or 1"),
+    "bernoulli": (families.Bernoulli(), [[0, 2, 1]], "some responses of a.csv are not 0 or 1"),
     "text": (families.Bernoulli(), [["yes", "no"]], "name the level"),
-    "binomial": (families.Binomial(), [[1, 5], [2, 4]], "1 of 2 .* whole numbers from 0 to their trials"),
-    "trials": (families.Binomial(), [[0, 0], [-1, 1.5]], "2 of 2 .* trials"),
-    "counts": (families.Poisson(), [[1.5, -1.0, 2.0]], "2 of 3 .* counts"),
-    "gamma": (families.Gamma(), [[0.0, 1.0]], "1 of 2 .* numbers > 0"),
-    "beta": (families.Beta(), [[0.0, 1.0, 0.5]], "2 of 3 .* between 0 and 1"),
-    "missing": (families.Normal(), [[np.nan, 1.0]], "1 of 2 .* finite"),
-    "class": (families.Categorical(("a", "b")), [["a", "q"]], r"1 of 2 .* one of the classes \['a', 'b'\]"),
-    "time": (families.Weibull(), [[0.0, 1.0], [1, 1]], "1 of 2 .* times > 0"),
-    "event": (families.Cox(), [[2.0, 1.0], [1, 3]], "1 of 2 .* events 0 or 1"),
+    "binomial": (families.Binomial(), [[1, 5], [2, 4]], "some .* whole numbers from 0 to their trials"),
+    "trials": (families.Binomial(), [[0, 0], [-1, 1.5]], "some .* trials"),
+    "counts": (families.Poisson(), [[1.5, -1.0, 2.0]], "some .* counts"),
+    "gamma": (families.Gamma(), [[0.0, 1.0]], "some .* numbers > 0"),
+    "beta": (families.Beta(), [[0.0, 1.0, 0.5]], "some .* between 0 and 1"),
+    "missing": (families.Normal(), [[np.nan, 1.0]], "some .* finite"),
+    "class": (families.Categorical(("a", "b")), [["a", "q"]], r"some .* one of the classes \['a', 'b'\]"),
+    "time": (families.Weibull(), [[0.0, 1.0], [1, 1]], "some .* times > 0"),
+    "event": (families.Cox(), [[2.0, 1.0], [1, 3]], "some .* events 0 or 1"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_responses_outside_the_domain_are_counted_and_not_shown(name):
+def test_responses_outside_the_domain_are_told_and_not_shown(name):
     family, columns, message = WRONG[name]
     with pytest.raises(ValueError, match=message):
         checked(family, *columns)

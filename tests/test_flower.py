@@ -351,3 +351,18 @@ def test_the_command_line_writes_an_app_a_hash_and_a_key(tmp_path):
     assert is_signed(key.output.strip(), b"x", signature(tmp_path / "key", b"x"))
     wrong = command.invoke(app, ["flower", "hash", str(tmp_path / "none.toml")])
     assert wrong.exit_code == 1 and "none.toml" in wrong.output
+
+
+def test_a_request_that_comes_again_has_the_very_same_answer(tmp_path):
+    federation = Federation(tmp_path)
+    engine = Flower(federation.study, federation)
+    engine.model()
+    request = federation.seen[-6]
+    assert packets.read(request).head["kind"] == "meet"
+    lines = len(audit.read(tmp_path / "north" / "kept"))
+    assert federation.site("north").answer(request) == federation.seen[-3]
+    # an older one is not kept, and its masks are not used again
+    older = next(found for found in federation.seen if packets.read(found).head.get("kind") == "meet")
+    words = packets.read(federation.site("north").answer(older))
+    assert "words" not in words.arrays
+    assert len(audit.read(tmp_path / "north" / "kept")) == lines + 1

@@ -547,7 +547,9 @@ def test_numbers_may_be_texts_where_they_are_asked_for(tmp_path):
 
 def test_positive_may_have_spellings():
     cells = ["Yes", "yes", "no"] * 5
-    with raises("agent 0: column 'died': rows 0, 3, 6, 9, 12 have a third text"):
+    with raises(
+        "agent 0: column 'died': rows 0, 1, 2, 3, 4 and 10 more have several texts, and none that positive names"
+    ):
         data.as_study([{"died": ["Yes", "no", "no"] * 5}], positive={"died": "yes"})
     study = data.as_study([{"died": cells}], positive={"died": ["yes", "Yes"]})
     np.testing.assert_array_equal(study.frames[0]["died"], [1.0, 1.0, 0.0] * 5)
@@ -815,3 +817,19 @@ def test_read_takes_a_byte_order_mark_and_no_site_as_target(tmp_path):
     assert data.read([tmp_path / "a.csv"], target="y").columns == ("intercept", "x")
     with raises("site and target are one column, 'y'", ValueError):
         data.read(file=tmp_path / "a.csv", site="y", target="y")
+
+
+def test_a_link_does_not_lead_around_a_policy(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n" + "\n".join(map(str, range(20))) + "\n")
+    (tmp_path / "a.policy.toml").write_text("rows = 40\n")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.csv").symlink_to(tmp_path / "a.csv")
+    with pytest.raises(DataError, match="fewer than 40 rows"):
+        accord.data.describe(tmp_path / "elsewhere" / "*.csv")
+
+
+def test_a_word_that_is_not_there_tells_no_rows_of_the_rarer_one():
+    tables = [{"died": ["yes"] * 2 + ["no"] * 28}]
+    with pytest.raises(DataError, match="several texts, and none that positive names") as error:
+        accord.data.as_study(tables, positive={"died": "ja"})
+    assert "26 more" not in str(error.value) and "25 more" in str(error.value)

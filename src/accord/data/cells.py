@@ -316,6 +316,9 @@ def _yes_no(words: tuple[str, ...], cells: np.ndarray, absent: Bool[np.ndarray, 
     others = ~ones & ~absent
     usual = [text for text, _ in Counter(texts[others].tolist()).most_common(1)]
     strange = np.flatnonzero(others & ~np.isin(texts.astype(str), usual))
+    if strange.size and not ones.any():
+        # which rows these are would tell the rarer of two texts
+        return Reading("unclear", texts, "several texts, and none that positive names", np.flatnonzero(others).tolist())
     if strange.size:
         return Reading("unclear", texts, "a third text beside positive and the other one", strange.tolist())
     return Reading("yes-no", np.where(absent, np.nan, ones.astype(np.float64)))

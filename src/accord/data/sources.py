@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,9 @@ def _by_column(path: Path, site: str, policy: Policy | None) -> tuple[list[Sourc
 
 
 def _floors(path: Path, policy: Policy | None) -> Policy:
-    """The floors of the site of a file: nobody else may lower those of its own policy."""
-    own = Policy.beside(path)
-    if own is None or policy is None:
-        return own or policy or Policy()
-    return own.stricter(policy)
+    """The floors of the site of a file: nobody else may lower those of its own policy, nor go by a link around it."""
+    found = [policy, Policy.beside(path), Policy.beside(path.resolve())]
+    return reduce(Policy.stricter, [one for one in found if one is not None] or [Policy()])
 
 
 def sources_in_memory(table: Any, policy: Policy) -> list[Source]:

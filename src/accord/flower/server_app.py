@@ -14,7 +14,7 @@ from .engine import Channel, Flower, keep_draws
 from .study import StudyDocument
 
 # Seconds that an answer is waited for before the site is asked anew; a site that comes back has forgotten the question.
-_PATIENCE = 600.0
+_PATIENCE = 120.0
 
 
 def grid_channel(grid: Grid) -> NodeChannel:

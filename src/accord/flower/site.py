@@ -43,6 +43,10 @@ class Site:
         """The answer to a request, both as `packets.Packet.to_bytes` makes them; refusals are answers."""
         policy, asked = self.policy, {"kind": "unclear"}
         own(policy.folder)
+        # a request that comes again, as its answer was lost, has the very same answer: masks are not used twice
+        kept = policy.folder / "answered" / digest(request)
+        if kept.is_file():
+            return kept.read_bytes()
         try:
             head, arrays = read(request)
             study = StudyDocument(head["study"])
@@ -65,6 +69,7 @@ class Site:
             told = {"error": f"{policy.site}: {name}, see its audit file", "refused": False}
             return packet({**told, "site": policy.site}).to_bytes()
         answer = found.to_bytes()
+        _keep_alone(kept, answer)
         audit.note(policy.folder, **asked, **said, bytes=len(answer), hash=digest(answer))
         return answer
 
@@ -183,6 +188,16 @@ class Site:
                 f"{before} have been asked for, and now {points} more"
             )
         path.write_text(str(before + points))
+
+
+def _keep_alone(path: Path, answer: bytes) -> None:
+    """Keep an answer in place of the one before."""
+    for before in own(path.parent).iterdir():
+        before.unlink()
+    partial = path.with_suffix(".partial")
+    partial.touch(mode=0o600)
+    partial.write_bytes(answer)
+    partial.replace(path)
 
 
 class _Asked:

@@ -77,7 +77,7 @@ class Formula:
         known: Sequence[str] | None = None,
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
-        self._model = parsed(text)
+        self._model, self._spelling = parsed(text)
         choices = columns if known is None else known
         self._within: str | None = None
         self._is_nested = False
@@ -196,15 +196,22 @@ class Formula:
         names: list[str] = []
         self.terms: dict[str, slice] = {}
         for term in self._terms:
-            labels = ["Intercept"] if term.kind == "intercept" else list(term.labels)
-            self.terms[term.name] = slice(len(names), len(names) + len(labels))
+            labels = ["Intercept"] if term.kind == "intercept" else [self._written(term, one) for one in term.labels]
+            self.terms[self._written(term, term.name)] = slice(len(names), len(names) + len(labels))
             names += labels
         self.names = tuple(names)
+        effects = [(term.expr, term.expr.kind == "intercept") for term in self._model.group_terms]
         self.effects = tuple(
             label
-            for term in self._model.group_terms
-            for label in (["Intercept"] if term.expr.kind == "intercept" else term.expr.labels)
+            for expr, is_intercept in effects
+            for label in (["Intercept"] if is_intercept else [self._written(expr, one) for one in expr.labels])
         )
+
+    def _written(self, term: Any, label: str) -> str:
+        """A label of a term, its functions as they were written."""
+        for component in getattr(term, "components", ()):
+            label = label.replace(component.name, self._spelling.of(component.name))
+        return label
 
     @property
     def group_is_site(self) -> bool:

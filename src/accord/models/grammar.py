@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.errors import unknown_name_error
+from .spelling import Spelling, require_usual_powers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +27,8 @@ _FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "poly", "tp")
 _KNOWN = (*_ROW_BY_ROW, *_FACTORS, *_CODINGS, *STANDARDS, "I", "offset")
 
 
-def parsed(text: str) -> Any:
-    """The formula as formulae's model.
+def parsed(text: str) -> tuple[Any, Spelling]:
+    """The formula as formulae's model, and its functions as they were written.
 
     Raises
     ------
@@ -57,7 +58,8 @@ def parsed(text: str) -> Any:
             f"of the formula {text!r} a part is not understood{''.join(f', {name}' for name in lost)}: write effects "
             "of groups in parentheses, (x | group), and add them to other terms"
         )
-    return model
+    require_usual_powers(text, tokens)
+    return model, Spelling(text, tokens)
 
 
 def environment() -> Any:
@@ -140,7 +142,6 @@ def require_known(call: Any, levels: Mapping[str, Any]) -> None:
 
 def require_finite(name: str, site: str, values: np.ndarray) -> None:
     """Raise `ValueError` where a term, shape (row, ...), is no finite number in some rows of a site."""
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        count = int(wrong.reshape(len(values), -1).any(axis=1).sum())
-        raise ValueError(f"{name} is no finite number in {count} of {len(values)} rows of {site}")
+    # how many rows would tell of few of them
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} is no finite number in some rows of {site}")

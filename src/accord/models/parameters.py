@@ -11,8 +11,9 @@ from scipy.special import gammaln
 from ..base.errors import unknown_name_error
 from .families import Family
 from .families.family import Parameter, Summary
-from .priors import Flat, Normal, Prior
+from .priors import Flat, Normal, Prior, Uniform
 from .regression import COEFFICIENTS
+from .spelling import spelt
 
 
 def names_of(columns: Sequence[str], family: Family) -> list[str]:
@@ -48,7 +49,6 @@ class Wanted:
         for name, prior in priors.items():
             if not isinstance(prior, Prior):
                 raise ValueError(f"the prior of {name} must be one of accord.models.priors, found {prior!r}")
-        self._priors = priors
         # by coefficient, the names by which its prior may be given, the most special first
         self._keys: dict[str, tuple[str, ...]] = {}
         for term, places in terms.items():
@@ -58,12 +58,15 @@ class Wanted:
                 for predictor in predictors:
                     name = f"{column}|{predictor}"
                     self._keys[name] = (name, column, term, *general)
+        known = {key for keys in self._keys.values() for key in keys}
+        self._priors = {name if name in known else spelt(name): prior for name, prior in priors.items()}
 
     def of(self, name: str, default: Prior) -> Prior:
         """The prior of a coefficient."""
         for key in self._keys[name]:
             if key in self._priors:
                 prior = self._priors[key]
+                _refuse_limits(name, prior)
                 if prior.is_positive or prior.is_vector:
                     raise ValueError(f"the prior of {name} must be one of any number, found {prior}")
                 return prior
@@ -72,6 +75,8 @@ class Wanted:
     def other(self, name: str, parameter: Parameter) -> Prior:
         """The prior of another parameter."""
         prior = self._priors.get(name, parameter.prior)
+        if prior is not parameter.prior:
+            _refuse_limits(name, prior)
         # a flat prior fits anything
         if type(prior) is not Flat and prior.is_positive != (parameter.constraint == "positive"):
             kind = "numbers > 0" if parameter.constraint == "positive" else "any number"
@@ -86,6 +91,15 @@ class Wanted:
         for name in self._priors:
             if name not in known:
                 raise unknown_name_error("prior of", name, known)
+
+
+def _refuse_limits(name: str, prior: Prior) -> None:
+    """Raise `ValueError` for a prior with limits, which nothing would keep a parameter within."""
+    if isinstance(prior, Uniform):
+        raise ValueError(
+            f"the prior of {name} cannot be {prior}: parameters of formulas have no limits of their own; take Normal "
+            "or StudentT of that width, or Flat"
+        )
 
 
 def init_of(

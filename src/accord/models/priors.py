@@ -78,10 +78,15 @@ class Normal(Prior):
 
 @pytree
 class Uniform(Prior):
-    """Uniform between two numbers."""
+    """Uniform between two numbers, of a parameter that has these limits."""
 
     low: float = checked(_finite)
     high: float = checked(_finite)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high:
+            raise ValueError(f"low must be below high, found {self.low} and {self.high}")
 
     def log_density(self, x: Array) -> Array:
         return jnp.zeros_like(x) - jnp.log(self.high - self.low)

@@ -49,6 +49,8 @@ def family_of(family: str | Family) -> Family:
     """The family of a name."""
     if isinstance(family, Family):
         return family
+    if not isinstance(family, str):
+        raise ValueError(f"family must be the name of one, or one of accord.models.families, found {family!r}")
     if family not in FAMILIES:
         raise unknown_name_error("family", family, FAMILIES)
     return FAMILIES[family]()

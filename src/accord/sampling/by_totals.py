@@ -257,11 +257,13 @@ def _first(
             # what is next may take long
             warnings.warn(f"{reasons[-1]}; {type(methods[len(reasons)]).__name__} goes on, by many sums", stacklevel=4)
             continue
-        if drawn.certificate.holds or method is methods[-1]:
+        failed = [check.name for check in drawn.certificate.checks if not check.holds]
+        # what integrals over latents are off, they are off for all methods
+        if not failed or failed == [INTEGRATION] or method is methods[-1]:
             break
         reasons.append(f"{name} is not certified: {drawn.certificate.why}")
         start = drawn.start
     if len(methods) == 1:
         return method, drawn, ""
-    certified = "is certified" if drawn.certificate.holds else f"is not certified either: {drawn.certificate.why}"
+    certified = "is certified" if drawn.certificate.holds else f"is not certified: {drawn.certificate.why}"
     return method, drawn, "; ".join([*reasons, f"{name} {certified}"])

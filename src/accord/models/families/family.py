@@ -67,7 +67,7 @@ class Family(ABC):
         Raises
         ------
         ValueError
-            A response is outside the domain; the site and how many there are are named, values are not.
+            A response is outside the domain; the site is named, values are not.
         """
 
     @abstractmethod
@@ -129,8 +129,9 @@ class Positive(Family):
 
 def require(site: str, right: np.ndarray, what: str) -> None:
     """Raise `ValueError` where a response is not what it must be."""
+    # how many would tell of few of them
     if not right.all():
-        raise ValueError(f"{np.count_nonzero(~right)} of {right.size} responses of {site} are not {what}")
+        raise ValueError(f"some responses of {site} are not {what}")
 
 
 def numbers(site: str, column: np.ndarray, what: str = "numbers") -> np.ndarray:
