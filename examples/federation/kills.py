@@ -1,0 +1,128 @@
+"""A federation whose processes are killed one after another: it ends with the draws of one process all the same.
+
+Prints a table of what was killed and what came of it, and where the rows of a site were looked for and not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+import threading
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import numpy as np
+from run import HERE, Federation
+
+import accord
+from accord.flower import StudyDocument, audit
+
+# A number that is in a site's file, once, and must be nowhere else.
+CANARY = "57.31337"
+
+
+def lines_of(federation: Federation, site: str, kind: str) -> int:
+    with suppress(FileNotFoundError):
+        return sum(line["kind"] == kind for line in audit.read(federation.folder / site / "kept"))
+    return 0
+
+
+def wait_for(federation: Federation, site: str, kind: str, more: int) -> None:
+    """Wait until a site has answered so many more questions of a kind."""
+    due = lines_of(federation, site, kind) + more
+    while lines_of(federation, site, kind) < due:
+        time.sleep(0.2)
+
+
+def kill_server_app(federation: Federation) -> None:
+    """Kill the ServerApp's process, which the SuperLink began."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            words = (entry / "cmdline").read_bytes()
+            if b"flwr-serverapp" in words and os.getpgid(int(entry.name)) == federation.processes["superlink"].pid:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def run_in_thread(federation: Federation) -> tuple[threading.Thread, list[str]]:
+    said: list[str] = []
+
+    def run() -> None:
+        try:
+            said.append(federation.run())
+        except RuntimeError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path)
+    folder = parser.parse_args().folder or Path(tempfile.mkdtemp(prefix="accord-kills-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    study = StudyDocument.read(HERE / "study.toml")
+    rows: list[tuple[str, str]] = []
+    with ExitStack() as stack:
+        # without TLS, so that what travels can be read
+        federation = Federation(folder, study, tls=False)
+        stack.callback(federation.close)
+        data = folder / study.sites[0] / "rows.csv"
+        lines = data.read_text().splitlines()
+        data.write_text("\n".join([lines[0], f"{CANARY}{lines[1][lines[1].index(',') :]}", *lines[2:]]) + "\n")
+        federation.start_superlink()
+        federation.register()
+        for site in study.sites:
+            federation.start_supernode(site)
+        second = study.sites[1]
+
+        thread, said = run_in_thread(federation)
+        wait_for(federation, second, "meet", 3)
+        federation.kill(second)
+        time.sleep(5.0)
+        federation.start_supernode(second)
+        wait_for(federation, second, "meet", 1)
+        rows.append((f"SuperNode of {second}, while sites agree", "the same run went on when it was back"))
+
+        wait_for(federation, second, "sum", 4)
+        kill_server_app(federation)
+        thread.join(timeout=120)
+        rows.append(("ServerApp, after 4 sums", "the run ended; begun again below"))
+        sums = lines_of(federation, second, "sum")
+
+        thread, said = run_in_thread(federation)
+        wait_for(federation, second, "sum", 2)
+        federation.kill("superlink")
+        thread.join(timeout=120)
+        federation.start_superlink()
+        rows.append(("SuperLink, in the second run", "begun again with its database"))
+
+        federation.run()
+        again = lines_of(federation, second, "sum") - sums
+        run = accord.Run.load(folder / "results" / "run.nc")
+        files = [folder / site / "rows.csv" for site in study.sites]
+        formula = "recovered ~ scale(age) + scale(dose)"
+        here = accord.models.glm(accord.data.study(files, formula=formula), formula, "bernoulli")
+        expected = accord.sample(here, accord.Network.star(3), draws=1000, progress=False)
+        apart = float(np.abs(run.draws - expected.draws).max())
+        rows.append(("all of these", f"{run.traffic.sums} sums, {sums} + {again} asked for; draws {apart:.1e} apart"))
+    # what travelled is in the SuperLink's database, uncompressed
+    looked = [path for path in folder.rglob("*") if path.is_file() and path != data]
+    found = [str(path) for path in looked if CANARY.encode() in path.read_bytes()]
+    packed = np.float64(CANARY).tobytes()
+    found += [str(path) for path in looked if packed in path.read_bytes()]
+    rows.append((f"{len(looked)} files, database and logs, for a cell", f"found in {found or 'none'}"))
+    assert CANARY.encode() in data.read_bytes()
+    width = max(len(what) for what, _ in rows)
+    for what, came in rows:
+        print(f"{what:<{width}}  {came}")
+    if found or apart > 1e-9:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
