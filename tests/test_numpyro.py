@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import pytest
 import textbook
 from numpyro.infer.util import log_density, potential_energy
+from scipy import stats
 
 import accord
 from accord.samplers import Importance
@@ -282,3 +283,37 @@ def test_the_evidence_of_a_numpyro_model_is_normalised():
     run = accord.sample(post, accord.Network.complete(2), Importance(), draws=500)
     exact = dist.MultivariateNormal(jnp.zeros(12), jnp.eye(12) + 4.0).log_prob(y)
     assert abs(run.log_evidence[0] - float(exact)) < 4.0 * run.log_evidence[1] + 1e-3
+
+
+@pytest.mark.parametrize("number", ["trials", "df"])
+def test_a_number_may_be_as_large_as_the_rows_are_many(number):
+    def counted(y, trials):
+        p = numpyro.sample("p", dist.Beta(1, 1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Binomial(trials, p), obs=y)
+
+    def student(y, df):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.StudentT(df, a), obs=y)
+
+    y = np.arange(20)
+    chosen, given = (counted, {"trials": 20}) if number == "trials" else (student, {"df": 20})
+    post = accord.from_numpyro(chosen, [{"y": y, **given}, {"y": y[::-1], **given}])
+    terms = post.each(log_likelihood_at, post.init)
+    exact = stats.binom(20, 0.5).logpmf(y).sum() if number == "trials" else stats.t(20).logpdf(y).sum()
+    np.testing.assert_allclose(terms, [exact, exact], rtol=1e-6)
+
+
+def test_a_number_that_sets_the_rows_is_their_count():
+    def model(n, y):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("rows", n):
+            numpyro.sample("y", dist.Normal(a, 1), obs=y)
+
+    post = accord.from_numpyro(model, [{"n": 7, "y": np.zeros(7)}, {"n": 7, "y": np.ones(7)}])
+    assert post.sizes.tolist() == [7, 7]
+
+
+def log_likelihood_at(potential, shard, x):
+    return potential.shard_log_likelihood(shard, x)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -44,8 +45,12 @@ class Arguments:
     treedef: Any
 
     @classmethod
-    def sorted(cls, arguments: Sequence[Mapping[str, Any]], sizes: Sequence[Size]) -> Arguments:
+    def sorted(
+        cls, arguments: Sequence[Mapping[str, Any]], sizes: Sequence[Size], sets_size: Callable[[int], bool]
+    ) -> Arguments:
         """Sort the leaves of all sites' arguments.
+
+        `sets_size(leaf)` says whether a number that is as large as a site's rows or groups decides how many there are.
 
         Raises
         ------
@@ -61,10 +66,10 @@ class Arguments:
                     f"site 0 {sorted(arguments[0])}"
                 )
         kinds, shared, like = [], [], []
-        for leaves in zip(*(leaves for leaves, _ in flat), strict=True):
+        for place, leaves in enumerate(zip(*(leaves for leaves, _ in flat), strict=True)):
             name = jax.tree_util.keystr(leaves[0][0], simple=True, separator=".")
             values = [value for _, value in leaves]
-            kind = _kind(name, values, sizes)
+            kind = _kind(name, values, sizes, partial(sets_size, place))
             kinds.append(kind)
             shared.append(values[0] if kind == SHARED else None)
             array = np.asarray(values[0]) if kind in (ROW, GROUP) else None
@@ -113,17 +118,17 @@ def scattered(of_row: Array, group: Array) -> Array:
     return whole.at[group].set(of_row)
 
 
-def _kind(name: str, values: Sequence[Any], sizes: Sequence[Size]) -> str:
+def _kind(name: str, values: Sequence[Any], sizes: Sequence[Size], sets_size: Callable[[], bool]) -> str:
     """What a leaf is, by all sites' values of it."""
     arrays = [np.asarray(value) for value in values]
     alike = all(array.shape == arrays[0].shape and np.array_equal(array, arrays[0]) for array in arrays)
     if arrays[0].ndim == 0:
         whole = arrays[0].dtype.kind in "iu"
-        # of one site, a number that is the same everywhere says nothing else
+        # a number that is the same everywhere may be as large by chance
         if whole and all(int(array) == size.rows for array, size in zip(arrays, sizes, strict=True)):
-            return ROW_COUNT
+            return ROW_COUNT if not alike or sets_size() else SHARED
         if whole and sizes[0].groups and all(int(a) == s.groups for a, s in zip(arrays, sizes, strict=True)):
-            return GROUP_COUNT
+            return GROUP_COUNT if not alike or sets_size() else SHARED
     elif all(array.shape[:1] == (size.rows,) for array, size in zip(arrays, sizes, strict=True)):
         return ROW
     elif sizes[0].groups and all(a.shape[:1] == (s.groups,) for a, s in zip(arrays, sizes, strict=True)):

@@ -145,6 +145,17 @@ def posterior(
 _RADII = (1.0, 4.0, 16.0, 64.0)
 
 
+def _sets_size(program: Program, arguments: Mapping[str, Any], size: Size, leaf: int) -> bool:
+    """Whether there are other rows or groups, or none that fit, where a leaf of a site's arguments is larger."""
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(dict(arguments))
+    leaves[leaf] = leaves[leaf] + 1
+    try:
+        return program.size(treedef.unflatten(leaves), 0) != size
+    except Exception:  # whatever the user's model raises where lengths do not fit
+        return True
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
     """A model's parts, as functions of rows.
@@ -165,7 +176,7 @@ class Split:
         """Look at every site's arguments, and see what they are made of."""
         given = [program.arguments(own, site) for site, own in enumerate(shards)]
         sizes = [program.size(own, site) for site, own in enumerate(given)]
-        split = cls(program, Arguments.sorted(given, sizes))
+        split = cls(program, Arguments.sorted(given, sizes, partial(_sets_size, program, given[0], sizes[0])))
         split._check_lengths()
         return split
 
