@@ -96,7 +96,7 @@ class Threads(WorkerPool):
         if self.workers[agent] is not None:
             self.workers[agent].channels.close()
         worker = self.workers[agent] = Worker(agent, "127.0.0.1", {})
-        worker.load(self.post.alone(agent))
+        worker.load(self.post.alone(agent), {})
         exchange = worker.channels.exchange
 
         def watched(label, outgoing, incoming, limit):

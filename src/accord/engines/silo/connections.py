@@ -197,7 +197,7 @@ class Channels:
         self.waited.setdefault(other.agent, 0.0)
 
     def exchange(
-        self, label: Label, outgoing: Mapping[int, Any], incoming: Iterable[int], limit: float
+        self, label: Label, outgoing: Mapping[int, Any], incoming: Mapping[int, int], limit: float
     ) -> dict[int, bytearray]:
         """Send to some neighbours and hear from some.
 
@@ -208,7 +208,7 @@ class Channels:
         outgoing
             Bytes to send, by neighbour.
         incoming
-            The neighbours to hear from.
+            The most bytes that may come, by neighbour to hear from.
         limit
             Seconds to wait, > 0.
 
@@ -227,7 +227,7 @@ class Channels:
                 if self._links[peer].flushed():
                     unsent.discard(peer)
             for peer in tuple(missing):
-                content = self._links[peer].received(label)
+                content = self._links[peer].received(label, incoming[peer])
                 if content is not None:
                     found[peer] = content
                     missing.discard(peer)
@@ -293,8 +293,8 @@ class _Link:
                 self._outgoing[0] = self._outgoing[0][sent:]
         return True
 
-    def received(self, label: Label) -> bytearray | None:
-        """The next message if it has come whole; it must bear the label."""
+    def received(self, label: Label, most: int) -> bytearray | None:
+        """The next message if it has come whole; it must bear the label, and no memory is taken for a longer one."""
         if self._content is None:
             if not self._fill(self._header):
                 return None
@@ -305,10 +305,11 @@ class _Link:
                     f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
                     f"{label.attempt} was due" + ("" if found[0] == label.run else ", and of another run")
                 )
-            try:
-                self._content, self._filled = bytearray(length), 0
-            except (MemoryError, OverflowError) as error:
-                raise ForeignMessageError(f"agent {self.peer} announced a message of {length} bytes") from error
+            if length > most:
+                raise ForeignMessageError(
+                    f"agent {self.peer} announced a message of {length} bytes where {most} were due"
+                )
+            self._content, self._filled = bytearray(length), 0
         if not self._fill(self._content):
             return None
         content, self._content, self._filled = self._content, None, 0

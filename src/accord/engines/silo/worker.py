@@ -328,7 +328,9 @@ class Worker:
     def _follow(self, goal: Goal) -> Report:
         """Answer what the hub asks, until it has run its rounds."""
         assert self.carry is not None
-        self.communicator.answer(self._reply)
+        # a question is a state of the hub, whose own is like any other
+        size = sum(leaf[0, ..., 0].size for leaf in jax.tree.leaves(self.carry.state))
+        self.communicator.answer(self._reply, self.task.chains * size * self.problem.degree.dtype.itemsize)
         self.carry = self.carry._replace(round=jnp.int32(goal.start + goal.rounds))
         return Report(True, None, {})
 
