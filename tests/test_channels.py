@@ -371,14 +371,35 @@ def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
         stranger.close()
 
 
-def test_a_crowd_of_silent_strangers_is_outlasted(monkeypatch):
-    monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.3)
-    monkeypatch.setattr("accord.engines.silo.connections._MOST_STRANGERS", 4)
+def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
     with listening(2) as everyone:
-        crowd = [socket.create_connection(everyone[0].address) for _ in range(10)]
+        crowd = [socket.create_connection(everyone[0].address) for _ in range(300)]
+        began = time.monotonic()
         without_errors(connected(Network.path(2), everyone, limit=20.0))
+        # far from the seconds that one of them is listened to
+        assert time.monotonic() - began < 5.0
         for stranger in crowd:
             stranger.close()
+
+
+def test_who_calls_from_an_address_of_no_neighbour_is_hung_up_on():
+    with listening(2) as (first, _):
+        calling = [socket.create_connection(first.address, source_address=(host, 0)) for host in ("127.0.0.9", "")]
+        with pytest.raises(LateNeighbourError):
+            first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.3)
+        # not a byte, where the other gets the number that opens a greeting
+        assert [len(heard(stranger)) for stranger in calling] == [0, 32]
+        for stranger in calling:
+            stranger.close()
+
+
+def test_agents_call_from_the_address_that_they_listen_at():
+    everyone = [Channels(0, "127.0.0.1"), Channels(1, "127.0.0.9")]
+    try:
+        without_errors(connected(Network.path(2), everyone))
+    finally:
+        for one in everyone:
+            one.close()
 
 
 def heard(wire):
