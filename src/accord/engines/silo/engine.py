@@ -26,12 +26,10 @@ from ..engine import FirstNonFinite
 from ..loop import Records
 from .latents import LATENTS
 from .worker import Assignment, Goal, Report
-from .workers import Limits, SetbackError, WorkerPool
+from .workers import MOST_SETBACKS, Limits, SetbackError, WorkerPool
 
 # Draws of all agents that the driver takes at once, in bytes.
 _BUFFER_BYTES = 64 * 2**20
-# Setbacks in a row, without a chunk done between them, after which a run gives up.
-_MOST_SETBACKS = 50
 # Seconds that agents have at the end to clear away what they kept.
 _PARTING_SECONDS = 10.0
 
@@ -51,10 +49,11 @@ class Silo:
         Where each agent's process runs: one dict an agent of Ray's custom resources, such as `{"site_a": 1}`, which
         only the node of that site offers. None leaves it to Ray.
     timeout
-        Seconds that an agent waits for a neighbour's message, > 0; compiling the first round counts.
+        Seconds that an agent waits for a neighbour's message, > 0; compiling the first round counts. The driver
+        gives it half a minute more for anything else: reading its data, writing its state, a round without neighbours.
     late
-        What happens then: "raise" ends the run with a `TimeoutError` that names who is late; "restart" ends the late
-        agent's process, which begins anew at the last checkpoint.
+        What happens then: "raise" ends the run with a `TimeoutError` that names who is late, and what it was at;
+        "restart" ends the late agent's process, which begins anew at the last checkpoint.
     start_timeout
         Seconds until all processes must run, > 0.
     latents
@@ -191,7 +190,8 @@ class SiloEngine:
         rest = (seed, chains, post.coordinates, parts, pool.key, pool.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
-        self._at = 0
+        # the round that all agents are at; -1 where some are at none
+        self._at = -1
         # where states of this run may be found
         self._folders = {self._folder}
         # which incarnations of the agents' processes have their assignment
@@ -221,7 +221,9 @@ class SiloEngine:
             self.pool.connect()
             return reports
 
-        return self._carry(0, self._attempt(begin))
+        reports = self._attempt(begin)
+        self._at = 0
+        return self._carry(0, reports)
 
     def advance(self, carry: SiloCarry, rounds: int) -> SiloCarry:
         """Run rounds and keep nothing of them."""
@@ -306,14 +308,13 @@ class SiloEngine:
         if self._at != goal.start:
             self._recover(goal.start)
         rows = [(goal, folder)] * self.num_agents
-        # an agent that waits for another says so itself
-        reports = self._attempt(lambda: self.pool.call("work", rows, limit=np.inf), goal.start)
+        reports = self._attempt(lambda: self.pool.call("work", rows), goal.start)
         self._at = goal.start + goal.rounds
         return reports
 
     def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:
         """Do what may meet with a crash; after one, from the given round again."""
-        for _ in range(_MOST_SETBACKS):
+        for _ in range(MOST_SETBACKS):
             if list(self.pool.incarnations) != self._assigned:
                 self._recover(round)
             try:
@@ -321,20 +322,22 @@ class SiloEngine:
             except SetbackError as error:
                 setback = error
             self._recover(round)
-        raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
+        raise self.pool.gave_up(setback)
 
     def _recover(self, round: int | None) -> None:
         """Bring all agents to a round, or to the newest before it that all of them can go back to."""
-        for _ in range(_MOST_SETBACKS):
+        for _ in range(MOST_SETBACKS):
             try:
                 self.pool.revive()
                 self._assign()
-                if round is not None:
+                if round is None:
+                    self._at = -1
+                else:
                     self._go_back(round)
                 return
             except SetbackError as error:
                 setback = error
-        raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
+        raise self.pool.gave_up(setback)
 
     def _assign(self) -> None:
         """Give their assignment to those that have it not; the others keep what they have compiled."""
@@ -353,7 +356,7 @@ class SiloEngine:
         self._at = newest
         if newest < round:
             rows = [(Goal(newest, round - newest, 0, 1, 1), self._folder)] * self.num_agents
-            self.pool.call("work", rows, limit=np.inf)
+            self.pool.call("work", rows)
         self._at = round
 
     def _common(self, folder: Path) -> list[int]:

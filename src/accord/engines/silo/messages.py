@@ -40,6 +40,8 @@ class Communicator:
         self.run, self.limit = run, limit
         self.neighbours = [int(j) for j in network.neighbors(agent)]
         self.attempt, self.round, self._talk = 0, 0, 0
+        # all since this was made
+        self.talks = 0
         # all chains' messages since the start, without labels
         self.bytes_sent = 0
         self.failure: Exception | None = None
@@ -162,7 +164,7 @@ class Communicator:
         """The next talk of all agents, in the same order at each."""
         round = int(round)
         self._talk = self._talk + 1 if round == self.round else 0
-        self.round = round
+        self.round, self.talks = round, self.talks + 1
 
     def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytearray]:
         self.bytes_sent += sum(map(len, outgoing.values()))

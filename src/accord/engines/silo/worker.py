@@ -38,6 +38,17 @@ from .handshake import Address
 from .latents import keep, prepare
 from .messages import Communicator
 
+# What an agent is at, by the method that is called, as errors say it.
+_DOING = {
+    "load": "it reads its data",
+    "answer": "it reads its data",
+    "work": "it runs its rounds",
+    "save": "it saves its state",
+    "restore": "it reads its state",
+    "total": "it makes its part of a sum",
+    "each": "it evaluates a function of its data",
+    "connect": "it joins with its neighbours",
+}
 # Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
 _KEPT = 3
 
@@ -104,11 +115,25 @@ class Report(NamedTuple):
 
 
 class Status(NamedTuple):
-    """An agent's activity now: its round, whom it waits for, and the seconds it has waited for each neighbour."""
+    """An agent's activity now.
+
+    Parameters
+    ----------
+    round
+        Its round.
+    waiting_for, waited
+        Whom it waits for, and the seconds it has waited for each neighbour.
+    doing
+        What it was asked for.
+    progress
+        Others than before once it has come further: calls that it has begun, and talks with others since it met them.
+    """
 
     round: int
     waiting_for: tuple[int, ...]
     waited: dict[int, float]
+    doing: str
+    progress: tuple[int, int]
 
 
 def _configure(settings: dict[str, Any]) -> None:
@@ -140,6 +165,7 @@ class Worker:
         self.post: Posterior | None = None
         self.carry: Carry | None = None
         self.totals: Totals | None = None
+        self._doing, self._begun = "begins", 0
 
     def call_if_current(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
         """Call a method, if this is the incarnation that the caller knows; None is any.
@@ -148,11 +174,15 @@ class Worker:
         """
         if incarnation not in (None, self.incarnation):
             raise NewcomerError(f"the process of agent {self.index} has begun anew")
+        self._turn_to(_DOING.get(method, f"is at {method!r}"))
         return getattr(self, method)(*arguments)
 
-    def greet(self) -> tuple[str, dict[str, str]]:
-        """Which incarnation of the agent this is, and the versions that it runs with, by name."""
-        return self.incarnation, versions()
+    def _turn_to(self, doing: str) -> None:
+        self._doing, self._begun = doing, self._begun + 1
+
+    def greet(self) -> tuple[str, str, dict[str, str]]:
+        """Which incarnation of the agent this is, its address, and the versions that it runs with, by name."""
+        return self.incarnation, self.channels.address[0], versions()
 
     def load(self, post: Posterior, settings: dict[str, Any]) -> None:
         """Read the agent's shard and check it, under the driver's settings of this run."""
@@ -303,6 +333,7 @@ class Worker:
             raise
         if folder is not None:
             # positions tell of the data: nobody else on the machine is to read them
+            self._turn_to(_DOING["save"])
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.save(folder)
         return report
@@ -370,8 +401,11 @@ class Worker:
 
     def status(self) -> Status:
         """The agent's activity; may be asked while it works."""
-        round = self.communicator.round if hasattr(self, "communicator") else 0
-        return Status(round, self.channels.waiting_for, dict(self.channels.waited))
+        round, talks = 0, 0
+        if hasattr(self, "communicator"):
+            round, talks = self.communicator.round, self.communicator.talks
+        waited = dict(self.channels.waited)
+        return Status(round, self.channels.waiting_for, waited, self._doing, (self._begun, talks))
 
     def bytes_sent(self) -> int:
         """Bytes of all chains' messages since the assignment, without their labels."""
