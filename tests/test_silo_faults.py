@@ -1,8 +1,10 @@
 """Agents of a silo that hang or end, without Ray's processes: each is a thread here."""
 
+import json
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 import thread_ray
 
 import accord
+from accord.engines.silo.engine import SiloEngine
 from accord.engines.silo.patience import Patience
 from accord.engines.silo.worker import Goal, Report, Status, Worker
 from accord.engines.silo.workers import Limits, SetbackError, WorkerPool
 from accord.samplers import DESGLD
+from accord.storage.checkpoint import CheckpointStore
 
 LIMITS = {"timeout": 30.0, "late": "raise", "start_timeout": 10.0}
 ROWS = np.arange(12.0).reshape(4, 3, 1)
@@ -36,8 +40,11 @@ def posterior(shards):
 
 
 @pytest.fixture
-def ray(monkeypatch):
+def ray(monkeypatch, tmp_path):
     found = thread_ray.install(monkeypatch)
+    # what the sites keep for a while
+    (tmp_path / "site").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "site"))
     yield found
     for actor in found.actors:
         actor.end(False)
@@ -71,10 +78,10 @@ def hanging():
 
 
 @contextmanager
-def pool_of(shards, **limits):
+def pool_of(shards, like=log_likelihood, **limits):
     pool = WorkerPool([{f"site_{i}": 1} for i in range(len(shards))], None, Limits(**{**LIMITS, **limits}))
     try:
-        pool.hold(posterior(shards))
+        pool.hold(accord.Posterior(like, log_prior, shards, np.zeros(1)))
         yield pool
     finally:
         pool.close()
@@ -129,7 +136,7 @@ def working(monkeypatch, **steps):
 def test_an_agent_without_neighbours_that_hangs_is_late(step, said, late, ray, hanging, monkeypatch, tmp_path):
     stuck = hanging(Report(True, None, {}))
     working(monkeypatch, **{step: lambda self, *arguments: stuck()})
-    goal = (Goal(0, 1, 0, 1, 1), tmp_path)
+    goal = (Goal(0, 1, 0, 1, 1), tmp_path, b"key")
     expected = TimeoutError if late == "raise" else SetbackError
     with pool_of([ROWS[0]], timeout=0.5, late=late) as pool:
         text = f"came no further for 0.6 s: it {said}$" if late == "raise" else "the actor died"
@@ -238,3 +245,110 @@ def test_an_agent_that_ends_changes_no_draw(method, ray, monkeypatch, tmp_path):
     assert ray.ended[0] == 0
     monkeypatch.undo()
     np.testing.assert_allclose(found.draws, run(list(ROWS[:2]), engine="local").draws, rtol=1e-5)
+
+
+# --- data that changes, folders and keys ---
+
+
+def test_data_that_changed_before_it_is_read_again_is_refused(ray, tmp_path):
+    np.savez(tmp_path / "rows.npz", rows=ROWS[1])
+    shards = [{"rows": ROWS[0]}, tmp_path / "rows.npz"]
+    with pool_of(shards, like=lambda x, data: log_likelihood(x, data["rows"])) as pool:
+        ray.kill(ray.actors[1], no_restart=False)
+        # the same rows in another file are the same
+        np.savez_compressed(tmp_path / "rows.npz", rows=ROWS[1])
+        pool.revive()
+        assert pool.restarts.tolist() == [0, 1]
+        np.savez(tmp_path / "rows.npz", rows=ROWS[1] + 1e-9)
+        ray.kill(ray.actors[1], no_restart=False)
+        with pytest.raises(accord.base.errors.DataError, match="data of agent 1 is not what it was when the run"):
+            pool.revive()
+
+
+def test_the_next_run_may_have_other_data(ray):
+    with pool_of([ROWS[0]]) as pool:
+        pool.hold(posterior([ROWS[1]]))
+        np.testing.assert_array_equal(pool.each(first_row, (), ()), ROWS[1, 0])
+
+
+def interrupted(monkeypatch, **options):
+    """A run that ends after its second chunk, with all that it kept."""
+    with monkeypatch.context() as patch:
+        record, times = SiloEngine.record, []
+
+        def lost(self, *arguments):
+            times.append(1)
+            if len(times) > 1:
+                raise OSError("the power failed")
+            return record(self, *arguments)
+
+        patch.setattr(SiloEngine, "record", lost)
+        with pytest.raises(OSError, match="power"):
+            run(checkpoint_every=5, **options)
+
+
+def test_a_run_is_not_taken_up_with_other_data(ray, monkeypatch, tmp_path):
+    options = {"engine": "silo", "checkpoint": tmp_path / "kept"}
+    interrupted(monkeypatch, shards=list(ROWS[:2]), **options)
+    with pytest.raises(accord.base.errors.DataError, match=r"agent 1 is not what .*kept/agent-1/rows\): begin"):
+        run([ROWS[0], ROWS[2]], checkpoint_every=5, **options)
+    found = run(list(ROWS[:2]), checkpoint_every=5, **options)
+    np.testing.assert_allclose(found.draws, run(list(ROWS[:2])).draws, rtol=1e-5)
+
+
+def test_checkpoints_of_a_site_are_signed_and_for_their_user_only(ray, monkeypatch, tmp_path):
+    options = {"engine": "silo", "checkpoint": tmp_path / "kept", "shards": [ROWS[0]]}
+    interrupted(monkeypatch, **options)
+    site = tmp_path / "kept" / "agent-0"
+    assert site.stat().st_mode & 0o777 == 0o700
+    files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"key", "rows", "run.json"} and list(site.glob("*.npz"))
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    # the right numbers in the right form, by somebody who knows all but the key
+    newest = max(site.glob("*.npz"))
+    with np.load(newest) as content:
+        arrays = dict(content)
+    about = json.loads(str(arrays.pop("checkpoint")))
+    CheckpointStore(site, about["tag"], None, b"x" * 32).write(about["round"], arrays)
+    with pytest.raises(ValueError, match=r"agent-0/round-.* is not this run's work: it is not signed by"):
+        run(checkpoint_every=5, **options)
+    CheckpointStore(site, about["tag"], None, (tmp_path / "kept" / "key").read_bytes()).write(about["round"], arrays)
+    assert run(checkpoint_every=5, **options).draws.shape[1] == 20
+
+
+def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, tmp_path):
+    site, seen, record = tmp_path / "site", [], SiloEngine.record
+
+    def watched(self, *arguments):
+        seen.extend(path.name for path in site.glob("accord-*/agent-*/*"))
+        assert {path.stat().st_mode & 0o777 for path in site.glob("accord-*/**")} == {0o700}
+        return record(self, *arguments)
+
+    monkeypatch.setattr(SiloEngine, "record", watched)
+    run(list(ROWS[:2]), engine="silo")
+    # states and digests of rows were there
+    assert "rows" in seen and any(name.endswith(".npz") for name in seen)
+    assert list(site.iterdir()) == []
+    for error in (RuntimeError, KeyboardInterrupt):
+        interrupted_by = lambda self, *arguments, error=error: (_ for _ in ()).throw(error)  # noqa: E731
+        monkeypatch.setattr(SiloEngine, "record", interrupted_by)
+        with pytest.raises(error):
+            run(list(ROWS[:2]), engine="silo")
+        assert list(site.iterdir()) == []
+
+
+def test_sites_have_temporary_folders_of_their_own(ray, monkeypatch, tmp_path):
+    with pool_of([ROWS[0]]) as pool:
+        folder = pool.new_folder()
+        # a name, and nothing of the driver's own place
+        assert not folder.is_absolute()
+        own = ray.actors[0].worker._own(folder)
+        assert own == tmp_path / "site" / folder / "agent-0"
+        assert ray.actors[0].worker._own(Path("/study")) == Path("/study/agent-0")
+
+
+def test_an_agent_that_began_anew_clears_away_too(ray, tmp_path):
+    with pool_of(list(ROWS[:2])):
+        assert len(list((tmp_path / "site").glob("*/agent-*"))) == 2
+        ray.kill(ray.actors[1], no_restart=False)
+    assert not list((tmp_path / "site").iterdir())

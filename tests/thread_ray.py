@@ -1,9 +1,11 @@
 """As much of Ray as a pool of agents asks for: each agent is a thread of this process, which can be ended and hang."""
 
+import copy
 import threading
 import types
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 
+from accord import Posterior
 from accord.engines.silo import workers
 from accord.engines.silo.worker import Worker
 
@@ -44,6 +46,8 @@ class Actor:
 
     def _call(self, *arguments):
         found, worker, before = Future(), self.worker, self.last
+        # what a process is sent has read nothing yet
+        arguments = tuple(copy.copy(one) if isinstance(one, Posterior) else one for one in arguments)
 
         def run():
             if before is not None:

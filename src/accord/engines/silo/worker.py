@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +30,7 @@ from ...posterior.masks import fingerprint as keys_fingerprint
 from ...posterior.totals import MaskedTotals, Totals, TotalsHere
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
-from ...storage.fingerprint import combined, fingerprint, versions
+from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
 from .collectives import SiloCollectives, row
@@ -184,11 +185,23 @@ class Worker:
         """Which incarnation of the agent this is, its address, and the versions that it runs with, by name."""
         return self.incarnation, self.channels.address[0], versions()
 
-    def load(self, post: Posterior, settings: dict[str, Any]) -> None:
-        """Read the agent's shard and check it, under the driver's settings of this run."""
+    def load(self, post: Posterior, settings: dict[str, Any], folder: Path, key: bytes) -> None:
+        """Read the agent's shard and check it, under the driver's settings of this run.
+
+        A process that was there before read the same rows, which a folder has by their digest.
+        """
         _configure(settings)
         self.post, self.carry = post, None
         _ = post.potential
+        self._require_same_rows(folder, key)
+
+    def _require_same_rows(self, folder: Path, key: bytes) -> None:
+        assert self.post is not None
+        require_same_rows(self._own(folder) / "rows", self.post, key)
+
+    def _own(self, folder: Path) -> Path:
+        """The agent's part of a folder at its site; one that is not absolute is for temporary files."""
+        return Path(tempfile.gettempdir()) / folder / f"agent-{self.index}"
 
     def answer(self, work: Work, sites: tuple[str, ...], answers: list[Any]) -> Any:
         """The agent's next answer in work on its own file."""
@@ -319,7 +332,7 @@ class Worker:
         self.channels.connect(peers, key, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
-    def work(self, goal: Goal, folder: Path | None) -> Report:
+    def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
         """Run rounds, and save where they end below a folder, if one is given."""
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
@@ -332,10 +345,8 @@ class Worker:
             self.channels.disconnect()
             raise
         if folder is not None:
-            # positions tell of the data: nobody else on the machine is to read them
             self._turn_to(_DOING["save"])
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.save(folder)
+            self.save(folder, key)
         return report
 
     def _lead(self, goal: Goal) -> Report:
@@ -375,29 +386,30 @@ class Worker:
         whole = bool(np.all(_finite(self.problem, self.carry)))
         return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, key: bytes) -> None:
         """Write the agent's checkpoint below a folder."""
         assert self.carry is not None
         leaves = jax.tree.leaves(self.carry)
         arrays = {str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)}
-        self._store(folder).write(int(self.carry.round), arrays)
+        self._store(folder, key).write(int(self.carry.round), arrays)
 
-    def saved(self, folder: Path) -> tuple[list[int], list[str]]:
-        """The rounds of whole checkpoints below a folder, and what is to be said of others."""
+    def saved(self, folder: Path, key: bytes) -> tuple[list[int], list[str]]:
+        """The rounds of whole checkpoints below a folder, of the same data, and what is to be said of others."""
+        self._require_same_rows(folder, key)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            rounds = self._store(folder).rounds()
+            rounds = self._store(folder, key).rounds()
         return rounds, [str(one.message) for one in caught]
 
-    def restore(self, folder: Path, round: int) -> None:
+    def restore(self, folder: Path, key: bytes, round: int) -> None:
         """Be as a checkpoint says."""
         assert self.carry is not None
-        arrays = self._store(folder).read(round)
+        arrays = self._store(folder, key).read(round)
         treedef: Any = jax.tree.structure(self.carry)
         self.carry = treedef.unflatten([jnp.asarray(arrays[str(place)]) for place in range(treedef.num_leaves)])
 
-    def _store(self, folder: Path) -> CheckpointStore:
-        return CheckpointStore(Path(folder) / f"agent-{self.index}", combined(self.parts), keep=_KEPT)
+    def _store(self, folder: Path, key: bytes) -> CheckpointStore:
+        return CheckpointStore(self._own(folder), combined(self.parts), keep=_KEPT, key=key)
 
     def status(self) -> Status:
         """The agent's activity; may be asked while it works."""
@@ -412,11 +424,12 @@ class Worker:
         return self.communicator.bytes_sent
 
     def forget(self, folder: Path) -> None:
-        """Remove the agent's checkpoints below a folder, and the folder where it is empty."""
-        shutil.rmtree(Path(folder) / f"agent-{self.index}", ignore_errors=True)
+        """Remove the agent's part of a folder, and the folder where it is empty."""
+        own = self._own(folder)
+        shutil.rmtree(own, ignore_errors=True)
         # the last agent on this machine finds it empty
         with suppress(OSError):
-            Path(folder).rmdir()
+            own.parent.rmdir()
 
 
 @partial(jax.jit, static_argnames="chains")

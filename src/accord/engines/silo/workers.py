@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +36,8 @@ _SETTLE_SECONDS = 30.0
 # which may take long.
 MOST_SETBACKS = 50
 _MOST_READS = 5
+# Seconds that agents have at the end to clear away what they kept.
+_PARTING_SECONDS = 10.0
 # Seconds between two tries to reach a process that begins anew.
 _PAUSE_SECONDS = 0.2
 
@@ -82,6 +86,9 @@ class WorkerPool:
         self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
         self.key = secrets.token_bytes(32)
         self.attempt = 0
+        # at each site, below its own folder for temporary files: what agents must still know after a crash
+        self._folders: set[Path] = set()
+        self._rows_folder = self.new_folder()
         self.listener: Callable[[list[str]], None] | None = None
         self._parts: list[Posterior] = []
         # which incarnation of each agent's process has read its shard
@@ -104,10 +111,30 @@ class WorkerPool:
     def hold(self, post: Posterior) -> Posterior:
         """Let every agent read its shard; the posterior as it is known where none of its data lies."""
         self._parts, self._settings = [post.alone(i) for i in range(self.size)], _settings_here()
+        self.forget(self._rows_folder)
+        self._rows_folder = self.new_folder()
         self._loaded = [None] * self.size
         self.revive()
         self.restarts[:], self.waited[:] = 0, 0.0
         return post.with_data_at(self)
+
+    # --- folders of the agents ---
+
+    def new_folder(self) -> Path:
+        """The name of a folder that every agent may make among its site's temporary files, until it is to forget it."""
+        folder = Path(f"accord-{secrets.token_hex(8)}")
+        self._folders.add(folder)
+        return folder
+
+    def forget(self, folder: Path) -> None:
+        """Let every agent remove its part of a new folder, also one that has begun anew meanwhile."""
+        if folder not in self._folders or not self._actors or self._loaded == [None] * self.size:
+            return
+        self._folders.discard(folder)
+        rows: Sequence[tuple[Any, ...]] = [(folder,)] * self.size
+        # who is gone or busy cannot
+        with suppress(SetbackError, TimeoutError):
+            self._call("forget", range(self.size), rows, _PARTING_SECONDS, [None] * self.size)
 
     # --- what a posterior asks of those who hold its data ---
 
@@ -271,7 +298,7 @@ class WorkerPool:
             fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
             try:
                 if self._parts:
-                    rows = [(self._parts[i], self._settings) for i in fresh]
+                    rows = [(self._parts[i], self._settings, self._rows_folder, self.key) for i in fresh]
                     self._call("load", fresh, rows, None, [names[i] for i in fresh])
             except SetbackError as error:
                 setback = error
@@ -346,6 +373,8 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the processes, and Ray if it was begun here and no other pool uses it."""
+        for folder in tuple(self._folders):
+            self.forget(folder)
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
