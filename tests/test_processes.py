@@ -222,8 +222,8 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     both = start(room, folder, 2, "--checkpoint", "kept")
     states = folder / "kept" / "process-1" / "states"
     wait_for(lambda: len(list(states.glob("*.npz"))) == 2)
-    both[1].kill(signal.SIGINT)
-    finish(both)
+    both[1].kill(signal.SIGTERM)
+    assert [one.end() for one in both] == [130, 130], [one.stderr for one in both]
     assert all("interrupted: the run keeps the" in one.stderr for one in both)
     partial = load(folder).draws
     assert 0 < partial.shape[1] < 20000
@@ -233,7 +233,7 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     wait_for(lambda: max(states.glob("*.npz")) > newest)
     both[0].end()
     again[0].kill(signal.SIGINT)
-    finish(again)
+    assert [one.end() for one in again] == [130, 130], [one.stderr for one in again]
     more = load(folder).draws
     assert more.shape[1] > partial.shape[1]
     np.testing.assert_array_equal(more[:, : partial.shape[1]], partial)

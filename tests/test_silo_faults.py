@@ -1,6 +1,8 @@
 """Agents of a silo that hang or end, without Ray's processes: each is a thread here."""
 
 import json
+import os
+import signal
 import threading
 import time
 from contextlib import contextmanager
@@ -351,4 +353,26 @@ def test_an_agent_that_began_anew_clears_away_too(ray, tmp_path):
     with pool_of(list(ROWS[:2])):
         assert len(list((tmp_path / "site").glob("*/agent-*"))) == 2
         ray.kill(ray.actors[1], no_restart=False)
+    assert not list((tmp_path / "site").iterdir())
+
+
+def test_sigterm_keeps_the_draws_of_a_silo_and_writes_its_checkpoint(ray, monkeypatch, tmp_path):
+    record, calls = SiloEngine.record, []
+
+    def interrupted(self, *arguments):
+        self.capacity = 1
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return record(self, *arguments)
+
+    options = {"engine": "silo", "checkpoint": tmp_path / "kept", "checkpoint_every": 10_000, "shards": [ROWS[0]]}
+    with monkeypatch.context() as patch:
+        patch.setattr(SiloEngine, "record", interrupted)
+        with pytest.warns(UserWarning, match="interrupted: the run keeps"):
+            part = run(**options)
+    newest = max((tmp_path / "kept" / "agent-0").glob("*.npz"))
+    assert int(newest.stem.removeprefix("round-")) == 5 + part.draws.shape[1] and part.draws.shape[1] < 20
+    whole = run(**options)
+    np.testing.assert_array_equal(whole.draws[:, : part.draws.shape[1]], part.draws)
     assert not list((tmp_path / "site").iterdir())

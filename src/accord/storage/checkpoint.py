@@ -152,13 +152,15 @@ def _signature(key: bytes, content: bytes) -> bytes:
     return hmac.digest(key, content, "sha256")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that, after a crash at any moment, is the old one or the new one in full; only its user can read it.
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are not there, for their user alone: states and draws tell of data."""
+    for one in [*reversed(folder.parents), folder]:
+        one.mkdir(mode=0o700, exist_ok=True)
 
-    States and draws tell of the data, so that folders that are not there yet are made for their user alone too.
-    """
-    for folder in [*reversed(path.parent.parents), path.parent]:
-        folder.mkdir(mode=0o700, exist_ok=True)
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file for its user's eyes that, after a crash at any moment, is the old one or the new one in full."""
+    make_private(path.parent)
     partial = path.with_name(path.name + ".partial")
     # what a crash left may be another user's to read
     partial.unlink(missing_ok=True)

@@ -234,7 +234,9 @@ class WorkerPool:
             if left and now > ends:
                 break
             if left and now - looked > _LOOK_SECONDS:
-                self._end_late(patience.overdue([calls[one] for one in left], self._poll_status()), patience)
+                late = patience.overdue([calls[one] for one in left], self._poll_status())
+                # where one has failed, the others are waited for in any case, and what it said is told
+                self._end_late(() if errors else late, patience)
                 looked = time.monotonic()
         if errors:
             for one in left:
