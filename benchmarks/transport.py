@@ -131,17 +131,17 @@ def there_and_back(channels, peers, rounds, content):
     for round in range(rounds):
         there, back = Label(RUN, 1, round, 0), Label(RUN, 1, round, 1)
         if channels.agent == 0:
-            channels.exchange(there, {peer: content}, [], LIMIT)
-            channels.exchange(back, {}, [peer], LIMIT)
+            channels.exchange(there, {peer: content}, {}, LIMIT)
+            channels.exchange(back, {}, {peer: len(content)}, LIMIT)
         else:
-            channels.exchange(there, {}, [peer], LIMIT)
-            channels.exchange(back, {peer: content}, [], LIMIT)
+            channels.exchange(there, {}, {peer: len(content)}, LIMIT)
+            channels.exchange(back, {peer: content}, {}, LIMIT)
 
 
 def ring_round(channels, peers, rounds, content):
     outgoing = dict.fromkeys(peers, content)
     for round in range(rounds):
-        channels.exchange(Label(RUN, 1, round, 0), outgoing, peers, LIMIT)
+        channels.exchange(Label(RUN, 1, round, 0), outgoing, dict.fromkeys(peers, len(content)), LIMIT)
 
 
 PATTERNS = {"there and back": (2, there_and_back), "ring round": (AGENTS, ring_round)}

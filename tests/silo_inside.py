@@ -476,7 +476,7 @@ class Stopper(threading.Thread):
     def run(self):
         while len(new := set(agents_below(os.getpid())) - self.before) < 4:
             time.sleep(0.2)
-        while not any(path.is_file() for path in self.checkpoint.rglob("*")):
+        while not any(self.checkpoint.glob("agent-*/*.npz")):
             time.sleep(0.01)
         self.stopped = min(new)
         os.kill(self.stopped, signal.SIGSTOP)

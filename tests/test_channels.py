@@ -130,7 +130,7 @@ def test_messages_arrive_whole_and_in_order(name):
         for round in range(40):
             size = sizes[round % len(sizes)]
             outgoing = {j: content(agent, j, round, size) for j in peers}
-            found = own.exchange(label(round), outgoing, peers, 20.0)
+            found = own.exchange(label(round), outgoing, dict.fromkeys(peers, size), 20.0)
             assert {j: bytes(found[j]) for j in peers} == {j: content(j, agent, round, size) for j in peers}
 
     with joined(network) as everyone:
@@ -144,7 +144,7 @@ def test_large_messages_both_ways_do_not_lock_up():
         peers = [int(j) for j in network.neighbors(agent)]
         for round in range(2):
             mine = bytes([agent, round]) * (size // 2)
-            found = own.exchange(label(round), dict.fromkeys(peers, mine), peers, 30.0)
+            found = own.exchange(label(round), dict.fromkeys(peers, mine), dict.fromkeys(peers, size), 30.0)
             assert all(found[j] == bytes([j, round]) * (size // 2) for j in peers)
 
     with joined(network) as everyone:
@@ -154,8 +154,8 @@ def test_large_messages_both_ways_do_not_lock_up():
 def test_a_neighbour_may_be_some_exchanges_ahead():
     with joined(Network.path(2)) as (first, second):
         for exchange in range(5):
-            first.exchange(label(3, exchange), {1: b"%d" % exchange}, [], 5.0)
-        found = [second.exchange(label(3, exchange), {}, [0], 5.0)[0] for exchange in range(5)]
+            first.exchange(label(3, exchange), {1: b"%d" % exchange}, {}, 5.0)
+        found = [second.exchange(label(3, exchange), {}, {0: 1}, 5.0)[0] for exchange in range(5)]
         assert found == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -166,7 +166,7 @@ def test_processes_exchange_large_messages():
         "print(*own.address, flush=True)\n"
         f"own.connect({{1: {NOWHERE!r}}}, {KEY!r}, 1, {PARTS!r}, 60.0)\n"
         "for round in range(3):\n"
-        f"    found = own.exchange(Label({RUN!r}, 1, round, 0), {{1: bytes(2**22)}}, [1], 60.0)\n"
+        f"    found = own.exchange(Label({RUN!r}, 1, round, 0), {{1: bytes(2**22)}}, {{1: 2**22}}, 60.0)\n"
         "    print(len(found[1]), set(found[1]), flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
@@ -174,10 +174,10 @@ def test_processes_exchange_large_messages():
         own = Channels(1, "127.0.0.1")
         own.connect({0: (host, int(port))}, KEY, 1, PARTS, 60.0)
         for round in range(3):
-            assert own.exchange(label(round), {0: b"\x07" * 2**22}, [0], 60.0)[0] == bytes(2**22)
+            assert own.exchange(label(round), {0: b"\x07" * 2**22}, {0: 2**22}, 60.0)[0] == bytes(2**22)
         assert process.stdout.read() == f"{2**22} {{7}}\n" * 3
         with pytest.raises(LostNeighbourError, match="the connection to agent 0 ended"):
-            own.exchange(label(3), {}, [0], 60.0)
+            own.exchange(label(3), {}, {0: 1}, 60.0)
         own.close()
     assert process.returncode == 0
 
@@ -191,7 +191,7 @@ def test_connections_are_made_anew():
             without_errors(connected(network, everyone, attempt=attempt))
             jobs = [
                 lambda own=own, i=i, attempt=attempt: own.exchange(
-                    label(0, attempt=attempt), {(i + 1) % 4: b"x"}, [(i - 1) % 4], 5.0
+                    label(0, attempt=attempt), {(i + 1) % 4: b"x"}, {(i - 1) % 4: 1}, 5.0
                 )
                 for i, own in enumerate(everyone)
             ]
@@ -205,7 +205,7 @@ def test_a_late_neighbour_is_named():
     with joined(Network.path(3)) as everyone:
         began = time.monotonic()
         with pytest.raises(LateNeighbourError) as caught:
-            everyone[1].exchange(label(7), {0: b"", 2: b""}, [0, 2], 0.3)
+            everyone[1].exchange(label(7), {0: b"", 2: b""}, {0: 0, 2: 0}, 0.3)
         assert 0.3 <= time.monotonic() - began < 5.0
         assert str(caught.value) == "agent 1 waited 0.3 s for agent 0 in round 7"
         assert everyone[1].waiting_for == (0, 2)
@@ -217,7 +217,7 @@ def test_a_neighbour_that_does_not_read_is_late():
         joined(Network.path(2)) as (first, _),
         pytest.raises(LateNeighbourError, match=r"0.3 s for agent 1 in round 2"),
     ):
-        first.exchange(label(2), {1: bytes(64 * 2**20)}, [], 0.3)
+        first.exchange(label(2), {1: bytes(64 * 2**20)}, {}, 0.3)
 
 
 def test_late_neighbours_survive_a_pickle():
@@ -238,7 +238,7 @@ def test_a_closed_neighbour_is_lost_at_once(how):
             second.disconnect()
         began = time.monotonic()
         with pytest.raises(LostNeighbourError, match="the connection to agent 1 ended"):
-            first.exchange(label(4), {1: b"x"}, [1], 30.0)
+            first.exchange(label(4), {1: b"x"}, {1: 10}, 30.0)
         assert time.monotonic() - began < 10.0
 
 
@@ -253,23 +253,26 @@ def test_a_closed_neighbour_is_lost_at_once(how):
 )
 def test_a_message_that_was_not_due_is_refused(header, message):
     with joined(Network.path(2)) as (first, second):
-        second.exchange(header, {0: b"hello"}, [], 5.0)
+        second.exchange(header, {0: b"hello"}, {}, 5.0)
         with pytest.raises(ForeignMessageError, match=message):
-            first.exchange(label(), {}, [1], 5.0)
+            first.exchange(label(), {}, {1: 5}, 5.0)
 
 
 def test_a_message_of_another_sender_is_refused():
     with joined(Network.path(2)) as (first, second):
         second._links[0].wire.send(_HEADER.pack(*label(), 3, 0))
         with pytest.raises(ForeignMessageError, match="agent 1 sent a message of agent 3, round 0"):
-            first.exchange(label(), {}, [1], 5.0)
+            first.exchange(label(), {}, {1: 5}, 5.0)
 
 
-def test_a_message_longer_than_memory_is_refused():
+@pytest.mark.parametrize("announced", [6, 3 * 2**30, 2**64 - 1])
+def test_a_message_longer_than_what_is_due_is_refused_before_it_is_read(announced, monkeypatch):
     with joined(Network.path(2)) as (first, second):
-        second._links[0].wire.send(_HEADER.pack(*label(), 1, 2**64 - 1))
-        with pytest.raises(ForeignMessageError, match=f"agent 1 announced a message of {2**64 - 1} bytes"):
-            first.exchange(label(), {}, [1], 5.0)
+        # no memory is taken for it
+        monkeypatch.setattr(channels_module, "bytearray", lambda length: pytest.fail("memory was taken"), raising=False)
+        second._links[0].wire.send(_HEADER.pack(*label(), 1, announced))
+        with pytest.raises(ForeignMessageError, match=f"agent 1 announced a message of {announced} bytes where 5 were"):
+            first.exchange(label(), {}, {1: 5}, 5.0)
 
 
 # --- greetings ---
@@ -368,14 +371,35 @@ def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
         stranger.close()
 
 
-def test_a_crowd_of_silent_strangers_is_outlasted(monkeypatch):
-    monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.3)
-    monkeypatch.setattr("accord.engines.silo.connections._MOST_STRANGERS", 4)
+def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
     with listening(2) as everyone:
-        crowd = [socket.create_connection(everyone[0].address) for _ in range(10)]
+        crowd = [socket.create_connection(everyone[0].address) for _ in range(300)]
+        began = time.monotonic()
         without_errors(connected(Network.path(2), everyone, limit=20.0))
+        # far from the seconds that one of them is listened to
+        assert time.monotonic() - began < 5.0
         for stranger in crowd:
             stranger.close()
+
+
+def test_who_calls_from_an_address_of_no_neighbour_is_hung_up_on():
+    with listening(2) as (first, _):
+        calling = [socket.create_connection(first.address, source_address=(host, 0)) for host in ("127.0.0.9", "")]
+        with pytest.raises(LateNeighbourError):
+            first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.3)
+        # not a byte, where the other gets the number that opens a greeting
+        assert [len(heard(stranger)) for stranger in calling] == [0, 32]
+        for stranger in calling:
+            stranger.close()
+
+
+def test_agents_call_from_the_address_that_they_listen_at():
+    everyone = [Channels(0, "127.0.0.1"), Channels(1, "127.0.0.9")]
+    try:
+        without_errors(connected(Network.path(2), everyone))
+    finally:
+        for one in everyone:
+            one.close()
 
 
 def heard(wire):
@@ -418,8 +442,10 @@ def test_what_one_agent_says_does_not_greet_another():
         without_errors(connected(network, everyone))
         found = at_once(
             [
-                lambda i=i: everyone[i].exchange(label(), dict.fromkeys({0, 1, 2} - {i}, b"x"), {0, 1, 2} - {i}, 5.0)
-                for i in range(3)
+                lambda own=own, peers={0, 1, 2} - {i}: own.exchange(
+                    label(), dict.fromkeys(peers, b"x"), dict.fromkeys(peers, 1), 5.0
+                )
+                for i, own in enumerate(everyone)
             ]
         )
         without_errors(found)
@@ -518,7 +544,7 @@ def test_tls_carries_large_messages_both_ways(tls, monkeypatch, switch):
             # a small message right behind a large one may lie decrypted where no socket tells of it
             for exchange, length in enumerate((size, 3)):
                 outgoing = {j: content(agent, j, round, length) for j in peers}
-                found = own.exchange(label(round, exchange), outgoing, peers, 30.0)
+                found = own.exchange(label(round, exchange), outgoing, dict.fromkeys(peers, length), 30.0)
                 assert all(found[j] == content(j, agent, round, length) for j in peers)
 
     with joined(network) as everyone:
@@ -528,10 +554,10 @@ def test_tls_carries_large_messages_both_ways(tls, monkeypatch, switch):
 def test_under_tls_a_late_neighbour_and_a_closed_one_are_told_apart(tls):
     with joined(Network.path(2)) as (first, second):
         with pytest.raises(LateNeighbourError):
-            first.exchange(label(), {1: b"x"}, [1], 0.2)
+            first.exchange(label(), {1: b"x"}, {1: 1}, 0.2)
         second.disconnect()
         with pytest.raises(LostNeighbourError):
-            first.exchange(label(1), {1: b"x"}, [1], 10.0)
+            first.exchange(label(1), {1: b"x"}, {1: 1}, 10.0)
 
 
 @pytest.mark.parametrize("odd", [0, 1])
@@ -683,7 +709,7 @@ def test_the_hub_asks_and_everybody_answers(name):
             answers = [communicator.ask(question, told(i, question)) for question in questions]
             communicator.dismiss()
             return answers
-        communicator.answer(lambda content: told(i, np.frombuffer(content).reshape(4, 2)).tobytes())
+        communicator.answer(lambda content: told(i, np.frombuffer(content).reshape(4, 2)).tobytes(), 4 * 2 * 8)
         # the talks after it are in step
         return None
 
@@ -706,10 +732,42 @@ def test_a_message_of_another_length_is_refused():
         outcomes = at_once(
             [
                 lambda: found[0].total(0, np.zeros(3)),
-                lambda: found[1].channels.exchange(label(exchange=4), {0: b"x" * 7}, [], 5.0),
+                lambda: found[1].channels.exchange(label(exchange=4), {0: b"x" * 7}, {}, 5.0),
             ]
         )
     assert str(outcomes[0]) == "a message of 7 bytes came where 24 were due"
+
+
+def sent_to_root(found, exchange, content):
+    """What the root of a path of two says where a sum or letters are due, and something else comes."""
+    return lambda: found[1].channels.exchange(label(exchange=exchange), {0: content}, {}, 5.0)
+
+
+@pytest.mark.parametrize("talk", ["total", "swap", "permute", "ask"])
+def test_every_talk_knows_how_long_a_message_may_be(talk):
+    network = Network.path(2)
+    talks = {
+        "total": (4, lambda one: one.total(0, np.zeros(3))),
+        "swap": (3, lambda one: one.swap(0, EVERY_COLOR, np.zeros((1, 3)))),
+        "permute": (4, lambda one: one.permute(0, np.zeros((2, 1, 1), int), np.zeros((1, 3, 1)))),
+        "ask": (4, lambda one: one.ask(np.zeros(2), np.zeros(3))),
+    }
+    exchange, speak = talks[talk]
+    for size, said in ((25, "announced a message of 25 bytes where 24"), (23, "a message of 23 bytes came where 24")):
+        with mails(network) as found:
+            answer, _ = at_once([lambda: speak(found[0]), sent_to_root(found, exchange, bytes(size))])
+        assert isinstance(answer, ForeignMessageError) and said in str(answer)
+
+
+@pytest.mark.parametrize("size", [2, 9, 18])
+def test_a_question_of_another_length_is_refused(size):
+    with mails(Network.path(2)) as found:
+        jobs = [
+            lambda: found[0].channels.exchange(label(exchange=5), {1: bytes(size)}, {}, 5.0),
+            lambda: found[1].answer(lambda content: pytest.fail("it was answered"), 8),
+        ]
+        _, error = at_once(jobs)
+    assert isinstance(error, ForeignMessageError)
 
 
 def test_agents_in_different_talks_find_out():

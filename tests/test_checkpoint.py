@@ -1,6 +1,11 @@
 """A run that is lost and taken up again has the draws of an undisturbed one, whatever happened to its files."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -10,9 +15,12 @@ from typer.testing import CliRunner
 
 import accord
 from accord.cli.commands import app
+from accord.posterior.totals import TotalsHere
 from accord.sampling import checkpointing
+from accord.sampling.interruptions import terminations
 from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim, combined, fingerprint, first_difference
+from accord.storage.lock import held
 
 
 class LostError(Exception):
@@ -194,6 +202,96 @@ def test_ctrl_c_keeps_the_draws_and_the_checkpoint(tmp_path, monkeypatch):
     assert_same(draw(folder=tmp_path), expected)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("engine", ["local", "mesh"])
+def test_a_signal_keeps_the_draws_and_writes_the_checkpoint(engine, number, tmp_path, monkeypatch):
+    builder = {"local": accord.engines.local.LocalEngine, "mesh": accord.engines.mesh.engine.MeshEngine}[engine]
+    record, calls, before = builder.record, [], [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), number)
+        return record(self, *arguments)
+
+    expected = draw(engine=engine)
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="interrupted: the run keeps"):
+        patch.setattr(builder, "record", interrupted)
+        # chunks of one draw, and no checkpoint is due
+        patch.setattr(builder, "buffer_bytes", 1)
+        partial = draw(folder=tmp_path, engine=engine, checkpoint_every=10_000)
+    assert partial.settings["interrupted"] is True and partial.draws.shape[1] == 2
+    np.testing.assert_array_equal(partial.draws, expected.draws[:, :2])
+    # of the last draw that is kept
+    (newest,) = (tmp_path / "process-0" / "states").glob("*.npz")
+    assert int(newest.stem.removeprefix("round-")) == partial.traffic.rounds
+    again = draw(folder=tmp_path, engine=engine, checkpoint_every=10_000)
+    assert "interrupted" not in again.settings
+    assert_same(again, expected)
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_signal_between_sums_writes_them(tmp_path, monkeypatch):
+    call, asked = TotalsHere.__call__, []
+
+    def interrupted(self, *arguments, **options):
+        asked.append(0)
+        if len(asked) == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return call(self, *arguments, **options)
+
+    post = accord.models.gaussian(np.zeros((3, 2)), np.tile(np.eye(2), (3, 1, 1)))
+    with monkeypatch.context() as patch:
+        patch.setattr(TotalsHere, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            accord.sample(post, accord.Network.ring(3), draws=20, checkpoint=tmp_path)
+    assert list((tmp_path / "process-0" / "sums").glob("*.npz"))
+
+
+def test_sigterm_is_ctrl_c_before_rounds_too_unless_somebody_chose_otherwise():
+    with pytest.raises(KeyboardInterrupt), terminations():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(1.0)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda *arguments: heard.append(1))
+    try:
+        with terminations():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [1]
+
+
+def test_a_second_run_on_a_folder_is_refused(tmp_path):
+    with held(tmp_path / "process-0"):
+        with pytest.raises(ValueError, match=rf"folder {tmp_path}/process-0 is in use by process {os.getpid()} on "):
+            draw(folder=tmp_path)
+    run = draw(folder=tmp_path)
+    assert (tmp_path / "process-0" / "in-use").stat().st_mode & 0o777 == 0o600
+    # and for methods without rounds
+    post, net = accord.models.gaussian(np.zeros((3, 2)), np.tile(np.eye(2), (3, 1, 1))), accord.Network.ring(3)
+    with held(tmp_path / "sums" / "process-0"), pytest.raises(ValueError, match="is in use by process"):
+        accord.sample(post, net, draws=20, checkpoint=tmp_path / "sums")
+    assert_same(run, draw())
+
+
+def test_a_dead_run_holds_no_folder(tmp_path):
+    (tmp_path / "process-0").mkdir()
+    script = (
+        "import fcntl, sys, time\n"
+        "file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "file.write('process 0 on nowhere'); file.flush(); print(1, flush=True); time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "process-0" / "in-use")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(ValueError, match="is in use by process 0 on nowhere"):
+            draw(folder=tmp_path)
+        other.kill()
+    assert_same(draw(folder=tmp_path), draw())
+
+
 def test_a_shelf_keeps_the_newest_whole_files(tmp_path):
     store = CheckpointStore(tmp_path, "one")
     arrays = {"x/y": np.arange(3, dtype=np.uint32), "": np.array(np.nan, np.float32), "none": np.zeros((0, 4))}
@@ -344,7 +442,7 @@ def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
         # what Ctrl-C leaves is the beginning of the run, which the same command may replace
         patch.setattr(accord.engines.local.LocalEngine, "record", stopped_by(KeyboardInterrupt, 4))
         result = invoke()
-        assert result.exit_code == 0 and "interrupted: the run keeps the" in result.stderr
+        assert result.exit_code == 130 and "interrupted: the run keeps the" in result.stderr
         assert 0 < load().shape[1] < 30
     result = invoke(name="plain.toml")
     assert result.exit_code == 1 and "holds another run" in result.stderr

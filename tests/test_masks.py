@@ -6,9 +6,11 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -86,6 +88,7 @@ class Threads(WorkerPool):
     def __init__(self, post):
         self.limits, self.size = Limits(timeout=60.0, late="raise", start_timeout=60.0), post.num_agents
         self.key, self.attempt = os.urandom(32), 0
+        self.folder = tempfile.TemporaryDirectory()
         self.post, self.workers = post, [None] * self.size
         # (agent, bytes) of what goes up the tree, whom it comes from; what crashes, and when
         self.sent, self.crashes = [], []
@@ -96,7 +99,7 @@ class Threads(WorkerPool):
         if self.workers[agent] is not None:
             self.workers[agent].channels.close()
         worker = self.workers[agent] = Worker(agent, "127.0.0.1", {})
-        worker.load(self.post.alone(agent))
+        worker.load(self.post.alone(agent), {}, Path(self.folder.name), self.key)
         exchange = worker.channels.exchange
 
         def watched(label, outgoing, incoming, limit):
@@ -127,6 +130,7 @@ class Threads(WorkerPool):
     def close(self):
         for worker in self.workers:
             worker.channels.close()
+        self.folder.cleanup()
 
 
 @pytest.fixture

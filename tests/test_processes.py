@@ -1,10 +1,13 @@
 """`accord run` in several processes: the draws of one, whatever is killed, and one line in each for what goes wrong."""
 
+import contextlib
 import itertools
+import json
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -219,8 +222,8 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     both = start(room, folder, 2, "--checkpoint", "kept")
     states = folder / "kept" / "process-1" / "states"
     wait_for(lambda: len(list(states.glob("*.npz"))) == 2)
-    both[1].kill(signal.SIGINT)
-    finish(both)
+    both[1].kill(signal.SIGTERM)
+    assert [one.end() for one in both] == [130, 130], [one.stderr for one in both]
     assert all("interrupted: the run keeps the" in one.stderr for one in both)
     partial = load(folder).draws
     assert 0 < partial.shape[1] < 20000
@@ -230,7 +233,7 @@ def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     wait_for(lambda: max(states.glob("*.npz")) > newest)
     both[0].end()
     again[0].kill(signal.SIGINT)
-    finish(again)
+    assert [one.end() for one in again] == [130, 130], [one.stderr for one in again]
     more = load(folder).draws
     assert more.shape[1] > partial.shape[1]
     np.testing.assert_array_equal(more[:, : partial.shape[1]], partial)
@@ -365,6 +368,110 @@ def test_other_versions_are_named():
     with socket.socket() as connection:
         peers = {1: processes._Peer(connection)}
         assert processes._complaint(place, good, peers) == "two processes claim to be process 1 of 3"
+
+
+GREETING = {"greeting": "accord 1", "process": 1, "of": 2, "versions": versions()}
+STRANGERS = {
+    "silent": b"",
+    "HTTP": b"GET / HTTP/1.1\n",
+    "half a line": b'{"greeting"',
+    "no JSON": b"{greeting: accord 1}\n",
+    "no text": b"\xff\xfe\n",
+    "a number": b"7\n",
+    "nothing": b"null\n",
+    "too deep": b"[" * 60_000 + b"\n",
+    "too deep in a key": b'{"greeting": ' * 6_000 + b"\n",
+    "too long": b" " * 200_000,
+    "older": b'{"greeting": "accord 0"}\n',
+    "no number": {"process": None},
+    "a text for a number": {"process": "1"},
+    "a yes for a number": {"process": True},
+    "too large a number": {"process": 7},
+    "a negative number": {"process": -1},
+    "no count": {"of": None},
+    "no versions": {"versions": None},
+    "versions of something else": {"versions": {"jax": [1]}},
+    "keys missing": {"process": ..., "of": ..., "versions": ...},
+}
+
+
+def line(changes):
+    if isinstance(changes, bytes):
+        return changes
+    return json.dumps({key: x for key, x in {**GREETING, **changes}.items() if x is not ...}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("name", [*STRANGERS, "200 silent ones"])
+def test_strangers_neither_end_nor_fail_the_start(name, monkeypatch):
+    monkeypatch.setattr(processes, "_serve", lambda host, count: (None, 4321))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found, called = {}, []
+
+    def receive():
+        found[0] = processes._receive_all(processes.Place(f"127.0.0.1:{port}", 2, 0), 4.0)
+
+    first = threading.Thread(target=receive, daemon=True)
+    first.start()
+    for _ in range(200 if name not in STRANGERS else 1):
+        wait_for(lambda: called.append(_call(port)) or called[-1] is not None, 10)
+        with contextlib.suppress(OSError):
+            called[-1].sendall(line(STRANGERS.get(name, b"")))
+    began = time.monotonic()
+    peers, _, service = processes._report(processes.Place(f"127.0.0.1:{port}", 2, 1), 4.0)
+    first.join(5.0)
+    # nobody has waited for a stranger
+    assert service == 4321 and list(found[0][0]) == [1] and time.monotonic() - began < 2.0
+    for peer in (*peers.values(), *found[0][0].values()):
+        peer.close()
+    for stranger in filter(None, called):
+        stranger.close()
+
+
+def _call(port):
+    try:
+        return socket.create_connection(("127.0.0.1", port))
+    except OSError:
+        return None
+
+
+def test_who_trickles_is_not_heard_for_long(monkeypatch):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        peer, over = processes._Peer(ours), threading.Event()
+
+        def trickle():
+            while not over.wait(0.005):
+                theirs.sendall(b" ")
+
+        thread = threading.Thread(target=trickle, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            peer.first(0.3)
+        assert time.monotonic() - began < 2.0
+        over.set()
+        thread.join()
+
+
+NONSENSE = [b"{}\n", b'{"service": "x"}\n', b'{"service": null}\n', b"[" * 50_000 + b"\n", b"7\n"]
+
+
+@pytest.mark.parametrize("answer", NONSENSE, ids=["empty", "text", "null", "deep", "number"])
+def test_a_coordinator_that_answers_nonsense_is_named(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def respond():
+            caller, _ = server.accept()
+            with caller:
+                caller.recv(65536)
+                caller.sendall(answer)
+                caller.recv(65536)
+
+        threading.Thread(target=respond, daemon=True).start()
+        with pytest.raises(ConnectionError, match=f"(coordinator at|listening at) {at}"):
+            processes._report(processes.Place(at, 2, 1), 2.0)
 
 
 @pytest.mark.slow

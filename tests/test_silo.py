@@ -113,7 +113,7 @@ def test_an_agent_tells_what_failed_and_not_what_its_program_made_of_it(raised, 
     monkeypatch.setattr(agent, "_lead", lead)
     agent.acting, agent.communicator = True, types.SimpleNamespace(failure=gone)
     with pytest.raises(ConnectionError) as caught:
-        agent.work(Goal(0, 1, 0, 1, 1), None)
+        agent.work(Goal(0, 1, 0, 1, 1), None, b"")
     agent.channels.close()
     assert caught.value is gone
 

@@ -116,6 +116,8 @@ def run(
             print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
+        if drawn.settings.get("interrupted"):
+            raise typer.Exit(130)
 
 
 @app.command()

@@ -227,6 +227,7 @@ def sample_by_totals(
         settings={"method": repr(method), "network": repr(network), "seed": seed, "masks": masks}
         | ({"consensus": consensus} if consensus is not None else {})
         | ({"chosen": why} if why else {})
+        | ({"interrupted": True} if stopped() else {})
         | kept_latents,
         points=drawn.points,
         certificate=drawn.certificate,

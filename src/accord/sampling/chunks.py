@@ -30,7 +30,13 @@ def drive(
     bar: ProgressBar,
     stopped: Callable[[], bool],
 ) -> None:
-    """Run burn-in and draws in chunks of about equal time, recording draws."""
+    """Run burn-in and draws in chunks of about equal time, recording draws.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        It was stopped; the recorder has all draws until then, and the checkpointer its state.
+    """
     recorder.message_bytes = engine.message_bytes(carry)
     _require_finite(engine, carry, carry, 0, recorder)
     if checkpointer is not None:
@@ -54,9 +60,12 @@ def drive(
             recorder.append(records, count)
             error = float(records.statistics["consensus_error"][-1].mean())
         recorder.rounds += rounds
-        if checkpointer is not None and (rounds >= left or recorder.rounds == recorder.total_rounds):
+        ends = chunk.is_stopped or recorder.rounds == recorder.total_rounds
+        if checkpointer is not None and (rounds >= left or ends):
             checkpointer.save(carry)
         bar.update(recorder.rounds, error)
+        if chunk.is_stopped and recorder.rounds < recorder.total_rounds:
+            raise KeyboardInterrupt
 
 
 class _Chunk:
@@ -64,6 +73,7 @@ class _Chunk:
 
     def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
         self.engine, self.stopped, self.rounds = engine, stopped, 32
+        self.is_stopped = False
 
     def size(self, left: int, least: int = 1) -> int:
         return min(max(self.rounds, least), left)
@@ -76,8 +86,8 @@ class _Chunk:
         # where one process is told to stop, all do so after the same chunk
         elapsed = self.engine.agreed(-1.0 if self.stopped() else time.perf_counter() - start)
         if elapsed < 0:
-            raise KeyboardInterrupt
-        if elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:
+            self.is_stopped = True
+        elif elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:
             self.rounds *= 2
         elif elapsed > 2 * _CHUNK_SECONDS:
             self.rounds = max(1, self.rounds // 2)

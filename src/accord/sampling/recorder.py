@@ -49,6 +49,7 @@ class Recorder:
     # where agents have kept their latents, where they have
     kept_latents: dict[str, str] = field(default_factory=dict)
     checked: Traffic = field(default_factory=Traffic)
+    is_interrupted: bool = False
     count: int = 0
     rounds: int = 0
     message_bytes: int = 0
@@ -142,6 +143,7 @@ class Recorder:
                 "seed": self.seed,
                 **({"temperature": sampler.temperature} if sampler.temperature != 1.0 else {}),
                 **({"chosen": self.chosen} if self.chosen else {}),
+                **({"interrupted": True} if self.is_interrupted else {}),
                 **self.kept_latents,
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),

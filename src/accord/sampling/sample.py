@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import ProgressBar
 from ..engines.agreement import bind
+from ..engines.arrays import process_folder
 from ..engines.engine import Builder, Engine
 from ..engines.local import LocalEngine
 from ..engines.mesh.engine import MeshEngine
@@ -30,13 +31,14 @@ from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
 from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
+from ..storage.lock import held
 from ..tuning.forecast import BURN_INS, Forecast
 from ..tuning.search import choose, usual_methods
 from ..tuning.warmup import Warmup, warm_up
 from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
-from .interruptions import interruptions
+from .interruptions import interruptions, terminations
 from .latents import agents_here, prepare_latents
 from .questions import Questions
 from .recorder import Recorder
@@ -114,8 +116,8 @@ def sample(
         A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
         the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
         `draws` it goes on from there (methods without rounds do not). The folder knows a run by everything given here
-        but the data: that it is still the same is the caller's to see to. Several processes may each have their own
-        disk.
+        but the data: that it is still the same is the caller's to see to. Agents of a silo see to it themselves.
+        One run at a time uses a folder; several processes may each have their own disk.
     checkpoint_every
         Rounds between two checkpoints, at least 1; what a crash can cost. Methods without rounds keep their sums.
     masks
@@ -129,13 +131,14 @@ def sample(
     Returns
     -------
     Run
-        Interrupted by Ctrl-C, it holds what was drawn until then.
+        Interrupted by Ctrl-C or SIGTERM, it holds what was drawn until then, and says so in
+        `run.settings["interrupted"]`.
 
     Raises
     ------
     ValueError
         Something does not fit: numbers out of range, a disconnected network, a step above the stability bound of a
-        Gaussian posterior (the bound is printed), a checkpoint folder that belongs to another run, ...
+        Gaussian posterior (the bound is printed), a checkpoint folder that belongs to another run or is in use, ...
     ArithmeticError
         `whiten` found no mode.
     DivergenceError
@@ -151,21 +154,22 @@ def sample(
     if isinstance(sampler, ByTotals):
         _refuse_rounds(sampler, walks)
     if isinstance(sampler, ByTotals) or (sampler is None and all(value is None for value in walks.values())):
-        return sample_by_totals(
-            post,
-            network,
-            [Importance(), ChEES()] if sampler is None else [sampler],
-            draws=draws,
-            chains=chains,
-            seed=seed,
-            builder=builder,
-            engine=_engine_name(engine),
-            keep=_kept_agents(keep, network.num_agents),
-            progress=progress,
-            checkpoint=checkpoint,
-            masks=masks,
-            consensus=consensus,
-        )
+        with terminations(), _held(checkpoint):
+            return sample_by_totals(
+                post,
+                network,
+                [Importance(), ChEES()] if sampler is None else [sampler],
+                draws=draws,
+                chains=chains,
+                seed=seed,
+                builder=builder,
+                engine=_engine_name(engine),
+                keep=_kept_agents(keep, network.num_agents),
+                progress=progress,
+                checkpoint=checkpoint,
+                masks=masks,
+                consensus=consensus,
+            )
     if masks or consensus is not None:
         given = "masks=True masks totals" if masks else "consensus makes totals by gossip"
         raise ValueError(f"{given}: it needs a method that asks for nothing else, such as Importance()")
@@ -178,7 +182,7 @@ def sample(
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
     settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
     common = fingerprint(post, network, methods[0], named=sampler is not None, **settings)
-    with builder.placed(post) as placed:
+    with terminations(), _held(checkpoint), builder.placed(post) as placed:
         check_rows(placed, methods[0])
         prepare_latents(placed, kept)
         warmup = warm_up(placed, network, builder=builder) if whiten else None
@@ -261,12 +265,18 @@ def _run(
         except KeyboardInterrupt:
             if recorder.count == 0:
                 raise
+            recorder.is_interrupted = True
             drawn = f"the {recorder.count} of {recorder.draws} draws made so far"
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
         if warning:
             warnings.warn(warning, stacklevel=3)
+
+
+def _held(checkpoint: str | Path | None) -> AbstractContextManager[None]:
+    """The checkpoint folder of this process, if there is one, for this run alone."""
+    return nullcontext() if checkpoint is None else held(process_folder(Path(checkpoint)))
 
 
 def _builder(engine: str | Builder) -> Builder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import io
 import json
 import os
@@ -17,6 +18,7 @@ import numpy as np
 # A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
 _METADATA = "checkpoint"
 # The archive's comment, its last bytes, is the SHA-256 of all before it: CRC-32 leaves a zip's headers unchecked.
+# With a key the HMAC-SHA256 of all before it follows.
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _NAME = re.compile(r"round-(\d+)\.npz")
 
@@ -32,17 +34,19 @@ class CheckpointStore:
         Which run the files belong to.
     keep
         How many whole files are kept, the newest; None keeps all.
+    key
+        Signs the files, so that none is read that somebody without it wrote; b"" signs none.
     """
 
-    def __init__(self, folder: Path, tag: str, keep: int | None = 2) -> None:
-        self.folder, self.tag, self.keep = Path(folder), tag, keep
+    def __init__(self, folder: Path, tag: str, keep: int | None = 2, key: bytes = b"") -> None:
+        self.folder, self.tag, self.keep, self.key = Path(folder), tag, keep, key
         # files known to be whole, so that pruning reads none twice
         self._whole: set[int] = set()
 
     def write(self, round: int, arrays: dict[str, np.ndarray]) -> None:
         """Write the file of a round; after a crash it is there in full or not at all."""
         about = json.dumps({"tag": self.tag, "round": int(round)})
-        write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}))
+        write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}, self.key))
         self._whole.add(int(round))
         self._prune()
 
@@ -89,8 +93,12 @@ class CheckpointStore:
         """The arrays of a round's file, as `np.load` opens it."""
         path = self._path(round)
         content = path.read_bytes()
-        if content[-_DIGEST_BYTES:] != hashlib.sha256(content[:-_DIGEST_BYTES]).digest():
+        signed = len(content) - (_DIGEST_BYTES if self.key else 0)
+        body, digest = content[: max(0, signed - _DIGEST_BYTES)], content[max(0, signed - _DIGEST_BYTES) : signed]
+        if digest != hashlib.sha256(body).digest():
             raise _DamagedError(f"the checkpoint {path} is torn or corrupt")
+        if self.key and not hmac.compare_digest(content[signed:], _signature(self.key, content[:signed])):
+            raise ValueError(f"the checkpoint {path} is not this run's work: it is not signed by the run's key")
         found = np.load(io.BytesIO(content), allow_pickle=False)
         about = json.loads(str(found[_METADATA]))
         if about["tag"] != self.tag:
@@ -124,8 +132,8 @@ class _DamagedError(ValueError):
     """A file that is not what was written."""
 
 
-def _packed(arrays: dict[str, np.ndarray]) -> bytes:
-    """An .npz file of arrays whose last bytes are the digest of the others."""
+def _packed(arrays: dict[str, np.ndarray], key: bytes) -> bytes:
+    """An .npz file of arrays whose last bytes are the digest of the others and, with a key, a signature."""
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     # NumPy 2.1 cannot be told to refuse them: its `savez` pickles, which its `load` then would not read
     pickled = [name for name, array in arrays.items() if array.dtype.hasobject]
@@ -134,23 +142,36 @@ def _packed(arrays: dict[str, np.ndarray]) -> bytes:
     body = io.BytesIO()
     np.savez(body, **arrays)  # type: ignore[arg-type]
     with zipfile.ZipFile(body, "a") as archive:
-        archive.comment = bytes(_DIGEST_BYTES)
-    content = body.getvalue()[:-_DIGEST_BYTES]
-    return content + hashlib.sha256(content).digest()
+        archive.comment = bytes(_DIGEST_BYTES + (_DIGEST_BYTES if key else 0))
+    content = body.getvalue()[: -len(archive.comment)]
+    content += hashlib.sha256(content).digest()
+    return content + _signature(key, content) if key else content
+
+
+def _signature(key: bytes, content: bytes) -> bytes:
+    return hmac.digest(key, content, "sha256")
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are not there, for their user alone: states and draws tell of data."""
+    for one in [*reversed(folder.parents), folder]:
+        one.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that, after a crash at any moment, is the old one or the new one in full."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file for its user's eyes that, after a crash at any moment, is the old one or the new one in full."""
+    make_private(path.parent)
     partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
+    # what a crash left may be another user's to read
+    partial.unlink(missing_ok=True)
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)
     # the new name itself lives in the folder
-    folder = os.open(path.parent, os.O_RDONLY)
+    opened = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

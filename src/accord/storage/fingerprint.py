@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import hmac
 import json
 import numbers
 import platform
+import secrets
 import types
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import jaxlib
 import numpy as np
 import scipy.sparse
 
+from ..base.errors import DataError
 from ..base.text import __version__
 from ..network import Network
 from ..network.weights import MixingMatrix
@@ -27,7 +30,8 @@ from .checkpoint import write_whole
 # How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
 _EXTENT = ("draws", "checkpoint_every")
 _DIGITS = 12
-_FILE = "run.json"
+_FILE, _KEY = "run.json", "key"
+_KEY_BYTES = 32
 
 
 def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **settings: Any) -> dict[str, str]:
@@ -110,6 +114,34 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
         raise ValueError(
             f"the checkpoint folder {folder} belongs to another run (this one and that: {difference}); name a new one"
         )
+
+
+def own_key(folder: Path) -> bytes:
+    """The secret of a run that is kept in a folder; made where there is none."""
+    path = Path(folder) / _KEY
+    if not path.exists():
+        write_whole(path, secrets.token_bytes(_KEY_BYTES))
+    key = path.read_bytes()
+    if len(key) != _KEY_BYTES:
+        raise ValueError(f"{path} is not what accord wrote; name a new checkpoint folder")
+    return key
+
+
+def require_same_rows(path: Path, post: Posterior, key: bytes) -> None:
+    """Keep a digest of the rows that a posterior holds; `DataError` where other rows were held before.
+
+    Without the key it tells nothing, even of rows that could be guessed.
+    """
+    found = hmac.new(key, digestmod="sha256")
+    for agent, shard in post._read.items():
+        found.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
+        for leaf in jax.tree.leaves(shard):
+            found.update(json.dumps([str(leaf.dtype), leaf.shape]).encode() + np.ascontiguousarray(leaf).tobytes())
+    if not path.exists():
+        write_whole(path, found.hexdigest().encode())
+    elif not hmac.compare_digest(path.read_bytes(), found.hexdigest().encode()):
+        who = " and ".join(map(str, post.held))
+        raise DataError(f"the data of agent {who} is not what it was when the run began ({path}): begin a new run")
 
 
 def _lasting(parts: dict[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ _GREETING = "accord 1"
 _LONGEST_LINE = 2**16
 # How long an unknown caller may take to say who it is.
 _GREETING_SECONDS = 5.0
+# Callers who have not said it yet; of more than these the oldest is hung up on.
+_MOST_CALLERS = 64
 # How long the main thread may take to end by itself after another process was lost.
 _GRACE_SECONDS = 2.0
 # JAX's own watch aborts natively; ours is quicker, and its never acts.
@@ -244,21 +246,98 @@ class _Peer:
         *lines, self._buffer = (self._buffer + received).split(b"\n")
         if len(self._buffer) > _LONGEST_LINE:
             raise ValueError("a line is too long")
-        return [json.loads(line) for line in lines], bool(received)
+        return [_message(line) for line in lines], bool(received)
 
     def first(self, seconds: float) -> dict[str, Any]:
         """The first message, a dict; `OSError` or `ValueError` if none comes or it is something else."""
         deadline = time.monotonic() + seconds
-        messages: list[Any] = []
+        messages: list[dict[str, Any]] = []
         while not messages:
-            self.socket.settimeout(max(0.01, deadline - time.monotonic()))
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
             messages, open = self.read()
             if not open and not messages:
                 raise ConnectionError("the connection was closed")
         self.socket.settimeout(_GREETING_SECONDS)
-        if not isinstance(messages[0], dict):
-            raise ValueError("not a message")
         return messages[0]
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def _message(line: bytes) -> dict[str, Any]:
+    """A line as a message; `ValueError` where it is none, whatever it is."""
+    try:
+        found = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("a line is nested too deeply") from error
+    if not isinstance(found, dict):
+        raise ValueError("not a message")
+    return found
+
+
+class _Door:
+    """Callers of the coordinator, heard all at the same time until they have said who they are.
+
+    Parameters
+    ----------
+    server
+        Where they call.
+    """
+
+    def __init__(self, server: socket.socket) -> None:
+        self.server = server
+        server.setblocking(False)
+        # until when each may say it
+        self.callers: dict[_Peer, float] = {}
+
+    def greetings(self, deadline: float) -> Iterator[tuple[_Peer, dict[str, Any]]]:
+        """Those who say now that they are a process of the run; strangers are hung up on."""
+        ends = min([deadline, *self.callers.values()])
+        waiting = {caller.socket: caller for caller in self.callers}
+        ready, _, _ = select.select([self.server, *waiting], [], [], max(0.0, ends - time.monotonic()))
+        for wire in ready:
+            if wire is self.server:
+                self._let_in()
+                continue
+            caller = waiting[wire]
+            try:
+                messages, open = caller.read()
+            except (OSError, ValueError):
+                messages, open = [], False
+            if messages and self._is_greeting(messages[0]):
+                del self.callers[caller]
+                yield caller, messages[0]
+            elif messages or not open:
+                self._drop(caller)
+        for caller in [caller for caller, until in self.callers.items() if time.monotonic() >= until]:
+            self._drop(caller)
+
+    def _let_in(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            caller = _Peer(self.server.accept()[0])
+            if len(self.callers) >= _MOST_CALLERS:
+                self._drop(next(iter(self.callers)))
+            self.callers[caller] = time.monotonic() + _GREETING_SECONDS
+
+    @staticmethod
+    def _is_greeting(message: dict[str, Any]) -> bool:
+        numbers, own = [message.get("process"), message.get("of")], message.get("versions")
+        if message.get("greeting") != _GREETING or any(type(number) is not int for number in numbers):
+            return False
+        texts = isinstance(own, dict) and all(isinstance(text, str) for text in own.values())
+        return texts and 0 <= message["process"] < message["of"]
+
+    def _drop(self, caller: _Peer) -> None:
+        del self.callers[caller]
+        caller.close()
+
+    def close(self) -> None:
+        """Hang up on all who have not said who they are."""
+        for caller in tuple(self.callers):
+            self._drop(caller)
 
 
 Meeting = tuple[dict[int, _Peer], "subprocess.Popen[bytes] | None", int]
@@ -276,28 +355,21 @@ def _receive_all(place: Place, timeout: float) -> Meeting:
                 peer.send({"refused": str(error)})
         return error
 
-    with _listening(host, port, place.coordinator) as server:
+    with (
+        _listening(host, port, place.coordinator) as server,
+        contextlib.closing(_Door(server)) as door,
+    ):
         while len(peers) < place.num_processes - 1:
-            server.settimeout(max(0.01, deadline - time.monotonic()))
-            try:
-                peer = _Peer(server.accept()[0])
-            except TimeoutError:
+            if time.monotonic() >= deadline:
                 missing = [str(i) for i in range(1, place.num_processes) if i not in peers]
                 text = f"only {len(peers) + 1} of {place.num_processes} processes came to {place.coordinator} within "
                 which = f"process {', '.join(missing)} did not"
-                raise refuse(TimeoutError(f"{text}{timeout:g} s: {which}")) from None
-            try:
-                greeting = peer.first(_GREETING_SECONDS)
-            except (OSError, ValueError):
-                continue
-            if greeting.get("greeting") != _GREETING:
-                # a stranger
-                continue
-            number = int(greeting["process"])
-            complaint = _complaint(place, greeting, peers)
-            if complaint:
-                raise refuse(ValueError(complaint), peer)
-            peers[number] = peer
+                raise refuse(TimeoutError(f"{text}{timeout:g} s: {which}"))
+            for peer, greeting in door.greetings(deadline):
+                complaint = _complaint(place, greeting, peers)
+                if complaint:
+                    raise refuse(ValueError(complaint), peer)
+                peers[greeting["process"]] = peer
         try:
             service, service_port = _serve(host, place.num_processes)
         except OSError as error:
@@ -332,6 +404,15 @@ def _report(place: Place, timeout: float) -> Meeting:
                 ) from None
             time.sleep(0.2)
     try:
+        return {0: peer}, None, _told(peer, place, timeout)
+    except BaseException:
+        peer.close()
+        raise
+
+
+def _told(peer: _Peer, place: Place, timeout: float) -> int:
+    """The port of JAX's service, as process 0 tells it."""
+    try:
         mine = {"process": place.process_id, "of": place.num_processes, "versions": versions()}
         peer.send({"greeting": _GREETING, **mine})
         # process 0 may have begun to wait when we came, and tells us why it stops
@@ -347,8 +428,11 @@ def _report(place: Place, timeout: float) -> Meeting:
             "or something else is listening there"
         ) from None
     if "refused" in answer:
-        raise ValueError(answer["refused"])
-    return {0: peer}, None, int(answer["service"])
+        raise ValueError(str(answer["refused"]))
+    port = answer.get("service")
+    if type(port) is not int or not 0 < port < 2**16:
+        raise ConnectionError(f"something else than process 0 is listening at {place.coordinator}")
+    return port
 
 
 def _listening(host: str, port: int, coordinator: str) -> socket.socket:

@@ -21,7 +21,7 @@ from .handshake import Address, Call, Greeting, StrangerError, contexts, family
 
 # run hash, attempt, round, exchange of the round, sender, bytes that follow
 _HEADER = struct.Struct("<16sIqIIQ")
-# Callers that have not said who they are; more than these are not heard at a time.
+# Callers that have not said who they are; of more than these the oldest is hung up on.
 _MOST_STRANGERS = 64
 
 
@@ -100,6 +100,7 @@ class Channels:
 
         Both sides prove that they know the run's key before they tell anything, and refuse another run by the name of
         what differs. Agents call those of a lower number and are called by those of a higher one, all at the same time.
+        Each calls from the address that it listens at, and who calls from any other address is hung up on.
 
         Parameters
         ----------
@@ -126,7 +127,9 @@ class Channels:
         self.disconnect()
         own, ends = Greeting(self.agent, attempt, parts), time.monotonic() + limit
         security = contexts()
-        calls = [Call(peer, address, security, own, key, ends) for peer, address in peers.items() if peer < self.agent]
+        host = self.address[0]
+        calls = [Call(j, address, security, own, key, ends, host) for j, address in peers.items() if j < self.agent]
+        known = {address[0] for j, address in peers.items() if j > self.agent}
         try:
             while True:
                 calls = [call for call in calls if not self._has_ended(call, own, peers)]
@@ -139,7 +142,11 @@ class Channels:
                     raise LateNeighbourError(self.agent, late, -1, limit, where)
                 if self._wait_for_calls(calls, ends):
                     with suppress(BlockingIOError, ConnectionAbortedError):
-                        plain, _ = self._listener.accept()
+                        plain, (caller, *_) = self._listener.accept()
+                        if caller not in known:
+                            plain.close()
+                            continue
+                        _drop_oldest(calls)
                         calls.append(Call.heard(plain, security, own, key, ends))
         except BaseException:
             self.disconnect()
@@ -154,8 +161,7 @@ class Channels:
         for call in calls:
             poll.register(call.number, call.waits_for)
         listener = self._listener.fileno()
-        if sum(call.peer is None for call in calls) < _MOST_STRANGERS:
-            poll.register(listener, select.POLLIN)
+        poll.register(listener, select.POLLIN)
         first = min([ends, *(call.ends for call in calls)])
         ready = dict(poll.poll(max(0.0, first - time.monotonic()) * 1e3))
         for call in calls:
@@ -197,7 +203,7 @@ class Channels:
         self.waited.setdefault(other.agent, 0.0)
 
     def exchange(
-        self, label: Label, outgoing: Mapping[int, Any], incoming: Iterable[int], limit: float
+        self, label: Label, outgoing: Mapping[int, Any], incoming: Mapping[int, int], limit: float
     ) -> dict[int, bytearray]:
         """Send to some neighbours and hear from some.
 
@@ -208,7 +214,7 @@ class Channels:
         outgoing
             Bytes to send, by neighbour.
         incoming
-            The neighbours to hear from.
+            The most bytes that may come, by neighbour to hear from.
         limit
             Seconds to wait, > 0.
 
@@ -227,7 +233,7 @@ class Channels:
                 if self._links[peer].flushed():
                     unsent.discard(peer)
             for peer in tuple(missing):
-                content = self._links[peer].received(label)
+                content = self._links[peer].received(label, incoming[peer])
                 if content is not None:
                     found[peer] = content
                     missing.discard(peer)
@@ -264,6 +270,14 @@ class Channels:
         self._listener.close()
 
 
+def _drop_oldest(calls: list[Call]) -> None:
+    """Make room for one more caller."""
+    strangers = [call for call in calls if call.peer is None]
+    if len(strangers) >= _MOST_STRANGERS:
+        strangers[0].close()
+        calls.remove(strangers[0])
+
+
 class _Link:
     """A connection: messages in and out without blocking."""
 
@@ -293,8 +307,8 @@ class _Link:
                 self._outgoing[0] = self._outgoing[0][sent:]
         return True
 
-    def received(self, label: Label) -> bytearray | None:
-        """The next message if it has come whole; it must bear the label."""
+    def received(self, label: Label, most: int) -> bytearray | None:
+        """The next message if it has come whole; it must bear the label, and no memory is taken for a longer one."""
         if self._content is None:
             if not self._fill(self._header):
                 return None
@@ -305,10 +319,11 @@ class _Link:
                     f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
                     f"{label.attempt} was due" + ("" if found[0] == label.run else ", and of another run")
                 )
-            try:
-                self._content, self._filled = bytearray(length), 0
-            except (MemoryError, OverflowError) as error:
-                raise ForeignMessageError(f"agent {self.peer} announced a message of {length} bytes") from error
+            if length > most:
+                raise ForeignMessageError(
+                    f"agent {self.peer} announced a message of {length} bytes where {most} were due"
+                )
+            self._content, self._filled = bytearray(length), 0
         if not self._fill(self._content):
             return None
         content, self._content, self._filled = self._content, None, 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,19 +19,15 @@ from ...data.elsewhere import Ask
 from ...network import Network
 from ...posterior import Posterior
 from ...samplers.protocol import Bound, Sampler
-from ...storage.fingerprint import claim
+from ...storage.fingerprint import claim, own_key
 from ..engine import FirstNonFinite
 from ..loop import Records
 from .latents import LATENTS
 from .worker import Assignment, Goal, Report
-from .workers import Limits, SetbackError, WorkerPool
+from .workers import MOST_SETBACKS, Limits, SetbackError, WorkerPool
 
 # Draws of all agents that the driver takes at once, in bytes.
 _BUFFER_BYTES = 64 * 2**20
-# Setbacks in a row, without a chunk done between them, after which a run gives up.
-_MOST_SETBACKS = 50
-# Seconds that agents have at the end to clear away what they kept.
-_PARTING_SECONDS = 10.0
 
 
 @dataclass
@@ -51,10 +45,11 @@ class Silo:
         Where each agent's process runs: one dict an agent of Ray's custom resources, such as `{"site_a": 1}`, which
         only the node of that site offers. None leaves it to Ray.
     timeout
-        Seconds that an agent waits for a neighbour's message, > 0; compiling the first round counts.
+        Seconds that an agent waits for a neighbour's message, > 0; compiling the first round counts. The driver
+        gives it half a minute more for anything else: reading its data, writing its state, a round without neighbours.
     late
-        What happens then: "raise" ends the run with a `TimeoutError` that names who is late; "restart" ends the late
-        agent's process, which begins anew at the last checkpoint.
+        What happens then: "raise" ends the run with a `TimeoutError` that names who is late, and what it was at;
+        "restart" ends the late agent's process, which begins anew at the last checkpoint.
     start_timeout
         Seconds until all processes must run, > 0.
     latents
@@ -186,14 +181,15 @@ class SiloEngine:
         self.root = network.aggregation.root if self.at_hub else 0
         width = np.dtype(jnp.result_type(float)).itemsize
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
-        self._folder = Path(tempfile.gettempdir()) / f"accord-{secrets.token_hex(8)}"
+        self._folder = pool.new_folder()
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], bound.own) for i in self._agents]
         rest = (seed, chains, post.coordinates, parts, pool.key, pool.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
-        self._at = 0
-        # where states of this run may be found
-        self._folders = {self._folder}
+        # the round that all agents are at; -1 where some are at none
+        self._at = -1
+        # where states of this run may be found, and the key that signs them there
+        self._keys = {self._folder: pool.key}
         # which incarnations of the agents' processes have their assignment
         self._assigned: list[str | None] = [None] * self.num_agents
         self._attempt(self._assign)
@@ -221,7 +217,9 @@ class SiloEngine:
             self.pool.connect()
             return reports
 
-        return self._carry(0, self._attempt(begin))
+        reports = self._attempt(begin)
+        self._at = 0
+        return self._carry(0, reports)
 
     def advance(self, carry: SiloCarry, rounds: int) -> SiloCarry:
         """Run rounds and keep nothing of them."""
@@ -277,8 +275,8 @@ class SiloEngine:
     def save(self, carry: SiloCarry, folder: Path) -> None:
         """Let every agent write its state below a folder at its site."""
         folder = Path(folder).resolve()
-        self._attempt(lambda: self.pool.call("save", self._everywhere(folder)), carry.round)
-        self._folders.add(folder)
+        rows = self._everywhere(folder, self._key(folder))
+        self._attempt(lambda: self.pool.call("save", rows), carry.round)
 
     def saved(self, folder: Path) -> list[int]:
         """The rounds that every agent has whole below the folder."""
@@ -288,16 +286,20 @@ class SiloEngine:
 
     def load(self, carry: SiloCarry, folder: Path, round: int) -> SiloCarry:
         """The carry of a saved round."""
-        self._folders.add(Path(folder).resolve())
+        self._key(Path(folder).resolve())
         self._recover(round)
         return SiloCarry(round, (True,) * self.num_agents)
+
+    def _key(self, folder: Path) -> bytes:
+        """The key of a folder, which holds states from now on; the driver keeps it where it keeps the draws."""
+        if folder not in self._keys:
+            self._keys[folder] = own_key(folder)
+        return self._keys[folder]
 
     def close(self) -> None:
         """Remove what the agents keep for themselves."""
         self.pool.listener = None
-        # who is gone or busy cannot, and what is left lies in a folder for temporary files
-        with suppress(SetbackError, TimeoutError):
-            self.pool.call("forget", self._everywhere(self._folder), limit=_PARTING_SECONDS)
+        self.pool.forget(self._folder)
 
     # --- rounds, and what to do when some agents are lost ---
 
@@ -305,15 +307,14 @@ class SiloEngine:
         """Let all agents reach a goal, from its start, as often as it takes, and save it below a folder."""
         if self._at != goal.start:
             self._recover(goal.start)
-        rows = [(goal, folder)] * self.num_agents
-        # an agent that waits for another says so itself
-        reports = self._attempt(lambda: self.pool.call("work", rows, limit=np.inf), goal.start)
+        rows = self._everywhere(goal, folder, self.pool.key)
+        reports = self._attempt(lambda: self.pool.call("work", rows), goal.start)
         self._at = goal.start + goal.rounds
         return reports
 
     def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:
         """Do what may meet with a crash; after one, from the given round again."""
-        for _ in range(_MOST_SETBACKS):
+        for _ in range(MOST_SETBACKS):
             if list(self.pool.incarnations) != self._assigned:
                 self._recover(round)
             try:
@@ -321,20 +322,22 @@ class SiloEngine:
             except SetbackError as error:
                 setback = error
             self._recover(round)
-        raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
+        raise self.pool.gave_up(setback)
 
     def _recover(self, round: int | None) -> None:
         """Bring all agents to a round, or to the newest before it that all of them can go back to."""
-        for _ in range(_MOST_SETBACKS):
+        for _ in range(MOST_SETBACKS):
             try:
                 self.pool.revive()
                 self._assign()
-                if round is not None:
+                if round is None:
+                    self._at = -1
+                else:
                     self._go_back(round)
                 return
             except SetbackError as error:
                 setback = error
-        raise RuntimeError(f"gave up after {_MOST_SETBACKS} setbacks without progress, the last one: {setback}")
+        raise self.pool.gave_up(setback)
 
     def _assign(self) -> None:
         """Give their assignment to those that have it not; the others keep what they have compiled."""
@@ -345,19 +348,19 @@ class SiloEngine:
 
     def _go_back(self, round: int) -> None:
         self.pool.call("start", self._starts)
-        places = {r: folder for folder in self._folders for r in self._common(folder)}
+        places = {r: folder for folder in self._keys for r in self._common(folder)}
         newest = max((r for r in places if r <= round), default=0)
         if newest > 0:
-            self.pool.call("restore", [(places[newest], newest)] * self.num_agents)
+            self.pool.call("restore", self._everywhere(places[newest], self._keys[places[newest]], newest))
         self.pool.connect()
         self._at = newest
         if newest < round:
-            rows = [(Goal(newest, round - newest, 0, 1, 1), self._folder)] * self.num_agents
-            self.pool.call("work", rows, limit=np.inf)
+            rows = self._everywhere(Goal(newest, round - newest, 0, 1, 1), self._folder, self.pool.key)
+            self.pool.call("work", rows)
         self._at = round
 
     def _common(self, folder: Path) -> list[int]:
-        found = self.pool.call("saved", self._everywhere(folder))
+        found = self.pool.call("saved", self._everywhere(folder, self._key(folder)))
         for text in {text for _, texts in found for text in texts}:
             warnings.warn(text, stacklevel=2)
         return sorted(set.intersection(*(set(rounds) for rounds, _ in found)))

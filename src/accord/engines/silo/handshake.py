@@ -55,6 +55,8 @@ class Call:
         The run's secret.
     ends
         When a call of somebody ends that has not greeted, on the monotonic clock.
+    source
+        The address to call from; "" leaves it to the system.
     plain
         The connection of who calls.
     """
@@ -67,11 +69,13 @@ class Call:
         own: Greeting,
         key: bytes,
         ends: float,
+        source: str = "",
         plain: socket.socket | None = None,
     ) -> None:
         if plain is None:
             assert address is not None
             plain = socket.socket(family(address[0]))
+            plain.bind((source, 0))
         self.peer, self.ends, self._plain = peer, ends, plain
         # of the socket, with and without TLS
         self.number = plain.fileno()
@@ -81,7 +85,7 @@ class Call:
     @classmethod
     def heard(cls, plain: socket.socket, security: Contexts | None, own: Greeting, key: bytes, ends: float) -> Call:
         """The call of somebody."""
-        return cls(None, None, security, own, key, min(ends, time.monotonic() + _GREETING_SECONDS), plain)
+        return cls(None, None, security, own, key, min(ends, time.monotonic() + _GREETING_SECONDS), plain=plain)
 
     def go_on(self) -> tuple[socket.socket, Greeting] | None:
         """The connection and who is there once both have greeted, else None.

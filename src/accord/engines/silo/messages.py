@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,8 @@ class Communicator:
         self.run, self.limit = run, limit
         self.neighbours = [int(j) for j in network.neighbors(agent)]
         self.attempt, self.round, self._talk = 0, 0, 0
+        # all since this was made
+        self.talks = 0
         # all chains' messages since the start, without labels
         self.bytes_sent = 0
         self.failure: Exception | None = None
@@ -65,16 +67,19 @@ class Communicator:
         self.attempt, self.round, self._talk = attempt, round, 0
         self.failure = None
 
-    def swap(self, round: Any, color: Any, *own: Any) -> list[np.ndarray]:
+    def swap(self, round: Any, color: Any, *leaves: Any) -> list[np.ndarray]:
         """The neighbours' messages, each array stacked in the order of the neighbours; zeros where it is not our turn.
 
         In the turn of a colour its agents hear from all their neighbours.
         """
         self._next(round)
-        arrays, turn = [np.asarray(leaf) for leaf in own], int(color)
+        arrays, turn = [np.asarray(leaf) for leaf in leaves], int(color)
         hears = turn in (EVERY_COLOR, self._colors[self.agent])
         hearers = [j for j in self.neighbours if turn in (EVERY_COLOR, self._colors[j])]
-        found = self._exchange(_FLAT, dict.fromkeys(hearers, _packed(arrays)), self.neighbours if hears else ())
+        own = _packed(arrays)
+        # neighbours send what is as long as ours
+        due = dict.fromkeys(self.neighbours if hears else (), len(own))
+        found = self._exchange(_FLAT, dict.fromkeys(hearers, own), due)
         if not (hears and self.neighbours):
             return [np.zeros((len(self.neighbours), *leaf.shape[1:]), leaf.dtype) for leaf in arrays]
         rows = [_unpacked(found[j], arrays) for j in self.neighbours]
@@ -89,13 +94,14 @@ class Communicator:
         """
         self._next(round)
         arrays = [np.asarray(leaf) for leaf in own]
-        found = self._exchange(_UP, {}, self.below)
+        length = sum(leaf.nbytes for leaf in arrays)
+        found = self._exchange(_UP, {}, dict.fromkeys(self.below, length))
         parts = [arrays, *(_unpacked(found[child], arrays) for child in self.below)]
         sums = [(add or _sum)(list(column)) for column in zip(*parts, strict=True)]
         if self.parent is not None:
-            self._exchange(_UP, {self.parent: _packed(sums)}, ())
-            sums = _unpacked(self._exchange(_DOWN, {}, [self.parent])[self.parent], arrays)
-        self._exchange(_DOWN, dict.fromkeys(self.below, _packed(sums)), ())
+            self._exchange(_UP, {self.parent: _packed(sums)}, {})
+            sums = _unpacked(self._exchange(_DOWN, {}, {self.parent: length})[self.parent], arrays)
+        self._exchange(_DOWN, dict.fromkeys(self.below, _packed(sums)), {})
         return sums
 
     def permute(self, round: Any, order: Any, *own: Any) -> list[np.ndarray]:
@@ -105,32 +111,36 @@ class Communicator:
         """
         self._next(round)
         arrays, order = [np.asarray(leaf) for leaf in own], np.asarray(order)
-        letters = self._gathered(_packed(arrays))
+        letter = _packed(arrays)
+        letters = self._gathered(letter)
         if self.parent is None:
             opened = [_unpacked(letters[i], arrays) for i in range(self.num_agents)]
             mixed = [_reordered(np.concatenate(column), order) for column in zip(*opened, strict=True)]
             new = {i: _packed([leaf[i : i + 1] for leaf in mixed]) for i in range(self.num_agents)}
         else:
-            content = self._exchange(_DOWN, {}, [self.parent])[self.parent]
-            new = _letters(content, sorted(letters))
-        self._exchange(_DOWN, {child: b"".join(new[i] for i in under) for child, under in self.below.items()}, ())
+            due = len(letters) * len(letter)
+            content = self._exchange(_DOWN, {}, {self.parent: due})[self.parent]
+            new = _letters(content, sorted(letters), len(letter))
+        self._exchange(_DOWN, {child: b"".join(new[i] for i in under) for child, under in self.below.items()}, {})
         return _unpacked(new[self.agent], arrays)
 
     def ask(self, question: Any, own: Any) -> np.ndarray:
         """As the hub, the answers of all agents to a question, (..., agent, answer), from (..., question)."""
         self._next(self.round)
         own = np.asarray(own)
-        self._exchange(_DOWN, dict.fromkeys(self.below, _ASKED + _packed([np.asarray(question)])), ())
+        self._exchange(_DOWN, dict.fromkeys(self.below, _ASKED + _packed([np.asarray(question)])), {})
         letters = self._gathered(_packed([own]))
         return np.stack([_unpacked(letters[i], [own])[0] for i in range(self.num_agents)], axis=-2)
 
-    def answer(self, reply: Callable[[bytes], bytes]) -> None:
-        """Answer the hub's questions, and pass on questions and answers, until it says that it is done."""
+    def answer(self, reply: Callable[[bytes], bytes], length: int) -> None:
+        """Answer the hub's questions of `length` bytes, and pass on questions and answers, until it is done."""
         assert self.parent is not None
         while True:
             self._next(self.round)
-            content = bytes(self._exchange(_DOWN, {}, [self.parent])[self.parent])
-            self._exchange(_DOWN, dict.fromkeys(self.below, content), ())
+            content = bytes(self._exchange(_DOWN, {}, {self.parent: len(_ASKED) + length})[self.parent])
+            if content != _DONE and (len(content), content[:1]) != (len(_ASKED) + length, _ASKED):
+                raise ForeignMessageError(f"a message of {len(content)} bytes came where {length + 1} were due")
+            self._exchange(_DOWN, dict.fromkeys(self.below, content), {})
             if content == _DONE:
                 return
             self._gathered(reply(content[len(_ASKED) :]))
@@ -138,24 +148,25 @@ class Communicator:
     def dismiss(self) -> None:
         """As the hub, say that no more questions come."""
         self._next(self.round)
-        self._exchange(_DOWN, dict.fromkeys(self.below, _DONE), ())
+        self._exchange(_DOWN, dict.fromkeys(self.below, _DONE), {})
 
     def _gathered(self, own: bytes) -> dict[int, bytes]:
         """The letters of this agent and all below it, once they have been passed on to the parent."""
-        found, letters = self._exchange(_UP, {}, self.below), {self.agent: own}
+        letters = {self.agent: own}
+        found = self._exchange(_UP, {}, {child: len(under) * len(own) for child, under in self.below.items()})
         for child, under in self.below.items():
-            letters |= _letters(found[child], under)
+            letters |= _letters(found[child], under, len(own))
         if self.parent is not None:
-            self._exchange(_UP, {self.parent: b"".join(letters[i] for i in sorted(letters))}, ())
+            self._exchange(_UP, {self.parent: b"".join(letters[i] for i in sorted(letters))}, {})
         return letters
 
     def _next(self, round: Any) -> None:
         """The next talk of all agents, in the same order at each."""
         round = int(round)
         self._talk = self._talk + 1 if round == self.round else 0
-        self.round = round
+        self.round, self.talks = round, self.talks + 1
 
-    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: Iterable[int]) -> dict[int, bytearray]:
+    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytearray]:
         self.bytes_sent += sum(map(len, outgoing.values()))
         label = Label(self.run, self.attempt, self.round, _WAYS * self._talk + way)
         try:
@@ -176,9 +187,7 @@ def _packed(arrays: list[np.ndarray]) -> bytes:
 
 def _unpacked(content: bytes | bytearray, like: list[np.ndarray]) -> list[np.ndarray]:
     """Arrays of known shapes from their bytes."""
-    expected = sum(leaf.nbytes for leaf in like)
-    if len(content) != expected:
-        raise ForeignMessageError(f"a message of {len(content)} bytes came where {expected} were due")
+    _require_length(content, sum(leaf.nbytes for leaf in like))
     arrays, start = [], 0
     for leaf in like:
         arrays.append(np.frombuffer(content, leaf.dtype, leaf.size, start).reshape(leaf.shape))
@@ -186,10 +195,15 @@ def _unpacked(content: bytes | bytearray, like: list[np.ndarray]) -> list[np.nda
     return arrays
 
 
-def _letters(content: bytes | bytearray, agents: list[int]) -> dict[int, bytes]:
+def _letters(content: bytes | bytearray, agents: list[int], length: int) -> dict[int, bytes]:
     """Letters of one length, by agent."""
-    length = len(content) // len(agents)
+    _require_length(content, len(agents) * length)
     return {i: bytes(content[place * length : (place + 1) * length]) for place, i in enumerate(agents)}
+
+
+def _require_length(content: bytes | bytearray, due: int) -> None:
+    if len(content) != due:
+        raise ForeignMessageError(f"a message of {len(content)} bytes came where {due} were due")
 
 
 def _reordered(everyone: np.ndarray, order: np.ndarray) -> np.ndarray:

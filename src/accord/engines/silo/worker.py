@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,7 +30,7 @@ from ...posterior.masks import fingerprint as keys_fingerprint
 from ...posterior.totals import MaskedTotals, Totals, TotalsHere
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
-from ...storage.fingerprint import combined, fingerprint, versions
+from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
 from .collectives import SiloCollectives, row
@@ -38,6 +39,17 @@ from .handshake import Address
 from .latents import keep, prepare
 from .messages import Communicator
 
+# What an agent is at, by the method that is called, as errors say it.
+_DOING = {
+    "load": "it reads its data",
+    "answer": "it reads its data",
+    "work": "it runs its rounds",
+    "save": "it saves its state",
+    "restore": "it reads its state",
+    "total": "it makes its part of a sum",
+    "each": "it evaluates a function of its data",
+    "connect": "it joins with its neighbours",
+}
 # Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
 _KEPT = 3
 
@@ -104,11 +116,25 @@ class Report(NamedTuple):
 
 
 class Status(NamedTuple):
-    """An agent's activity now: its round, whom it waits for, and the seconds it has waited for each neighbour."""
+    """An agent's activity now.
+
+    Parameters
+    ----------
+    round
+        Its round.
+    waiting_for, waited
+        Whom it waits for, and the seconds it has waited for each neighbour.
+    doing
+        What it was asked for.
+    progress
+        Others than before once it has come further: calls that it has begun, and talks with others since it met them.
+    """
 
     round: int
     waiting_for: tuple[int, ...]
     waited: dict[int, float]
+    doing: str
+    progress: tuple[int, int]
 
 
 def _configure(settings: dict[str, Any]) -> None:
@@ -140,6 +166,7 @@ class Worker:
         self.post: Posterior | None = None
         self.carry: Carry | None = None
         self.totals: Totals | None = None
+        self._doing, self._begun = "begins", 0
 
     def call_if_current(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
         """Call a method, if this is the incarnation that the caller knows; None is any.
@@ -148,17 +175,33 @@ class Worker:
         """
         if incarnation not in (None, self.incarnation):
             raise NewcomerError(f"the process of agent {self.index} has begun anew")
+        self._turn_to(_DOING.get(method, f"is at {method!r}"))
         return getattr(self, method)(*arguments)
 
-    def greet(self) -> tuple[str, dict[str, str]]:
-        """Which incarnation of the agent this is, and the versions that it runs with, by name."""
-        return self.incarnation, versions()
+    def _turn_to(self, doing: str) -> None:
+        self._doing, self._begun = doing, self._begun + 1
 
-    def load(self, post: Posterior, settings: dict[str, Any]) -> None:
-        """Read the agent's shard and check it, under the driver's settings of this run."""
+    def greet(self) -> tuple[str, str, dict[str, str]]:
+        """Which incarnation of the agent this is, its address, and the versions that it runs with, by name."""
+        return self.incarnation, self.channels.address[0], versions()
+
+    def load(self, post: Posterior, settings: dict[str, Any], folder: Path, key: bytes) -> None:
+        """Read the agent's shard and check it, under the driver's settings of this run.
+
+        A process that was there before read the same rows, which a folder has by their digest.
+        """
         _configure(settings)
         self.post, self.carry = post, None
         _ = post.potential
+        self._require_same_rows(folder, key)
+
+    def _require_same_rows(self, folder: Path, key: bytes) -> None:
+        assert self.post is not None
+        require_same_rows(self._own(folder) / "rows", self.post, key)
+
+    def _own(self, folder: Path) -> Path:
+        """The agent's part of a folder at its site; one that is not absolute is for temporary files."""
+        return Path(tempfile.gettempdir()) / folder / f"agent-{self.index}"
 
     def answer(self, work: Work, sites: tuple[str, ...], answers: list[Any]) -> Any:
         """The agent's next answer in work on its own file."""
@@ -289,7 +332,7 @@ class Worker:
         self.channels.connect(peers, key, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
-    def work(self, goal: Goal, folder: Path | None) -> Report:
+    def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
         """Run rounds, and save where they end below a folder, if one is given."""
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
@@ -302,9 +345,8 @@ class Worker:
             self.channels.disconnect()
             raise
         if folder is not None:
-            # positions tell of the data: nobody else on the machine is to read them
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.save(folder)
+            self._turn_to(_DOING["save"])
+            self.save(folder, key)
         return report
 
     def _lead(self, goal: Goal) -> Report:
@@ -328,7 +370,9 @@ class Worker:
     def _follow(self, goal: Goal) -> Report:
         """Answer what the hub asks, until it has run its rounds."""
         assert self.carry is not None
-        self.communicator.answer(self._reply)
+        # a question is a state of the hub, whose own is like any other
+        size = sum(leaf[0, ..., 0].size for leaf in jax.tree.leaves(self.carry.state))
+        self.communicator.answer(self._reply, self.task.chains * size * self.problem.degree.dtype.itemsize)
         self.carry = self.carry._replace(round=jnp.int32(goal.start + goal.rounds))
         return Report(True, None, {})
 
@@ -342,45 +386,50 @@ class Worker:
         whole = bool(np.all(_finite(self.problem, self.carry)))
         return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, key: bytes) -> None:
         """Write the agent's checkpoint below a folder."""
         assert self.carry is not None
         leaves = jax.tree.leaves(self.carry)
         arrays = {str(place): np.asarray(leaf) for place, leaf in enumerate(leaves)}
-        self._store(folder).write(int(self.carry.round), arrays)
+        self._store(folder, key).write(int(self.carry.round), arrays)
 
-    def saved(self, folder: Path) -> tuple[list[int], list[str]]:
-        """The rounds of whole checkpoints below a folder, and what is to be said of others."""
+    def saved(self, folder: Path, key: bytes) -> tuple[list[int], list[str]]:
+        """The rounds of whole checkpoints below a folder, of the same data, and what is to be said of others."""
+        self._require_same_rows(folder, key)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            rounds = self._store(folder).rounds()
+            rounds = self._store(folder, key).rounds()
         return rounds, [str(one.message) for one in caught]
 
-    def restore(self, folder: Path, round: int) -> None:
+    def restore(self, folder: Path, key: bytes, round: int) -> None:
         """Be as a checkpoint says."""
         assert self.carry is not None
-        arrays = self._store(folder).read(round)
+        arrays = self._store(folder, key).read(round)
         treedef: Any = jax.tree.structure(self.carry)
         self.carry = treedef.unflatten([jnp.asarray(arrays[str(place)]) for place in range(treedef.num_leaves)])
 
-    def _store(self, folder: Path) -> CheckpointStore:
-        return CheckpointStore(Path(folder) / f"agent-{self.index}", combined(self.parts), keep=_KEPT)
+    def _store(self, folder: Path, key: bytes) -> CheckpointStore:
+        return CheckpointStore(self._own(folder), combined(self.parts), keep=_KEPT, key=key)
 
     def status(self) -> Status:
         """The agent's activity; may be asked while it works."""
-        round = self.communicator.round if hasattr(self, "communicator") else 0
-        return Status(round, self.channels.waiting_for, dict(self.channels.waited))
+        round, talks = 0, 0
+        if hasattr(self, "communicator"):
+            round, talks = self.communicator.round, self.communicator.talks
+        waited = dict(self.channels.waited)
+        return Status(round, self.channels.waiting_for, waited, self._doing, (self._begun, talks))
 
     def bytes_sent(self) -> int:
         """Bytes of all chains' messages since the assignment, without their labels."""
         return self.communicator.bytes_sent
 
     def forget(self, folder: Path) -> None:
-        """Remove the agent's checkpoints below a folder, and the folder where it is empty."""
-        shutil.rmtree(Path(folder) / f"agent-{self.index}", ignore_errors=True)
+        """Remove the agent's part of a folder, and the folder where it is empty."""
+        own = self._own(folder)
+        shutil.rmtree(own, ignore_errors=True)
         # the last agent on this machine finds it empty
         with suppress(OSError):
-            Path(folder).rmdir()
+            own.parent.rmdir()
 
 
 @partial(jax.jit, static_argnames="chains")

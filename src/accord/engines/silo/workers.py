@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +23,8 @@ from ...storage.fingerprint import first_difference, versions
 from .cluster import leave_ray, require_ray, share_ray
 from .connections import LateNeighbourError, LostNeighbourError
 from .latents import LATENTS, place
-from .worker import NewcomerError
+from .patience import Patience
+from .worker import NewcomerError, Status
 
 # Values of JAX's configuration that agents share with the driver.
 _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_compilation_cache_dir")
@@ -29,6 +32,12 @@ _SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_compilation_
 _LOOK_SECONDS = 1.0
 # Seconds that agents have to notice that a neighbour is gone, before they are started anew themselves.
 _SETTLE_SECONDS = 30.0
+# Setbacks in a row, without anything done between them, after which a run gives up; fewer where agents read their data,
+# which may take long.
+MOST_SETBACKS = 50
+_MOST_READS = 5
+# Seconds that agents have at the end to clear away what they kept.
+_PARTING_SECONDS = 10.0
 # Seconds between two tries to reach a process that begins anew.
 _PAUSE_SECONDS = 0.2
 
@@ -77,6 +86,9 @@ class WorkerPool:
         self.restarts, self.waited = np.zeros(size, int), np.zeros(size)
         self.key = secrets.token_bytes(32)
         self.attempt = 0
+        # at each site, below its own folder for temporary files: what agents must still know after a crash
+        self._folders: set[Path] = set()
+        self._rows_folder = self.new_folder()
         self.listener: Callable[[list[str]], None] | None = None
         self._parts: list[Posterior] = []
         # which incarnation of each agent's process has read its shard
@@ -86,6 +98,9 @@ class WorkerPool:
 
         process = self._ray.remote(concurrency_groups={"look": 1})(WorkerProcess)
         self._actors: list[Any] = []
+        # what an agent is called in errors: the resources that name its site, and once it runs its address
+        self._sites = [", ".join(own) for own in resources]
+        self._hosts = [""] * size
         try:
             for i, own in enumerate(resources):
                 self._actors.append(process.options(resources=own, **_LIFE).remote(i, self._settings))
@@ -96,10 +111,30 @@ class WorkerPool:
     def hold(self, post: Posterior) -> Posterior:
         """Let every agent read its shard; the posterior as it is known where none of its data lies."""
         self._parts, self._settings = [post.alone(i) for i in range(self.size)], _settings_here()
+        self.forget(self._rows_folder)
+        self._rows_folder = self.new_folder()
         self._loaded = [None] * self.size
         self.revive()
         self.restarts[:], self.waited[:] = 0, 0.0
         return post.with_data_at(self)
+
+    # --- folders of the agents ---
+
+    def new_folder(self) -> Path:
+        """The name of a folder that every agent may make among its site's temporary files, until it is to forget it."""
+        folder = Path(f"accord-{secrets.token_hex(8)}")
+        self._folders.add(folder)
+        return folder
+
+    def forget(self, folder: Path) -> None:
+        """Let every agent remove its part of a new folder, also one that has begun anew meanwhile."""
+        if folder not in self._folders or not self._actors or self._loaded == [None] * self.size:
+            return
+        self._folders.discard(folder)
+        rows: Sequence[tuple[Any, ...]] = [(folder,)] * self.size
+        # who is gone or busy cannot
+        with suppress(SetbackError, TimeoutError):
+            self._call("forget", range(self.size), rows, _PARTING_SECONDS, [None] * self.size)
 
     # --- what a posterior asks of those who hold its data ---
 
@@ -134,11 +169,17 @@ class WorkerPool:
         self, method: str, rows: Sequence[tuple[Any, ...]], agents: Sequence[int] | None = None
     ) -> list[Any]:
         """Call a method that needs nothing but agents' data at some agents, or all, again where one crashed."""
-        while True:
+        for _ in range(MOST_SETBACKS):
             try:
-                return self.call(method, rows, agents=agents, limit=np.inf)
-            except SetbackError:
-                self.revive()
+                return self.call(method, rows, agents=agents)
+            except SetbackError as error:
+                setback = error
+            self.revive()
+        raise self.gave_up(setback)
+
+    def gave_up(self, setback: SetbackError) -> RuntimeError:
+        """The error of a run that comes no further."""
+        return RuntimeError(f"gave up after {MOST_SETBACKS} setbacks without progress, the last one: {setback}")
 
     def call(
         self,
@@ -150,8 +191,8 @@ class WorkerPool:
     ) -> list[Any]:
         """Call a method at some agents, or all, each with its own arguments; the answers in their order.
 
-        Where one fails, the others are waited for until they have failed too. With no limit given they have the
-        seconds that agents wait for one another.
+        Where one fails, the others are waited for until they have failed too. With no limit given each has the seconds
+        that agents wait for one another, anew whenever it comes further.
 
         Raises
         ------
@@ -172,14 +213,15 @@ class WorkerPool:
         names: Sequence[str | None],
     ) -> list[Any]:
         rows = [()] * len(agents) if rows is None else rows
-        # an agent that waits for another says so itself, and first
-        limit = self.limits.timeout + _SETTLE_SECONDS if limit is None else limit
         calls = {
             self._actors[i].call_if_current.remote(name, method, *row): i
             for i, name, row in zip(agents, names, rows, strict=True)
         }
         left, answers, errors = list(calls), {}, {}
-        began = looked = time.monotonic()
+        looked = time.monotonic()
+        ends = np.inf if limit is None else looked + limit
+        # an agent that waits for another says so itself, and first
+        patience = Patience(self.limits.timeout + _SETTLE_SECONDS if limit is None else np.inf)
         while left:
             done, left = self._ray.wait(left, timeout=_LOOK_SECONDS)
             now = time.monotonic()
@@ -187,20 +229,36 @@ class WorkerPool:
                 try:
                     answers[one] = self._ray.get(one)
                 except self._ray.exceptions.RayError as error:
-                    limit = min(limit, now - began + _SETTLE_SECONDS)
+                    ends = min(ends, now + _SETTLE_SECONDS)
                     errors[calls[one]] = getattr(error, "cause", None) or error
-            if left and now - began > limit:
+            if left and now > ends:
                 break
             if left and now - looked > _LOOK_SECONDS:
-                self._poll_status()
+                late = patience.overdue([calls[one] for one in left], self._poll_status())
+                # where one has failed, the others are waited for in any case, and what it said is told
+                self._end_late(() if errors else late, patience)
                 looked = time.monotonic()
         if errors:
             for one in left:
                 self._ray.kill(self._actors[calls[one]], no_restart=False)
         self._raise_for(errors)
         if left:
-            raise TimeoutError(f"agent {calls[left[0]]} did not finish {method!r} in {limit:g} s")
+            raise TimeoutError(f"{self.name(calls[left[0]])} did not finish {method!r} in {limit:g} s")
         return [answers[one] for one in calls]
+
+    def _end_late(self, late: Sequence[int], patience: Patience) -> None:
+        """End the processes of late agents, which begin anew; raise `TimeoutError` if that ends the run."""
+        for i in late:
+            self._ray.kill(self._actors[i], no_restart=False)
+        if late and self.limits.late == "raise":
+            raise TimeoutError(
+                f"{self.name(late[0])} came no further for {patience.seconds:g} s: {patience.doing(late[0])}"
+            )
+
+    def name(self, agent: int) -> str:
+        """An agent's number, its site and its address, as far as they are known."""
+        where = ", ".join(filter(None, (self._sites[agent], self._hosts[agent])))
+        return f"agent {agent} ({where})" if where else f"agent {agent}"
 
     def _raise_for(self, errors: dict[int, Exception]) -> None:
         """Raise what the errors of some agents come to."""
@@ -211,7 +269,7 @@ class WorkerPool:
         for i, error in errors.items():
             if getattr(error, "actor_init_failed", False):
                 reason = str(error).strip().rpartition("\n")[2]
-                raise RuntimeError(f"the process of agent {i} cannot begin: {reason}")
+                raise RuntimeError(f"the process of {self.name(i)} cannot begin: {reason}")
             if not isinstance(error, (*crash, LateNeighbourError)):
                 raise error
         gone = [i for i, error in errors.items() if isinstance(error, self._ray.exceptions.RayActorError)]
@@ -224,7 +282,7 @@ class WorkerPool:
                 raise TimeoutError(str(worst))
             self._ray.kill(self._actors[worst.neighbour], no_restart=False)
         first = gone[0] if gone else min(errors)
-        raise SetbackError(f"agent {first}: {errors[first]}")
+        raise SetbackError(f"{self.name(first)}: {errors[first]}")
 
     # --- life ---
 
@@ -237,10 +295,28 @@ class WorkerPool:
 
     def revive(self) -> None:
         """Wait until every agent's process runs and has read its shard, if there are some."""
+        for _ in range(_MOST_READS):
+            names = self._greeted()
+            fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
+            try:
+                if self._parts:
+                    rows = [(self._parts[i], self._settings, self._rows_folder, self.key) for i in fresh]
+                    self._call("load", fresh, rows, None, [names[i] for i in fresh])
+            except SetbackError as error:
+                setback = error
+                continue
+            for i in fresh:
+                self.restarts[i] += self._loaded[i] is not None
+                self._loaded[i] = names[i]
+            return
+        raise RuntimeError(f"agents ended {_MOST_READS} times while they read their data, the last time {setback}")
+
+    def _greeted(self) -> list[str]:
+        """The names of all agents' processes, once they run."""
         ends = time.monotonic() + self.limits.start_timeout
         while True:
             try:
-                return self._revive(max(1.0, ends - time.monotonic()))
+                return self._greet(max(1.0, ends - time.monotonic()))
             except SetbackError as error:
                 if time.monotonic() > ends:
                     raise TimeoutError(
@@ -248,7 +324,7 @@ class WorkerPool:
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
 
-    def _revive(self, limit: float) -> None:
+    def _greet(self, limit: float) -> list[str]:
         try:
             greetings = self._call("greet", range(self.size), None, limit, [None] * self.size)
         except TimeoutError as error:
@@ -256,19 +332,12 @@ class WorkerPool:
                 f"not all of the {self.size} agents' processes run after {self.limits.start_timeout:g} s; has the "
                 "cluster the nodes that `resources` names?"
             ) from error
-        for i, (_, own) in enumerate(greetings):
+        for i, (_, host, own) in enumerate(greetings):
             difference = first_difference(versions(), own)
             if difference is not None:
                 raise ValueError(f"agent {i} does not run what the driver runs: {difference}")
-        names = [name for name, _ in greetings]
-        fresh = [i for i, name in enumerate(names) if name != self._loaded[i]]
-        if self._parts:
-            self._call(
-                "load", fresh, [(self._parts[i], self._settings) for i in fresh], np.inf, [names[i] for i in fresh]
-            )
-        for i in fresh:
-            self.restarts[i] += self._loaded[i] is not None
-            self._loaded[i] = names[i]
+            self._hosts[i] = host
+        return [name for name, *_ in greetings]
 
     def connect(self) -> None:
         """Let all agents join with their neighbours, in place of the connections there were."""
@@ -281,16 +350,14 @@ class WorkerPool:
         """Names of the agents' processes, another one after every restart."""
         return tuple(self._loaded)
 
-    def _poll_status(self) -> None:
-        """Ask what agents are doing, and tell whoever listens."""
-        if self.listener is None:
-            return
+    def _poll_status(self) -> dict[int, Status]:
+        """What agents are doing, of those that answer; whoever listens is told."""
         references = [actor.status.remote() for actor in self._actors]
         self._ray.wait(references, num_returns=self.size, timeout=_LOOK_SECONDS)
-        lines = []
+        lines, found = [], {}
         for i, reference in enumerate(references):
             try:
-                status = self._ray.get(reference, timeout=0)
+                found[i] = status = self._ray.get(reference, timeout=0)
             except self._ray.exceptions.GetTimeoutError:
                 lines.append(f"agent {i}: no answer")
                 continue
@@ -302,10 +369,14 @@ class WorkerPool:
             lines.append(
                 f"agent {i}: round {status.round}, {self.restarts[i]} restarts, waited {self.waited[i]:.1f} s{whom}"
             )
-        self.listener(lines)
+        if self.listener is not None:
+            self.listener(lines)
+        return found
 
     def close(self) -> None:
         """End the processes, and Ray if it was begun here and no other pool uses it."""
+        for folder in tuple(self._folders):
+            self.forget(folder)
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors = []
@@ -352,7 +423,7 @@ class SiloTotals:
                 self._join()
                 self._count += 1
                 rows = [(self._count, function, *host)] * self.pool.size
-                return self.pool.call("total", rows, limit=np.inf)[self.root]
+                return self.pool.call("total", rows)[self.root]
             except SetbackError:
                 self.pool.revive()
 
