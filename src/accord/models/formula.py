@@ -14,6 +14,7 @@ from .grammar import (
     environment,
     evaluated,
     is_call,
+    of_rows,
     parsed,
     parts_of,
     require_columns,
@@ -151,7 +152,10 @@ class Formula:
         """The transform of `call` with the mean and standard deviation of its argument over all sites."""
         from formulae.transforms import TRANSFORMS
 
-        values = [evaluated(call.args[0], frame, self._environment) for frame in frames]
+        values = [
+            evaluated(call.args[0], frame, self._environment, site)
+            for site, frame in zip(meeting.names_here, frames, strict=True)
+        ]
         for site, own in zip(meeting.names_here, values, strict=True):
             require_finite(str(call), site, own)
         transform = TRANSFORMS[call.callee]()
@@ -203,7 +207,7 @@ class Formula:
 
     # --- evaluation at a site ---
 
-    def response(self, frame: pd.DataFrame) -> tuple[np.ndarray, ...]:
+    def response(self, frame: pd.DataFrame, site: str) -> tuple[np.ndarray, ...]:
         """The columns on the left of the formula, each of shape (row,): one, or those of `prop` and `surv`."""
         component = self._response
         if hasattr(component, "reference"):
@@ -216,7 +220,8 @@ class Formula:
             if component.reference not in known:
                 raise unknown_name_error(f"level of {component.name}", str(component.reference), known)
             return ((column == component.reference).to_numpy().astype(np.float64),)
-        found = component.call.eval(frame, self._environment)
+        with of_rows(str(component.call), site):
+            found = component.call.eval(frame, self._environment)
         several = found if isinstance(found, tuple) else (found,)
         return tuple(np.broadcast_to(np.asarray(column), (len(frame),)) for column in several)
 
@@ -241,7 +246,7 @@ class Formula:
                 both[name] = both[name].astype(np.float64)
 
         def of_term(term: Any) -> np.ndarray:
-            with np.errstate(all="ignore"):
+            with of_rows(term.name, site):
                 # a constant offset is one number
                 values = np.asarray(term.eval_new_data(both), np.float64)
             own = np.broadcast_to(values.reshape(len(values), -1), (made + rows, values.size // len(values)))[made:]
