@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import re
 import warnings
 import zipfile
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..base.whole import write_whole
 
 # A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
 _METADATA = "checkpoint"
@@ -42,6 +43,7 @@ class CheckpointStore:
     def write(self, round: int, arrays: dict[str, np.ndarray]) -> None:
         """Write the file of a round; after a crash it is there in full or not at all."""
         about = json.dumps({"tag": self.tag, "round": int(round)})
+        self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}))
         self._whole.add(int(round))
         self._prune()
@@ -91,8 +93,13 @@ class CheckpointStore:
         content = path.read_bytes()
         if content[-_DIGEST_BYTES:] != hashlib.sha256(content[:-_DIGEST_BYTES]).digest():
             raise _DamagedError(f"the checkpoint {path} is torn or corrupt")
-        found = np.load(io.BytesIO(content), allow_pickle=False)
-        about = json.loads(str(found[_METADATA]))
+        try:
+            found = np.load(io.BytesIO(content), allow_pickle=False)
+            about = json.loads(str(found[_METADATA]))
+            about["tag"], about["round"]
+        except Exception as error:
+            # whole, and of somebody else: a digest is nobody's secret
+            raise _DamagedError(f"the checkpoint {path} is not what accord writes") from error
         if about["tag"] != self.tag:
             raise ValueError(f"the checkpoint folder {self.folder} belongs to another run; name a new one")
         if about["round"] != round:
@@ -137,20 +144,3 @@ def _packed(arrays: dict[str, np.ndarray]) -> bytes:
         archive.comment = bytes(_DIGEST_BYTES)
     content = body.getvalue()[:-_DIGEST_BYTES]
     return content + hashlib.sha256(content).digest()
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that, after a crash at any moment, is the old one or the new one in full."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    # the new name itself lives in the folder
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
