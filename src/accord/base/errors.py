@@ -63,6 +63,21 @@ def told(error: BaseException) -> str:
     return f"{kind}{place_of(error)} (its text may quote data)"
 
 
+def has_own_words(error: BaseException) -> bool:
+    """Whether a `raise` in this package or in the user's code made an error, and not Python or somebody's library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not (frames[-1].line or "").startswith("raise"):
+        return False
+    return Path(frames[-1].filename).is_relative_to(_OTHERS[0]) or place_of(error).endswith(
+        f"line {frames[-1].lineno} of {frames[-1].filename}"
+    )
+
+
+def explained(error: BaseException) -> str:
+    """An error of the user's code, in its own words where it has some, or as it is `told`."""
+    return f"{type(error).__name__}{place_of(error)}: {error}" if has_own_words(error) else told(error)
+
+
 def place_of(error: BaseException) -> str:
     """Where in the user's own code an error is, in words: " in FUNCTION, line 3 of FILE"; "" where it is in none."""
     if isinstance(error, SyntaxError) and error.filename is not None:

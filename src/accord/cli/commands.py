@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from ..base.errors import DivergenceError, unknown_name_error
+from ..base.errors import DivergenceError, explained, place_of, unknown_name_error
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes
 from ..results.run import Run
@@ -314,6 +314,12 @@ def _users_errors() -> Iterator[None]:
         except KeyboardInterrupt:
             print("interrupted before the first draw", file=sys.stderr)
             raise typer.Exit(130) from None
+        except Exception as error:
+            # of a user's model or method: another one is accord's, and needs its traceback
+            if not place_of(error):
+                raise
+            print(f"error: {explained(error)}", file=sys.stderr)
+            raise typer.Exit(1) from None
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
 from .problem import read_problem, read_study, sites_named
-from .sections import call, imported, pop_name, require_known, require_type, require_types
+from .sections import built, call, imported, pop_name, require_known, require_type, require_types
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
@@ -298,7 +298,7 @@ def _build_network(section: dict[str, Any], num_agents: int) -> Network:
     name = pop_name("network", section)
     if callable(builder := getattr(Network, name, None)):
         require_types("[network]", section, builder)
-    return Network.build(name, num_agents, **section)
+    return call("[network]", Network.build, name, num_agents, **section)
 
 
 def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
@@ -308,8 +308,8 @@ def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
     require_types("[method]", section, method)
     for key, value in section.items():
         if isinstance(value, dict):
-            schedule = value.pop("schedule", "polynomial")
+            schedule = require_type(f"{key} of [method]", "schedule", value.pop("schedule", "polynomial"), "str")
             if schedule not in SCHEDULES:
                 raise unknown_name_error("schedule", schedule, SCHEDULES)
-            section[key] = call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
-    return call(f"method {name}", method, **section)
+            section[key] = built(f"schedule {key} of {name}", SCHEDULES[schedule], value)
+    return built(f"method {name}", method, section)
