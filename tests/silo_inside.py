@@ -510,7 +510,7 @@ def failing():
 def test_bad_input_is_named():
     shards = [partial(np.zeros, (3, 2))] * 3
     with pytest.raises(
-        accord.base.errors.DataError, match="the data of agent 3 could not be read: OSError: the disk is asleep"
+        accord.base.errors.DataError, match="the data of agent 3 could not be read: OSError in failing, line"
     ):
         post = accord.Posterior(silo_chaos.log_likelihood, silo_chaos.log_prior, [*shards, failing], np.zeros(2))
         accord.sample(post, RING, DESGLD(0.1), draws=5, engine="silo")

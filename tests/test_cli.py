@@ -235,7 +235,8 @@ def test_a_method_that_cannot_be_loaded_is_one_line(folder, command):
     result = CliRunner().invoke(app, [command, str(path)])
     assert result.exit_code == 1
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-    assert line == "error: method 'broken_method:Mine' cannot be loaded: ZeroDivisionError: division by zero"
+    place = f"ZeroDivisionError in <module>, line 1 of {folder / 'broken_method.py'}"
+    assert line == f"error: method 'broken_method:Mine' cannot be loaded: {place}: division by zero"
 
 
 @pytest.mark.parametrize(

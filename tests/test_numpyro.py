@@ -180,7 +180,7 @@ def of_all_sites(y, ward, wards):
         ),
         (
             {"more": lambda a, y, e: numpyro.sample("b", dist.Normal(0, y.max()))},
-            "at site 0 the parts of the model sum to .* prior depends on data",
+            "at site 0 the parts of the model do not sum to .* prior depends on data",
         ),
         (
             {"more": lambda a, y, e: numpyro.sample("b", dist.Normal(0, y.std()))},

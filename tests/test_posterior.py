@@ -182,10 +182,16 @@ BAD = {
     ),
     "labels": (
         lambda: models.logistic_regression([(np.ones((2, 1)), np.array([0, 1])), (np.ones((2, 1)), np.array([1, 2]))]),
-        "labels of a logistic regression must be 0 or 1, agent 1 has 2",
+        "labels of a logistic regression must be 0 or 1, agent 1 has others",
     ),
-    "counts": (lambda: models.poisson_regression([(np.ones((1, 1)), np.array([-1]))]), "agent 0 has -1"),
-    "fractions": (lambda: models.poisson_regression([(np.ones((1, 1)), np.array([0.5]))]), "agent 0 has 0.5"),
+    "counts": (
+        lambda: models.poisson_regression([(np.ones((1, 1)), np.array([-1]))]),
+        "agent 0 has others in 1 of 1 rows",
+    ),
+    "fractions": (
+        lambda: models.poisson_regression([(np.ones((1, 1)), np.array([0.5]))]),
+        "agent 0 has others in 1 of 1 rows",
+    ),
     "regression columns": (
         lambda: models.linear_regression([(np.ones((2, 1)), np.ones(2)), (np.ones((2, 2)), np.ones(2))], 1.0),
         r"different columns: agent 1 has rows of shape \(2,\), agent 0 \(1,\)",

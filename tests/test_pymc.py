@@ -231,7 +231,7 @@ DRAWN = pytensor.shared(np.float64(1.0), "outside")
         ({"prior": lambda: pm.VonMises("a", 0.0, 1.0)}, r"a has the transform 'circular' \(CircularTransform\)"),
         ({"prior": lambda: pm.HalfNormal("a", default_transform=None)}, "a has no transform: its bounds"),
         ({"more": lambda y, a: pm.Uniform("b", 0.0, a)}, "the bounds of b depend on data or other latents"),
-        ({"more": lambda y, a: pm.Normal("b", 0.0, y.sum())}, "at site 0 the parts of the model sum to"),
+        ({"more": lambda y, a: pm.Normal("b", 0.0, y.sum())}, "at site 0 the parts of the model do not sum to"),
         ({"more": lambda y, a: pm.Normal("b", 0.0, DRAWN)}, "the density depends on outside, which is neither pm.Data"),
         ({"more": lambda y, a: pm.Normal("b", 0.0, 1.0, dims="rows")}, "b is a latent of every row: it stays at its"),
         ({"more": lambda y, a: pm.Potential("p", -(a**2))}, "p is one number, and not one for each row"),

@@ -79,7 +79,7 @@ def test_one_function_among_arrays_defers_them_all():
     shards = data()
     shards[2] = (shards[2][0], np.full(7, 2.0))
     post = models.logistic_regression([*shards[:1], partial(give, shards[1]), *shards[2:]], names=NAMES)
-    with pytest.raises(ValueError, match="labels of a logistic regression must be 0 or 1, agent 2 has 2"):
+    with pytest.raises(ValueError, match="labels of a logistic regression must be 0 or 1, agent 2 has others"):
         post.shards  # noqa: B018
 
 
@@ -113,11 +113,15 @@ def test_files_of_other_arrays_are_dicts_and_power_centers_may_be_functions(tmp_
 
 X_AND_Y = (np.ones((2, 2)), np.ones(2))
 WRONG = {
-    "raises": (refuse, DataError, "the data of agent 1 could not be read: RuntimeError: the disk is on fire"),
+    "raises": (
+        refuse,
+        DataError,
+        r"agent 1 could not be read: RuntimeError in refuse, line \d+ of .*test_shards.py",
+    ),
     "missing": (
         Path("no such folder/site.npz"),
         DataError,
-        r"the data of agent 1 could not be read: FileNotFoundError: .*no such folder/site.npz",
+        r"the data of agent 1 could not be read: FileNotFoundError: No such file .*no such folder/site.npz",
     ),
     "columns": (
         partial(give, (np.ones((2, 3)), np.ones(2))),
@@ -125,12 +129,16 @@ WRONG = {
         "X of agent 1 has 3 columns, but there are names for 2",
     ),
     "nan": (partial(give, (np.full((1, 2), np.nan), np.ones(1))), ValueError, "agent 1 holds NaN"),
-    "labels": (partial(give, (np.ones((1, 2)), np.full(1, 5.0))), ValueError, "agent 1 has 5"),
+    "labels": (
+        partial(give, (np.ones((1, 2)), np.full(1, 5.0))),
+        ValueError,
+        "agent 1 has others in 1 of 1 rows",
+    ),
     "empty": (partial(give, (np.ones((0, 2)), np.ones(0))), ValueError, "agent 1 is empty"),
     "pair": (
         partial(give, {"x": np.ones(2)}),
         ValueError,
-        r"agent 1 must be a pair \(X, y\), found a dict of \['x'\]",
+        r"agent 1 must be a pair \(X, y\), found a dict",
     ),
     "nothing": (partial(give, None), ValueError, r"agent 1 must be a pair \(X, y\), found a NoneType"),
 }
@@ -148,8 +156,10 @@ def test_bad_data_is_named_with_its_agent_where_it_is_read(name, alone):
 def test_files_that_are_no_archives(tmp_path):
     np.save(tmp_path / "one.npy", np.ones(2))
     np.savez(tmp_path / "pickled.npz", X=np.array([{}], dtype=object), y=np.ones(1))
-    for file, message in (("one.npy", "must be an .npz file"), ("pickled.npz", "allow_pickle=False")):
-        with pytest.raises(DataError, match=f"agent 0 could not be read: ValueError: .*{message}"):
+    for file, found in (("one.npy", "a single array"), ("pickled.npz", "ValueError")):
+        with pytest.raises(
+            DataError, match=f"agent 0 could not be read: .*{file} must be an .npz file.* found {found}"
+        ):
             models.linear_regression([tmp_path / file], names=NAMES).sizes  # noqa: B018
 
 

@@ -477,7 +477,7 @@ def test_every_problem_is_told_at_once(tmp_path):
     [
         ("", "the file is empty"),
         ("x,y\n", "there are no rows below the header"),
-        ("x,x\n1,2\n", "column 'x' is there more than once"),
+        ("x,x\n1,2\n", "columns 1 and 2 have the same name"),
         ("x,\n1,2\n", "column 2 has no name"),
         (f"3.5,{CANARY}\n1,2\n", "the name of column 1 is a number: is the header missing?"),
         (f'x,y\n1,2\n"{CANARY}\nend",3,4\n1\n\n1,2\n', "lines 4, 5 have not as many cells as the header (2)"),
@@ -799,9 +799,9 @@ def test_what_cannot_be_described_is_one_line(clean, tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("x,x,y\n1,2,3\n2,3,4\n", {}, "column 'x' is in the header more than once"),
+        ("x,x,y\n1,2,3\n2,3,4\n", {}, "columns 1 and 2 have the same name"),
         ("x,y\n1e200,3\n-1e200,4\n", {}, "column 'x': the sum of its squares is beyond float64; change its unit"),
-        ("x,y\n1e400,3\n2,4\n", {}, "is not a finite number"),
+        ("x,y\n1e400,3\n2,4\n", {}, "has no finite number"),
         ("x,y\n1,3\n2,4\n", {"standardise": "false"}, "standardise must be true or false, found 'false'"),
         ("x,y\n1,3\n2,4\n", {"intercept": 1}, "intercept must be true or false, found 1"),
     ],

@@ -11,6 +11,17 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..base.errors import DataError
+
+
+def require_numbers(given: Mapping[str, Any], what: str) -> None:
+    """Raise `DataError` where an array is of no numbers: what others say of it quotes its cells."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given)):
+        array = np.asarray(leaf)
+        if array.ndim and array.dtype.kind not in "fiubc":
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise DataError(f"{name} of {what} must hold numbers, found dtype {array.dtype}")
+
 
 class Size(NamedTuple):
     """Rows of a site, and its groups: 0 where there are none."""

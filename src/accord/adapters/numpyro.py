@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..base.errors import DataError
 from ..posterior import Posterior
 from ..posterior.shards import Source
 from .arguments import Size
@@ -166,26 +167,22 @@ def _size(trace: Any, rows: str, local: str | None, site: int) -> Size:
     """Rows and groups of a site, once its trace is known to be one that can be split."""
     for name, one in trace.items():
         if one["type"] in ("param", "mutable"):
-            raise ValueError(
-                f"{name} is a numpyro.{one['type']}: posteriors are of latents, give it a prior or a value"
-            )
+            raise DataError(f"{name} is a numpyro.{one['type']}: posteriors are of latents, give it a prior or a value")
         if one["type"] == "plate" and one["args"][1] not in (None, one["args"][0]):
-            raise ValueError(
-                f"plate {name!r} is subsampled: give the model all rows, minibatches are accord's business"
-            )
+            raise DataError(f"plate {name!r} is subsampled: give the model all rows, minibatches are accord's business")
     plates = {name: int(one["args"][0]) for name, one in trace.items() if one["type"] == "plate"}
     if local is not None and local not in plates:
-        raise ValueError(f"the model has no plate {local!r} at site {site}; its plates are {sorted(plates)}")
+        raise DataError(f"the model has no plate {local!r} at site {site}; its plates are {sorted(plates)}")
     observed = _sampled(trace, observed=True)
     if not observed:
-        raise ValueError("the model observes nothing")
+        raise DataError("the model observes nothing")
     if rows in plates:
         count = plates[rows]
     else:
         shapes = {name: np.shape(_log_prob(one)) for name, one in observed.items()}
         counts = {shape[0] for shape in shapes.values() if shape}
         if len(counts) != 1 or not all(shapes.values()):
-            raise ValueError(f"the model has no plate {rows!r}, and what it observes has the shapes {shapes}: name it")
+            raise DataError(f"the model has no plate {rows!r}, and what it observes has the shapes {shapes}: name it")
         (count,) = counts
     return Size(count, 0 if local is None else plates[local])
 

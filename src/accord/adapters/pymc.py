@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..base.errors import DataError
 from ..posterior import Posterior
 from ..posterior.shards import Source
 from .arguments import Size
@@ -186,7 +187,7 @@ class Graphs:
         own = [dim for dim in self.lengths if dim != self.rows]
         missing, others = sorted(set(self.data) - set(given)), sorted(set(given) - {*self.data, *own})
         if missing or others:
-            raise ValueError(
+            raise DataError(
                 f"shard {site} must have a value for every pm.Data of the model, {sorted(self.data)}"
                 + (f", and may have the length of dim {own[0]!r}" if own else "")
                 + f"; missing are {missing}, and not of the model are {others}"
@@ -295,7 +296,7 @@ class Graphs:
         counts = self._numbers([graph.shape[axis] for graph, axis in self.observed.values()], arguments)
         if len(set(map(int, counts))) > 1:
             found = dict(zip(self.observed, map(int, counts), strict=True))
-            raise ValueError(f"what is observed at site {site} differs in rows: {found}")
+            raise DataError(f"what is observed at site {site} differs in rows: {found}")
         return int(counts[0])
 
     def _write(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
@@ -411,10 +412,12 @@ def _as_in(container: Graph, value: Any, what: str) -> np.ndarray:
     """A value as a `pm.Data` has it: with its dtype and number of axes."""
     array = np.asarray(value)
     if array.ndim != container.ndim:
-        raise ValueError(f"{what} has shape {array.shape}; its pm.Data has {container.ndim} axes")
+        raise DataError(f"{what} has shape {array.shape}; its pm.Data has {container.ndim} axes")
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{what} must hold numbers, found {array.dtype}")
     found = array.astype(container.dtype)
     if found.dtype.kind != "f" and not np.array_equal(found, array):
-        raise ValueError(f"{what} is of {array.dtype}, and its pm.Data of {container.dtype}: it would be rounded")
+        raise DataError(f"{what} is of {array.dtype}, and its pm.Data of {container.dtype}: it would be rounded")
     return found
 
 

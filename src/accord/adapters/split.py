@@ -13,12 +13,13 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
+from ..base.errors import DataError
 from ..posterior import Local, Posterior
 from ..posterior.shards import Source, is_unread, read
-from .arguments import Arguments, Size, scattered
+from .arguments import Arguments, Size, require_numbers, scattered
 
 
-class MisfitError(ValueError):
+class MisfitError(DataError):
     """A model cannot be evaluated on data of some shape, and says so."""
 
 
@@ -108,6 +109,7 @@ def examples(shards: Sequence[Source], example: Mapping[str, Any] | None) -> lis
             raise ValueError(
                 f"shard {site} must be a dict of the model's keyword arguments, found {type(own).__name__}"
             )
+        require_numbers(own, f"shard {site}")
     return [dict(own) for own in found]
 
 
@@ -224,13 +226,14 @@ class Split:
     def shard(self, site: int, given: Mapping[str, Any]) -> PyTree:
         """A site's arguments as rows, once the parts have been seen to sum to the model's density."""
         with jax.enable_x64(True):
+            require_numbers(given, f"shard {site}")
             arguments = self.program.arguments(given, site)
             size = self.program.size(arguments, site)
             values = self._drawn(site, size)
             group = self._groups(site, arguments, values, size) if self.names(local=True) else None
             found = self.made_of.rows(arguments, group)
             if not found:
-                raise ValueError("no argument of the model is of rows: there is nothing that a site could hold")
+                raise DataError("no argument of the model is of rows: there is nothing that a site could hold")
             self._check(site, arguments, values, found, size)
         return found
 
@@ -258,19 +261,19 @@ class Split:
             )
             disagree = np.flatnonzero(reacts & changed & (found != group))
             if disagree.size:
-                raise ValueError(
+                raise DataError(
                     f"row {disagree[0]} of site {site} depends on several members of {axis}: latents that stay at a "
                     "site are of one group each"
                 )
             group, reacts = np.where(changed, found, group), reacts | changed
         if not reacts.all():
-            raise ValueError(
+            raise DataError(
                 f"row {int(np.argmin(reacts))} of site {site} depends on no member of {axis}, wherever that was looked "
                 "at: whose it is cannot be found out; leave such rows out, or keep the latents as parameters"
             )
         missing = np.setdiff1d(numbers, group)
         if missing.size:
-            raise ValueError(
+            raise DataError(
                 f"{axis} of site {site} has {size.groups} members, and no row depends on member {missing[0]}: a local "
                 f"{self.program.axes} holds the site's own groups, numbered from 0, and no others"
             )
@@ -302,7 +305,7 @@ class Split:
             by_those, by_others = ((now != before) & ~np.isnan(now - before) for now in (terms(has), terms(~has)))
             both = np.flatnonzero(by_those & by_others)
             if both.size:
-                raise ValueError(
+                raise DataError(
                     f"row {both[0]} of site {site} depends on several members of {axis}: latents that stay at a site "
                     "are of one group each"
                 )
@@ -325,9 +328,10 @@ class Split:
             of_group = jax.tree.map(lambda leaf: leaf[first], rows)
             parts += float(jax.vmap(partial(self.log_local_prior, params))(own, of_group).sum())
         if not abs(parts - whole) <= 1e-6 * (1.0 + abs(whole)):
-            raise ValueError(
-                f"at site {site} the parts of the model sum to {parts:.9g}, and its log density is {whole:.9g}: its "
-                "prior depends on data, or its rows on one another"
+            raise DataError(
+                f"at site {site} the parts of the model do not sum to its log density (they are off by "
+                f"{abs(parts - whole) / (1.0 + abs(whole)):.2g} of it): its prior depends on data, or its rows on one "
+                "another, or a number of its data is none"
             )
 
     def _check_lengths(self) -> None:
@@ -381,7 +385,7 @@ class Split:
         for name, (terms, named) in densities.observed.items():
             axis = 0 if named is None and terms.shape[:1] == (size,) else named
             if axis is None or terms.shape[axis : axis + 1] != (size,):
-                raise ValueError(
+                raise DataError(
                     f"{name} is observed outside of {self.program.axes} {self.program.rows!r}, and its log density has "
                     f"shape {terms.shape}: one number for each of the {size} rows is needed"
                 )

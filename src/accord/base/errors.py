@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+# Where code lies that is not the user's: this package, Python, and what is installed.
+_OTHERS = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
 
 
 class DivergenceError(ArithmeticError):
@@ -36,6 +42,51 @@ class DivergenceError(ArithmeticError):
 
 class DataError(ValueError):
     """Raised where an agent's data could not be read, or is asked for where it does not lie."""
+
+
+def told(error: BaseException) -> str:
+    """What is told of an error that a function raised while it had somebody's rows before it.
+
+    Its text may quote a cell, so its kind is told, and the line of the user's code. A `DataError` quotes none, nor
+    does what an operating system says of a file.
+
+    Examples
+    --------
+    >>> told(FileNotFoundError(2, "No such file or directory", "north.csv"))
+    'FileNotFoundError: No such file or directory: north.csv'
+    """
+    if isinstance(error, DataError):
+        return str(error)
+    kind = type(error).__name__
+    if isinstance(error, OSError) and error.strerror and error.errno is not None:
+        return f"{kind}: {error.strerror}" + (f": {error.filename}" if error.filename is not None else "")
+    return f"{kind}{place_of(error)} (its text may quote data)"
+
+
+def has_own_words(error: BaseException) -> bool:
+    """Whether a `raise` in this package or in the user's code made an error, and not Python or somebody's library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not (frames[-1].line or "").startswith("raise"):
+        return False
+    return Path(frames[-1].filename).is_relative_to(_OTHERS[0]) or place_of(error).endswith(
+        f"line {frames[-1].lineno} of {frames[-1].filename}"
+    )
+
+
+def explained(error: BaseException) -> str:
+    """An error of the user's code, in its own words where it has some, or as it is `told`."""
+    return f"{type(error).__name__}{place_of(error)}: {error}" if has_own_words(error) else told(error)
+
+
+def place_of(error: BaseException) -> str:
+    """Where in the user's own code an error is, in words: " in FUNCTION, line 3 of FILE"; "" where it is in none."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f" in line {error.lineno} of {error.filename}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        # <frozen importlib>, <string>
+        if not frame.filename.startswith("<") and not any(map(Path(frame.filename).is_relative_to, _OTHERS)):
+            return f" in {frame.name}, line {frame.lineno} of {frame.filename}"
+    return ""
 
 
 def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> ValueError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -23,15 +22,13 @@ from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
 from .federation import commands
+from .output import WORST, Place
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..experiments.frame import Claim, Experiment
-    from .config import Job
 
-# The column of Run.summary() that names the agent furthest from the average.
-_WORST = ("worst agent", "agent")
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
 _FORMATS = {"ess": ".0f", "rhat": ".3f"}
 
@@ -99,21 +96,23 @@ def run(
                     raise ValueError(f"several processes need the engine 'mesh', found {job.engine!r}")
                 # one process speaks and writes for all
                 first, quiet = number == 0, quiet or number != 0
+                # as it is read: it may be another one when the draws are there
+                files = Place(job, config.read_bytes())
                 if first:
-                    _claim(job, config)
+                    files.claim()
                 if not quiet:
                     console().print(job.title)
                 drawn = job.draw(progress=False if quiet else None)
         except DivergenceError as error:
             if error.run is not None and first:
-                _write(error.run, job, config)
-                print(f"the draws before it are in {job.output / 'run.nc'}", file=sys.stderr)
+                folder, _ = files.write(error.run)
+                print(f"the draws before it are in {folder / 'run.nc'}", file=sys.stderr)
             raise
         if first:
-            table = _write(drawn, job, config)
+            folder, table = files.write(drawn)
         if not quiet:
             _report(drawn, table)
-            print(f"wrote {job.output / 'run.nc'} and {job.output / 'summary.csv'}")
+            print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
         if drawn.settings.get("interrupted"):
@@ -323,37 +322,6 @@ def _keep_stdout() -> None:
     sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding)
 
 
-def _claim(job: Job, config: Path) -> None:
-    """Make the output folder; refuse one that holds another run."""
-    folder = job.output
-    for name in ("run.nc", "summary.csv"):
-        if (folder / name).exists() and not _is_part(job, config):
-            raise ValueError(f"the output folder {folder} holds another run ({name}); name a new one")
-    folder.mkdir(parents=True, exist_ok=True)
-
-
-def _is_part(job: Job, config: Path) -> bool:
-    """Whether the output folder holds the beginning of this very run, which was interrupted and has a checkpoint."""
-    copy, drawn = job.output / "config.toml", job.output / "run.nc"
-    if not job.has_checkpoint or not copy.exists() or copy.read_bytes() != config.read_bytes():
-        return False
-    return Run.load(drawn).average.shape[1] < job.draws
-
-
-def _write(drawn: Run, job: Job, config: Path) -> pd.DataFrame:
-    """Write the run's files; its summary, whose warnings are shown here."""
-    # so that the file alone tells whose draws these are, and on what scale
-    drawn.settings["sites"] = list(job.sites)
-    if job.agreed is not None:
-        drawn.settings["agreed"] = job.agreed.to_json()
-    drawn.save(job.output / "run.nc")
-    summary = drawn.summary(job.sites)
-    columns = ["worst agent" if column == _WORST else " ".join(column) for column in summary.columns]
-    summary.set_axis(columns, axis=1).to_csv(job.output / "summary.csv", index_label="parameter")
-    shutil.copyfile(config, job.output / "config.toml")
-    return summary
-
-
 def _report(drawn: Run, summary: pd.DataFrame) -> None:
     """Print the posterior, the average beside the worst agent or above it, and what the run cost."""
     shown = console()
@@ -371,7 +339,7 @@ def _posterior(summary: pd.DataFrame) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("average" if "average" in summary else "")
     for block, name in summary.columns:
-        named = (block, name) == _WORST
+        named = (block, name) == WORST
         table.add_column(
             "worst agent" if named else _HEADINGS.get(name, name),
             justify="left" if named else "right",
@@ -382,7 +350,7 @@ def _posterior(summary: pd.DataFrame) -> Table:
         # as many decimals as show two digits of the sd
         sd = row[summary.columns[0][0], "sd"]
         decimals = int(np.clip(1 - np.floor(np.log10(sd)), 0, 8)) if sd > 0 else 3
-        cells = [str(v) if c == _WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
+        cells = [str(v) if c == WORST else format(v, _FORMATS.get(c[1], f".{decimals}f")) for c, v in row.items()]
         table.add_row(str(parameter), *cells)
     return table
 

@@ -16,7 +16,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
 from ..documents.problem import read_problem, read_study, sites_named
-from ..documents.sections import call, imported, pop_name, require_known, require_type, require_types
+from ..documents.sections import built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines.silo.engine import Silo
 from ..models.regression import Regression
 from ..network import Network
@@ -298,7 +298,7 @@ def _build_network(section: dict[str, Any], num_agents: int) -> Network:
     name = pop_name("network", section)
     if callable(builder := getattr(Network, name, None)):
         require_types("[network]", section, builder)
-    return Network.build(name, num_agents, **section)
+    return call("[network]", Network.build, name, num_agents, **section)
 
 
 def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
@@ -308,8 +308,8 @@ def _build_method(section: dict[str, Any], folder: Path) -> Sampler:
     require_types("[method]", section, method)
     for key, value in section.items():
         if isinstance(value, dict):
-            schedule = value.pop("schedule", "polynomial")
+            schedule = require_type(f"{key} of [method]", "schedule", value.pop("schedule", "polynomial"), "str")
             if schedule not in SCHEDULES:
                 raise unknown_name_error("schedule", schedule, SCHEDULES)
-            section[key] = call(f"schedule {key} of {name}", SCHEDULES[schedule], **value)
-    return call(f"method {name}", method, **section)
+            section[key] = built(f"schedule {key} of {name}", SCHEDULES[schedule], value)
+    return built(f"method {name}", method, section)

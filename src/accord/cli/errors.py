@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import typer
 from rich.console import Console
 
+from ..base.errors import explained, place_of
+
 
 @contextmanager
 def users_errors() -> Iterator[None]:
@@ -30,3 +32,9 @@ def users_errors() -> Iterator[None]:
         except KeyboardInterrupt:
             print("interrupted before the first draw", file=sys.stderr)
             raise typer.Exit(130) from None
+        except Exception as error:
+            # of a user's model or method: another one is accord's, and needs its traceback
+            if not place_of(error):
+                raise
+            print(f"error: {explained(error)}", file=sys.stderr)
+            raise typer.Exit(1) from None

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.optimize
 
 from ..base.checks import whole_number
+from ..base.memory import require_memory
 from ..posterior import Posterior
 from ..posterior.pooled_nuts import nuts_chain, require_blackjax
 from ..posterior.potential import Potential, Shard
@@ -156,6 +157,7 @@ def sample_subsets(
         raise ValueError(
             f"draws * chains must exceed the {post.dim} parameters for covariances, found {draws} * {chains}"
         )
+    require_memory(draws=draws, chains=chains, positions=post.num_agents, dim=post.dim)
     require_blackjax("a one-shot method")
     modes, factors = subset_modes(post, likelihood_power)
     width = jnp.result_type(float)

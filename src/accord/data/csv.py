@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from ..base.errors import unknown_name_error
-from .files import natural, paths_of, site_names
+from ..base.errors import DataError, unknown_name_error
+from .files import missing_header, natural, paths_of, read_sheet, site_names, twice_named
 from .splits import Parts, split
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def read(
     FileNotFoundError
         If a file is not there, or the glob matches none.
     ValueError
-        If a file cannot be read or has no rows, a column is missing, constant or not finite numbers,
-        or the arguments do not fit together.
+        If a file cannot be read or has no rows, a column is missing, constant or not finite numbers (file, column and
+        line are named, no cell is quoted), or the arguments do not fit together.
 
     Examples
     --------
@@ -244,13 +244,16 @@ def _by_site(frame: pd.DataFrame, path: Path, site: str) -> tuple[tuple[str, ...
     values = frame[site].str.strip().to_numpy(dtype=object)
     unnamed = np.flatnonzero(values == "")
     if unnamed.size:
-        raise ValueError(f"{path}: column {site!r} names no site in row {unnamed[0] + 1} below the header")
+        raise DataError(f"{path}: column {site!r} names no site in {_line(path, unnamed[0])}")
     sites = sorted(set(values), key=natural)
     return tuple(sites), [np.flatnonzero(values == name) for name in sites]
 
 
 def _frame(path: Path, site: str | None) -> pd.DataFrame:
-    """Return a file as pandas reads it, the site column as text."""
+    """Return a file as pandas reads it, the site column as text.
+
+    Errors of pandas are not chained to those raised here: what they say may quote cells.
+    """
     import pandas as pd
 
     try:
@@ -263,28 +266,28 @@ def _frame(path: Path, site: str | None) -> pd.DataFrame:
                 index_col=False,
                 skipinitialspace=True,
                 low_memory=False,
-                keep_default_na=False,  # a site may be called NA; an error shows the text
+                keep_default_na=False,  # a site may be called NA
                 dtype=None if site is None else {site: str},  # site 007 is not site 7
             )
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file {path}") from None
     except pd.errors.EmptyDataError:
-        raise ValueError(f"{path} is empty") from None
-    except (OSError, UnicodeError, pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"{path} cannot be read as CSV: {reason}") from error
+        raise DataError(f"{path} is empty") from None
+    except (OSError, UnicodeError, csv.Error, pd.errors.ParserError, pd.errors.ParserWarning) as error:
+        reason = next(iter(read_sheet(path).problems), type(error).__name__)
+        raise DataError(f"{path} cannot be read as CSV: {reason}") from None
     if frame.empty:
-        raise ValueError(f"{path} has a header but no rows")
+        raise DataError(f"{path} has a header but no rows")
     return frame
 
 
 def _refuse_duplicates(path: Path) -> None:
-    """Raise `ValueError` if a name is twice in the header: pandas would give the second one a name of its own."""
+    """Raise `DataError` if a name is twice in the header: pandas would give the second one a name of its own."""
     with open(path, newline="", encoding="utf-8-sig") as stream:
         header = [name.strip() for name in next(csv.reader(stream, skipinitialspace=True), [])]
-    twice = [name for name, times in Counter(header).items() if times > 1 and name]
+    twice = twice_named(header)
     if twice:
-        raise ValueError(f"{path}: column {twice[0]!r} is in the header more than once")
+        raise DataError(f"{path}: {twice[0]}")
 
 
 def _covariates(
@@ -304,7 +307,7 @@ def _covariates(
         unnamed = [name for name in names if name.startswith("Unnamed: ")]  # pandas' word for an empty name
         if unnamed:
             number = headers[0].index(unnamed[0]) + 1
-            raise ValueError(f"{paths[0]}: column {number} has no name; name it, or choose with columns")
+            raise DataError(f"{paths[0]}: column {number} has no name; name it, or choose with columns")
     else:
         names = list(columns)
         _check_chosen(names, target)
@@ -331,8 +334,11 @@ def _check_intercept(where: str | Path, names: Sequence[str], target: str, inter
         raise ValueError(f"{where} has no covariate beside the target {target!r}, and intercept is False")
 
 
-def _missing_column(path: Path, name: str, header: Sequence[str]) -> ValueError:
-    return ValueError(f"{path}: {unknown_name_error('column', name, header)}")
+def _missing_column(path: Path, name: str, header: Sequence[str]) -> DataError:
+    missing = missing_header(header)
+    return DataError(
+        f"{path}: {f'no column {name!r}; {missing}' if missing else unknown_name_error('column', name, header)}"
+    )
 
 
 def _require_same_columns(first: Path, expected: Sequence[str], path: Path, header: Sequence[str]) -> None:
@@ -345,7 +351,12 @@ def _require_same_columns(first: Path, expected: Sequence[str], path: Path, head
         if names
     ]
     if only:
-        raise ValueError(f"{first} and {path} have different columns: {'; '.join(only)}")
+        missing = [
+            f"{owner}: {said}"
+            for owner, names in ((first, expected), (path, header))
+            if (said := missing_header(names))
+        ]
+        raise DataError(f"{first} and {path} have different columns: {'; '.join(missing or only)}")
 
 
 def _matrix(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> Float[np.ndarray, "row dim"]:
@@ -361,10 +372,19 @@ def _matrix(frame: pd.DataFrame, path: Path, names: Sequence[str]) -> Float[np.n
         bad = np.flatnonzero(~np.isfinite(matrix[:, j]))
         if bad.size:
             value = values.iloc[bad[0]]
-            text = value if isinstance(value, str) else str(value)
-            found = f"{text!r}, which is not a finite number," if text.strip() else "no value"
-            raise ValueError(f"{path}: column {name!r} has {found} in row {bad[0] + 1} below the header")
+            # numbers of pandas are NaN where a row is too short
+            blank = not value.strip() if isinstance(value, str) else np.isnan(value)
+            found = "no value" if blank else "no finite number"
+            raise DataError(f"{path}: column {name!r} has {found} in {_line(path, bad[0])}")
     return matrix
+
+
+def _line(path: Path, row: int) -> str:
+    """Where a row of data is, counted from 0, as an editor shows it; by its number where pandas counted otherwise."""
+    sheet = read_sheet(path)
+    if sheet.problems or row >= len(sheet.lines):
+        return f"row {row + 1} below the header"
+    return f"line {sheet.lines[row]}"
 
 
 def _with_ones(X: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, "row dim"]:
@@ -374,11 +394,10 @@ def _with_ones(X: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, "row dim"]:
 def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Float[np.ndarray, "row dim"]:
     constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
     if constant.size:
-        name, value = names[constant[0]], X[0, constant[0]]
-        raise ValueError(f"column {name!r} is {value:g} in every row; leave it out of columns")
+        raise DataError(f"column {names[constant[0]]!r} is the same in every row; leave it out of columns")
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = X.mean(axis=0), X.std(axis=0)
     beyond = np.flatnonzero(~np.isfinite(sd))
     if beyond.size:
-        raise ValueError(f"column {names[beyond[0]]!r}: the sum of its squares is beyond float64; change its unit")
+        raise DataError(f"column {names[beyond[0]]!r}: the sum of its squares is beyond float64; change its unit")
     return (X - mean) / sd

@@ -70,13 +70,30 @@ def read_sheet(path: Path) -> Sheet:
 def _header_problems(sheet: Sheet) -> list[str]:
     if not sheet.header:
         return ["the file is empty"]
-    numbers = [n for n, name in enumerate(sheet.header, 1) if is_number(name)]
-    if numbers:
-        return [f"the name of column {numbers[0]} is a number: is the header missing?"]
-    twice = [name for name, times in Counter(sheet.header).items() if times > 1 and name]
-    problems = [f"column {name!r} is there more than once" for name in twice]
+    missing = missing_header(sheet.header)
+    if missing:
+        return [missing]
+    problems = twice_named(sheet.header)
     problems += [f"column {n} has no name" for n, name in enumerate(sheet.header, 1) if not name]
     return problems if sheet.rows else [*problems, "there are no rows below the header"]
+
+
+def missing_header(names: Sequence[str]) -> str:
+    """What is to be said of names that may be the cells of a row; "" where there is nothing."""
+    numbers = [n for n, name in enumerate(names, 1) if is_number(name)]
+    return f"the name of column {numbers[0]} is a number: is the header missing?" if numbers else ""
+
+
+def twice_named(names: Sequence[str]) -> list[str]:
+    """Which columns have a name that another has; it is not quoted, as it may be a cell where there is no header."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names, 1):
+        places.setdefault(name, []).append(place)
+    return [
+        f"columns {', '.join(map(str, own[:-1]))} and {own[-1]} have the same name"
+        for name, own in places.items()
+        if name and len(own) > 1
+    ]
 
 
 def is_number(text: str) -> bool:

@@ -14,7 +14,7 @@ from ..base.errors import DivergenceError, unknown_name_error
 from ..models.glm import FAMILIES
 from ..models.priors import Prior
 from ..posterior import Posterior
-from .sections import call, imported, pop_name, require_given, require_known, require_type, require_types
+from .sections import call, call_users, imported, pop_name, require_given, require_known, require_type, require_types
 
 MODELS: dict[str, Callable[..., Posterior]] = {
     "linear_regression": models.linear_regression,
@@ -51,6 +51,9 @@ def arguments_of_glm(document: dict[str, Any]) -> dict[str, Any]:
     model = dict(document["model"])
     model.pop("positive", None)
     require_known("key of [model] with a formula", model, inspect.signature(models.glm).parameters)
+    require_types("[model]", model, models.glm)
+    if not isinstance(model.get("family", ""), str | dict):
+        raise ValueError(f"family in [model] must be a string or a table, found {model['family']!r}")
     if "priors" in document:
         model["priors"] = _build_priors(document["priors"])
     if isinstance(model.get("family"), dict):
@@ -109,7 +112,7 @@ def sites_named(sites: Sequence[str]) -> Iterator[None]:
 def _study_of(
     section: dict[str, Any], model: dict[str, Any], folder: Path, engine: Any
 ) -> data.Study | data.StudyAtSites:
-    if not section.pop("at_sites", False):
+    if not _at_sites(section):
         study: data.Study = read_study(data.study, section, model, folder)
         return study
     if not hasattr(engine, "asking"):
@@ -125,6 +128,11 @@ def _study_of(
 def read_study(read: Callable[..., Any], section: dict[str, Any], model: dict[str, Any], folder: Path) -> Any:
     """What a function of the arguments of `accord.data.study` makes of [data], with what [model] says of columns."""
     return read(**_placed(_with_columns_of(section, model, read), folder))
+
+
+def _at_sites(section: dict[str, Any]) -> bool:
+    """Take out of [data] whether each file is read where it lies."""
+    return bool(require_type("[data]", "at_sites", section.pop("at_sites", False), "bool"))
 
 
 def _with_columns_of(
@@ -148,7 +156,7 @@ def _with_columns_of(
 
 
 def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
-    if section.pop("at_sites", False):
+    if _at_sites(section):
         # each file is read where it lies, by a path of that machine
         require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
         require_types("[data]", section, data.at_sites)
@@ -177,7 +185,7 @@ def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Po
         require_types("[model]", section, MODELS[name])
         section.setdefault("names", table.columns)
         return call(f"model {name}", MODELS[name], table.shards, **section)
-    posterior = call(f"model {name}", imported("model", name, folder), table.shards, **section)
+    posterior = call_users(f"model {name}", imported("model", name, folder), table.shards, **section)
     if not isinstance(posterior, Posterior):
         raise ValueError(f"{name} must return an accord.Posterior, found {type(posterior).__name__}")
     return posterior

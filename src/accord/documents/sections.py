@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..base.errors import unknown_name_error
+from ..base.errors import explained, has_own_words, place_of, unknown_name_error
 
 
 def imported(kind: str, name: str, folder: Path) -> Any:
@@ -18,9 +18,10 @@ def imported(kind: str, name: str, folder: Path) -> Any:
     sys.path.insert(0, str(folder.resolve()))
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # the module is the user's: it may raise anything
-        raise ValueError(f"{kind} {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+        found = f"{type(error).__name__}{place_of(error)}: {error}"
+        raise ValueError(f"{kind} {name!r} cannot be loaded: {found}") from error
     finally:
         sys.path.remove(str(folder.resolve()))
 
@@ -43,8 +44,37 @@ def call(what: str, function: Callable[..., Any], *arguments: Any, **options: An
     return function(*arguments, **options)
 
 
+def built(what: str, function: Callable[..., Any], numbers: dict[str, Any]) -> Any:
+    """What a function or class makes of a file's numbers; an error names them, as they may be of any type."""
+    try:
+        return call(what, function, **numbers)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and has_own_words(error):
+            raise
+        given = ", ".join(f"{key} = {value!r}" for key, value in numbers.items())
+        said = str(error) if has_own_words(error) else f"{type(error).__name__}{place_of(error)}: {error}"
+        raise ValueError(f"{what} cannot have {given}: {said}") from error
+
+
+def call_users(what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function or class that may be the user's: whatever it raises is one error that names its line.
+
+    What Python or a library says there is not told: it may quote the rows that the function was given.
+    """
+    try:
+        return call(what, function, *arguments, **options)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, (ValueError, TypeError, OSError, ArithmeticError, ImportError)) and has_own_words(error):
+            raise
+        raise ValueError(f"{what} failed: {explained(error)}") from None
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_table_of_numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_whole(v) or isinstance(v, float) for v in value.values())
 
 
 # What values of TOML an annotation allows, and what to call them.
@@ -54,6 +84,10 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float": (lambda value: _is_whole(value) or isinstance(value, float), "a number"),
     "str": (lambda value: isinstance(value, str), "a string"),
     "Sequence[int]": (lambda value: isinstance(value, list) and all(map(_is_whole, value)), "a list of whole numbers"),
+    "Sequence[Mapping[str, float | int]]": (
+        lambda value: isinstance(value, list) and all(map(_is_table_of_numbers, value)),
+        "a list of tables of numbers, as [{site_a = 1}, {site_b = 1}]",
+    ),
     "Sequence": (lambda value: isinstance(value, list) and all(isinstance(v, str) for v in value), "a list of strings"),
     "Mapping": (lambda value: isinstance(value, dict), "a table, as {name = ...}"),
     "Policy": (lambda value: isinstance(value, dict), "a table, as {rows = 10}"),

@@ -14,6 +14,7 @@ from .grammar import (
     environment,
     evaluated,
     is_call,
+    of_rows,
     parsed,
     parts_of,
     require_columns,
@@ -155,8 +156,8 @@ class Formula:
             left = {id(call) for call in calls}
             ready = [call for call in calls if left.isdisjoint(id(part) for part in parts_of(call) if part is not call)]
             values = [
-                {str(k): evaluated(call.args[0], frame, self._environment) for k, call in enumerate(ready)}
-                for frame in frames
+                {str(k): evaluated(call.args[0], frame, self._environment, site) for k, call in enumerate(ready)}
+                for site, frame in zip(meeting.names_here, frames, strict=True)
             ]
             for site, own in zip(meeting.names_here, values, strict=True):
                 for call, numbers in zip(ready, own.values(), strict=True):
@@ -220,7 +221,7 @@ class Formula:
 
     # --- evaluation at a site ---
 
-    def response(self, frame: pd.DataFrame) -> tuple[np.ndarray, ...]:
+    def response(self, frame: pd.DataFrame, site: str) -> tuple[np.ndarray, ...]:
         """The columns on the left of the formula, each of shape (row,): one, or those of `prop` and `surv`."""
         component = self._response
         if hasattr(component, "reference"):
@@ -233,7 +234,8 @@ class Formula:
             if component.reference not in known:
                 raise unknown_name_error(f"level of {component.name}", str(component.reference), known)
             return ((column == component.reference).to_numpy().astype(np.float64),)
-        found = component.call.eval(frame, self._environment)
+        with of_rows(str(component.call), site):
+            found = component.call.eval(frame, self._environment)
         several = found if isinstance(found, tuple) else (found,)
         return tuple(np.broadcast_to(np.asarray(column), (len(frame),)) for column in several)
 
@@ -258,7 +260,7 @@ class Formula:
                 both[name] = both[name].astype(np.float64)
 
         def of_term(term: Any) -> np.ndarray:
-            with np.errstate(all="ignore"):
+            with of_rows(term.name, site):
                 # a constant offset is one number
                 values = np.asarray(term.eval_new_data(both), np.float64)
             own = np.broadcast_to(values.reshape(len(values), -1), (made + rows, values.size // len(values)))[made:]

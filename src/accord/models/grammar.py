@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,9 +110,19 @@ def _is_name(part: Any) -> bool:
     return hasattr(part, "name") and not is_call(part)
 
 
-def evaluated(part: Any, frame: pd.DataFrame, environment: Any) -> np.ndarray:
+@contextmanager
+def of_rows(name: str, site: str) -> Iterator[None]:
+    """Evaluate a part of a formula on somebody's rows: an error names the part and the site, and quotes no cell."""
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    except Exception as error:
+        raise ValueError(f"{name} is no number of the rows of {site}: {type(error).__name__}") from None
+
+
+def evaluated(part: Any, frame: pd.DataFrame, environment: Any, site: str) -> np.ndarray:
     """The numbers that a part is in each row."""
-    with np.errstate(all="ignore"):
+    with of_rows(str(part), site):
         return np.asarray(part.eval(frame, environment), np.float64)
 
 

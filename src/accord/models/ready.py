@@ -147,7 +147,7 @@ def logistic_regression(
     Raises
     ------
     ValueError
-        A label is not 0 or 1 (agent and value are named).
+        A label is not 0 or 1 (agent and row are named).
     """
     return _regression(Partial(_logistic), prior_variance, shards, names, _labels)
 
@@ -170,7 +170,7 @@ def poisson_regression(
     Raises
     ------
     ValueError
-        A count is negative or not whole (agent and value are named).
+        A count is negative or not whole (agent and row are named).
     """
     return _regression(Partial(_poisson), prior_variance, shards, names, _counts)
 
@@ -244,8 +244,7 @@ def _count(names: Sequence[str] | None) -> int:
 
 def _check_rows(agent: int, shard: Any, check_response: Callable[[int, np.ndarray], None], dim: int | None) -> None:
     if not isinstance(shard, tuple | list) or len(shard) != 2:
-        found = f"a {type(shard).__name__}" + (f" of {sorted(shard)}" if isinstance(shard, dict) else "")
-        raise ValueError(f"shard of agent {agent} must be a pair (X, y), found {found}")
+        raise ValueError(f"shard of agent {agent} must be a pair (X, y), found a {type(shard).__name__}")
     X, y = map(np.asarray, shard)
     if X.ndim != 2 or y.shape != X.shape[:1]:
         raise ValueError(
@@ -266,15 +265,18 @@ def _any_number(agent: int, y: np.ndarray) -> None:
 
 
 def _labels(agent: int, y: np.ndarray) -> None:
-    wrong = np.setdiff1d(y, [0, 1])
-    if wrong.size:
-        raise ValueError(f"labels of a logistic regression must be 0 or 1, agent {agent} has {wrong[0]}")
+    _require_each("labels of a logistic regression must be 0 or 1", agent, (y == 0) | (y == 1))
 
 
 def _counts(agent: int, y: np.ndarray) -> None:
-    wrong = y[(y < 0) | (y != np.round(y))]
+    _require_each("counts of a Poisson regression must be 0, 1, 2, ...", agent, (y >= 0) & (y == np.round(y)))
+
+
+def _require_each(rule: str, agent: int, right: np.ndarray) -> None:
+    """Raise `ValueError` where a response breaks a rule; it is not quoted, it is somebody's."""
+    wrong = np.flatnonzero(~right)
     if wrong.size:
-        raise ValueError(f"counts of a Poisson regression must be 0, 1, 2, ..., agent {agent} has {wrong[0]}")
+        raise ValueError(f"{rule}, agent {agent} has others in {wrong.size} of {right.size} rows, first in {wrong[0]}")
 
 
 def _check_center(agent: int, center: Any, dim: int) -> None:

@@ -68,7 +68,9 @@ def settled(
         raise ValueError(
             f"the family {family.name} has a baseline in place of an intercept: take '0 +' out of the formula"
         )
-    responses = [design.response(frame) for frame in study.frames]
+    responses = [
+        design.response(frame, site) for site, frame in zip(study.meeting.names_here, study.frames, strict=True)
+    ]
     if any(len(columns) != len(family.columns) for columns in responses):
         raise ValueError(f"the family {family.name} needs {family.left} on the left of the formula")
     family = family.settled(study.meeting, responses)
@@ -94,7 +96,10 @@ def settled(
 def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, strictly: bool) -> np.ndarray:
     if name not in frame.columns:
         raise unknown_name_error(f"column of {what}", name, list(frame.columns))
-    values = frame[name].to_numpy().astype(np.float64)
+    try:
+        values = frame[name].to_numpy().astype(np.float64)
+    except ValueError:
+        raise ValueError(f"{what} must be numbers, and {name!r} holds texts at {site}") from None
     wrong = ~((values > least) if strictly else (values >= least)) | ~np.isfinite(values)
     if wrong.any():
         raise ValueError(

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ..base.errors import DataError
+from ..base.errors import DataError, told
 
 
 class Extent(NamedTuple):
@@ -37,24 +37,31 @@ def read(source: Source, agent: int) -> PyTree:
     Raises
     ------
     DataError
-        The function or the file failed; agent and cause are named.
+        The function or the file failed; agent and cause are named, and nothing is quoted of the data.
     """
     if not is_unread(source):
         return jax.tree.map(np.asarray, source)
     try:
         return jax.tree.map(np.asarray, source() if callable(source) else _npz(Path(source).expanduser()))
     except Exception as error:
-        raise DataError(f"the data of agent {agent} could not be read: {type(error).__name__}: {error}") from error
+        # nor is it chained: whoever prints this error would print the other one's text
+        raise DataError(f"the data of agent {agent} could not be read: {told(error)}") from None
 
 
 def _npz(path: Path) -> PyTree:
     """The pair (X, y) of a file that holds these two, else all its arrays by name."""
-    # a pickle could run anything, and a shard is arrays
-    found = np.load(path, allow_pickle=False)
-    if not isinstance(found, np.lib.npyio.NpzFile):
-        raise ValueError(f"{path} must be an .npz file, found a single array")
-    with found:
-        arrays = dict(found)
+    try:
+        # a pickle could run anything, and a shard is arrays
+        found = np.load(path, allow_pickle=False)
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            raise DataError(f"{path} must be an .npz file, found a single array")
+        with found:
+            arrays = dict(found)
+    except (DataError, OSError):
+        raise
+    except Exception as error:
+        # what its readers say may quote what they read
+        raise DataError(f"{path} must be an .npz file of numbers, found {type(error).__name__}") from None
     return (arrays["X"], arrays["y"]) if set(arrays) == {"X", "y"} else arrays
 
 

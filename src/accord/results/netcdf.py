@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.whole import write_whole
 from .findings import Balance, Expected, Findings
 from .points import Points
 from .scales import Unconstrained
@@ -42,11 +44,35 @@ def unconstrained_of(dataset: xr.Dataset) -> Unconstrained:
 
 def write(tree: xr.DataTree, path: Path, mode: int = 0o666) -> None:
     """Write a tree to a file that is whole or not there, with permissions of which the umask is taken."""
-    unfinished = path.with_name(path.name + ".partial")
-    # the library, which would make it readable to all, writes into what is there
-    os.close(os.open(unfinished, os.O_CREAT | os.O_WRONLY, mode))
-    tree.to_netcdf(unfinished, engine="h5netcdf")
-    unfinished.replace(path)
+    # in memory: HDF5 ends the process where it cannot close a file, as on a full disk
+    whole = io.BytesIO()
+    tree.to_netcdf(whole, engine="h5netcdf")
+    write_whole(path, whole.getbuffer(), mode)
+
+
+def read(path: str | os.PathLike[str]) -> xr.DataTree:
+    """Read a tree that `write` wrote.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        There is no such file, or it cannot be read, or is of something else; it is named.
+    """
+    import xarray as xr
+
+    try:
+        with xr.open_datatree(path, engine="h5netcdf") as opened:
+            tree = opened.load()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {os.fspath(path)}") from None
+    except PermissionError:
+        raise PermissionError(f"{os.fspath(path)} may not be read") from None
+    except Exception as error:
+        # HDF5, h5netcdf and xarray have exceptions of their own for a file that is torn or none of theirs
+        raise ValueError(f"{os.fspath(path)} is not a whole netCDF file") from error
+    if tree.attrs.get("format") != FORMAT:
+        raise ValueError(f"{os.fspath(path)} is not a run written by accord (format {tree.attrs.get('format')!r})")
+    return tree
 
 
 def as_text(settings: Mapping[str, Any]) -> str:

@@ -19,7 +19,18 @@ from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
 from .local import LocalDraws
 from .loo import Loo, Sampled, loo, sampled
-from .netcdf import FORMAT, as_text, as_tree, flatten, from_attributes, from_tree, points_of, unconstrained_of, write
+from .netcdf import (
+    FORMAT,
+    as_text,
+    as_tree,
+    flatten,
+    from_attributes,
+    from_tree,
+    points_of,
+    read,
+    unconstrained_of,
+    write,
+)
 from .points import Points
 from .reweighting import Agents, LeftOut, leave_out, updated
 from .scales import Unconstrained, for_all
@@ -336,6 +347,11 @@ class Run:
 
         An existing file is replaced only when all is written. The draws are written before anything is found out about
         them, which takes some seconds.
+
+        Raises
+        ------
+        OSError
+            It cannot be written, as where the disk is full or the folder is not there; an existing file stays.
         """
         tree = self.to_datatree()
         if "findings" not in vars(self):
@@ -349,15 +365,18 @@ class Run:
 
         Raises
         ------
-        ValueError
-            The file is not a run of accord.
+        FileNotFoundError, ValueError
+            There is no such file, or it is not a whole run of accord.
         """
-        import xarray as xr
+        tree = read(path)
+        try:
+            return cls._of_tree(tree)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"{path} is not a whole run of accord: a part is missing or is not as it was") from error
 
-        with xr.open_datatree(path, engine="h5netcdf") as tree:
-            if tree.attrs.get("format") != FORMAT:
-                raise ValueError(f"{path} is not a run written by accord (format {tree.attrs.get('format')!r})")
-            tree = tree.load()
+    @classmethod
+    def _of_tree(cls, tree: xr.DataTree) -> Run:
+        """The run of which `to_datatree` and `save` made this tree."""
         average = tree["average"].to_dataset()
         variables = tuple((str(name), tuple(array.shape[2:])) for name, array in average.data_vars.items())
         flat = flatten(average, 2)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
+from ..base.memory import require_memory
 from ..base.terminal import ProgressBar
 from ..engines.agreement import bind
 from ..engines.arrays import process_folder
@@ -138,7 +139,8 @@ def sample(
     ------
     ValueError
         Something does not fit: numbers out of range, a disconnected network, a step above the stability bound of a
-        Gaussian posterior (the bound is printed), a checkpoint folder that belongs to another run or is in use, ...
+        Gaussian posterior (the bound is printed), draws that this machine's memory cannot hold, a checkpoint folder
+        that belongs to another run or is in use, ...
     ArithmeticError
         `whiten` found no mode.
     DivergenceError
@@ -149,11 +151,14 @@ def sample(
     thin = None if thin is None else whole_number("thin", thin, 1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     seed_words(seed)
+    kept = _kept_agents(keep, network.num_agents)
     builder = _builder(engine)
     walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
     if isinstance(sampler, ByTotals):
         _refuse_rounds(sampler, walks)
     if isinstance(sampler, ByTotals) or (sampler is None and all(value is None for value in walks.values())):
+        # all agents have the same draws, which are there once
+        require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
         with terminations(), _held(checkpoint):
             return sample_by_totals(
                 post,
@@ -164,7 +169,7 @@ def sample(
                 seed=seed,
                 builder=builder,
                 engine=_engine_name(engine),
-                keep=_kept_agents(keep, network.num_agents),
+                keep=kept,
                 progress=progress,
                 checkpoint=checkpoint,
                 masks=masks,
@@ -177,7 +182,7 @@ def sample(
     check_compatible(post, network, methods[0])
     builder.check(post, methods[0])
     whiten = not is_complete(methods[0]) if whiten is None else whiten
-    kept = _kept_agents(keep, network.num_agents)
+    require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim)
     _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
     settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}

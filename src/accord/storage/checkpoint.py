@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import io
 import json
-import os
 import re
 import warnings
 import zipfile
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from ..base.whole import write_whole
 
 # A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
 _METADATA = "checkpoint"
@@ -46,7 +47,8 @@ class CheckpointStore:
     def write(self, round: int, arrays: dict[str, np.ndarray]) -> None:
         """Write the file of a round; after a crash it is there in full or not at all."""
         about = json.dumps({"tag": self.tag, "round": int(round)})
-        write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}, self.key))
+        make_private(self.folder)
+        write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}, self.key), mode=0o600)
         self._whole.add(int(round))
         self._prune()
 
@@ -99,8 +101,13 @@ class CheckpointStore:
             raise _DamagedError(f"the checkpoint {path} is torn or corrupt")
         if self.key and not hmac.compare_digest(content[signed:], _signature(self.key, content[:signed])):
             raise ValueError(f"the checkpoint {path} is not this run's work: it is not signed by the run's key")
-        found = np.load(io.BytesIO(content), allow_pickle=False)
-        about = json.loads(str(found[_METADATA]))
+        try:
+            found = np.load(io.BytesIO(content), allow_pickle=False)
+            about = json.loads(str(found[_METADATA]))
+            about["tag"], about["round"]
+        except Exception as error:
+            # whole, and of somebody else: a digest is nobody's secret
+            raise _DamagedError(f"the checkpoint {path} is not what accord writes") from error
         if about["tag"] != self.tag:
             raise ValueError(f"the checkpoint folder {self.folder} belongs to another run; name a new one")
         if about["round"] != round:
@@ -156,22 +163,3 @@ def make_private(folder: Path) -> None:
     """Make a folder, and those above it that are not there, for their user alone: states and draws tell of data."""
     for one in [*reversed(folder.parents), folder]:
         one.mkdir(mode=0o700, exist_ok=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file for its user's eyes that, after a crash at any moment, is the old one or the new one in full."""
-    make_private(path.parent)
-    partial = path.with_name(path.name + ".partial")
-    # what a crash left may be another user's to read
-    partial.unlink(missing_ok=True)
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    # the new name itself lives in the folder
-    opened = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -21,11 +21,11 @@ import scipy.sparse
 
 from ..base.errors import DataError
 from ..base.text import __version__
+from ..base.whole import write_whole
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
 from ..samplers.protocol import Sampler
-from .checkpoint import write_whole
 
 # How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
 _EXTENT = ("draws", "checkpoint_every")
@@ -104,7 +104,10 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
     path, mine = Path(folder) / _FILE, _lasting(parts)
     try:
         theirs = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(theirs, dict):
+            raise ValueError("it is no table of a run")
     except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(mine, indent=1).encode())
         return
     except ValueError as error:

@@ -138,8 +138,9 @@ def numbers(site: str, column: np.ndarray, what: str = "numbers") -> np.ndarray:
     """A column as finite numbers."""
     try:
         values = np.asarray(column, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the response of {site} must hold {what}, found text or categories") from error
+    except (TypeError, ValueError):
+        # which cell is no number is told by what is caught here
+        raise ValueError(f"the response of {site} must hold {what}, found text or categories") from None
     require(site, np.isfinite(values), "finite numbers")
     return values
 

@@ -1,0 +1,130 @@
+"""The folder that `accord run` writes: run.nc, summary.csv, config.toml; nobody else's file is lost."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..base.whole import write_whole
+from ..results.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .config import Job
+
+DRAWS, SUMMARY, CONFIG = "run.nc", "summary.csv", "config.toml"
+# The column of Run.summary() that names the agent furthest from the average.
+WORST = ("worst agent", "agent")
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a job's files go.
+
+    Parameters
+    ----------
+    job
+        The job.
+    config
+        Its configuration file, as it was read.
+    """
+
+    job: Job
+    config: bytes
+
+    def claim(self) -> None:
+        """Make the folder, before anything is drawn.
+
+        Raises
+        ------
+        ValueError
+            It holds a file that is not the beginning of this very run.
+        """
+        folder = self.job.output
+        taken = self._taken(folder)
+        if taken:
+            raise ValueError(f"the output folder {folder} holds {taken}; name a new one")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, drawn: Run) -> tuple[Path, pd.DataFrame]:
+        """Write the run's files; where they are, and its summary, whose warnings are shown here.
+
+        Raises
+        ------
+        OSError
+            They cannot be written, as where the disk is full; the draws are kept elsewhere, and it says where.
+        """
+        # so that the file alone tells whose draws these are, and on what scale
+        drawn.settings["sites"] = list(self.job.sites)
+        if self.job.agreed is not None:
+            drawn.settings["agreed"] = self.job.agreed.to_json()
+        folder = self._free()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            drawn.save(folder / DRAWS)
+        except OSError as error:
+            raise _kept_elsewhere(drawn, error) from error
+        summary = drawn.summary(self.job.sites)
+        write_whole(folder / SUMMARY, _as_csv(summary))
+        write_whole(folder / CONFIG, self.config)
+        return folder, summary
+
+    def _free(self) -> Path:
+        """The output folder; where others wrote there since it was claimed, the first beside it that is free."""
+        own = self.job.output
+        folder = next(folder for folder in _numbered(own) if not self._taken(folder))
+        if folder is not own:
+            warnings.warn(f"the output folder {own} now holds {self._taken(own)}: written to {folder}", stacklevel=3)
+        return folder
+
+    def _taken(self, folder: Path) -> str:
+        """What in a folder is not the beginning of this run, in words; "" where nothing is."""
+        draws, summary, copy = (folder / name for name in (DRAWS, SUMMARY, CONFIG))
+        if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
+            return f"another run ({CONFIG})" if draws.exists() else f"another file {CONFIG}"
+        if not draws.exists():
+            return f"another file {SUMMARY}" if summary.exists() else ""
+        if not (self.job.has_checkpoint and copy.exists()):
+            return f"another run ({DRAWS})"
+        try:
+            before = Run.load(draws)
+        except ValueError:
+            return f"another file {DRAWS}"
+        if before.average.shape[1] >= self.job.draws:
+            return f"another run ({DRAWS})"
+        if summary.exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                own = _as_csv(before.summary())
+            # a summary that somebody wrote into is theirs
+            return "" if summary.is_file() and summary.read_bytes() == own else f"another file {SUMMARY}"
+        return ""
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    yield folder
+    for number in count(2):
+        yield folder.with_name(f"{folder.name}-{number}")
+
+
+def _as_csv(summary: pd.DataFrame) -> bytes:
+    columns = ["worst agent" if column == WORST else " ".join(column) for column in summary.columns]
+    return summary.set_axis(columns, axis=1).to_csv(index_label="parameter").encode()
+
+
+def _kept_elsewhere(drawn: Run, error: OSError) -> OSError:
+    """Keep draws that could not be written where temporary files lie; the error that says so."""
+    spare = Path(tempfile.mkdtemp(prefix="accord-"))
+    try:
+        drawn.save(spare / DRAWS)
+    except OSError as another:
+        shutil.rmtree(spare, ignore_errors=True)
+        return OSError(f"{error}; nor in another place: {another}")
+    return OSError(f"{error}; the draws are in {spare / DRAWS}")

@@ -1,0 +1,349 @@
+"""Nothing lost, nothing overwritten: full disks, files of others, draws that no memory holds, files that are torn."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import accord
+from accord.base import memory, whole
+from accord.cli import config, output
+from accord.cli.commands import app
+from accord.results import netcdf
+from accord.results.run import Traffic
+from accord.samplers import DESGLD, Importance
+from accord.storage.checkpoint import CheckpointStore
+from accord.storage.fingerprint import claim
+
+# what the command warns of, it prints
+pytestmark = pytest.mark.filterwarnings("default::UserWarning")
+
+
+def run_of(draws):
+    average = np.random.default_rng(draws).normal(size=(2, draws, 3))
+    kept = np.repeat(average[:, :, None], 2, axis=2)
+    statistics = {"consensus_error": np.zeros((2, draws))}
+    traffic = Traffic(10, 10, np.full(2, 4000), np.full(2, 10))
+    return accord.Run(average, np.arange(2), kept, statistics, ("a", "b", "c"), (("x", (3,)),), traffic, 1.0)
+
+
+# --- files that are whole or not there ---
+
+
+FULL = """
+import resource, sys
+sys.path.insert(0, {tests!r})
+from test_output import run_of
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+run = run_of(20_000)
+try:
+    run.save({path!r})
+except OSError as error:
+    print(error)
+run_of(30).save({path!r} + ".small")
+print(run.average.shape)
+"""
+
+
+def test_a_disk_that_is_full_loses_nothing_and_ends_no_process(tmp_path):
+    path = tmp_path / "run.nc"
+    run_of(10).save(path)
+    before = path.read_bytes()
+    script = FULL.format(tests=str(Path(__file__).parent), path=str(path))
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    # HDF5, left with a file that it cannot close, ends the process when that ends
+    assert (found.returncode, found.stdout.splitlines()) == (
+        0,
+        [f"[Errno {errno.EFBIG}] could not be written: File too large: '{path}'", "(2, 20000, 3)"],
+    ), found.stderr
+    assert path.read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["run.nc", "run.nc.small"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a small disk")
+def test_a_small_disk_that_is_full(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("no disk can be mounted here")
+    try:
+        run_of(10).save(disk / "run.nc")
+        before = (disk / "run.nc").read_bytes()
+        with pytest.raises(OSError, match=f"could not be written: No space left on device: '{disk}/run.nc'"):
+            run_of(20_000).save(disk / "run.nc")
+        assert (disk / "run.nc").read_bytes() == before and len(list(disk.iterdir())) == 1
+        # there is room again
+        run_of(20).save(disk / "run.nc")
+        assert accord.Run.load(disk / "run.nc").average.shape == (2, 20, 3)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_a_whole_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, events = tmp_path / "file", []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(whole.os, "fsync", lambda file: (events.append("fsync"), fsync(file)))
+    monkeypatch.setattr(whole.os, "replace", lambda *names: (events.append("replace"), replace(*names)))
+    (tmp_path / "file.partial").write_bytes(b"left by a crash")
+    (tmp_path / "file.partial").chmod(0o644)
+    whole.write_whole(path, b"content", 0o600)
+    assert events == ["fsync", "replace", "fsync"]
+    assert path.read_bytes() == b"content" and path.stat().st_mode & 0o777 == 0o600
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def torn(path):
+    path.write_bytes(path.read_bytes()[:9000])
+
+
+def without(name, attribute=None):
+    def take(path):
+        with h5py.File(path, "a") as file:
+            if attribute is None:
+                del file[name]
+            else:
+                file.attrs[attribute] = name
+
+    return take
+
+
+BROKEN = {
+    "nothing": (Path.unlink, FileNotFoundError, "there is no file"),
+    "torn": (torn, ValueError, "is not a whole netCDF file"),
+    "text": (lambda path: path.write_text("hello"), ValueError, "is not a whole netCDF file"),
+    "empty": (lambda path: path.write_bytes(b""), ValueError, "is not a whole netCDF file"),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), ValueError, "is not a whole netCDF file"),
+    "another's": (without("theirs", "format"), ValueError, "is not a run written by accord"),
+    "no draws": (without("average"), ValueError, "is not a whole run of accord"),
+    "no traffic": (without("traffic"), ValueError, "is not a whole run of accord"),
+    "settings": (without("{", "settings"), ValueError, "is not a whole run of accord"),
+    "certificate": (without("[1]", "certificate"), ValueError, "is not a whole run of accord"),
+    "rounds": (without("many", "rounds"), ValueError, "is not a whole run of accord"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_is_no_run_is_named(tmp_path, name):
+    spoil, error, message = BROKEN[name]
+    path = tmp_path / "run.nc"
+    run_of(10).save(path)
+    accord.Run.load(path)
+    spoil(path)
+    with pytest.raises(error) as caught:
+        accord.Run.load(path)
+    assert type(caught.value) is error and str(path) in str(caught.value) and message in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["nowhere/run.nc", "folder"])
+def test_a_run_that_cannot_be_saved_names_its_place(tmp_path, place):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=f"could not be written: .*: '{tmp_path / place}'"):
+        run_of(3).save(tmp_path / place)
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "{", '"text"'])
+def test_a_checkpoint_folder_of_somebody_else_is_named(tmp_path, content):
+    path = tmp_path / "run.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{path} is not what accord wrote"):
+        claim(tmp_path, {"seed": "1"})
+    assert path.read_text() == content
+
+
+def test_a_checkpoint_of_somebody_else_is_left_out_by_name(tmp_path):
+    import hashlib
+
+    store = CheckpointStore(tmp_path / "kept", "tag")
+    store.write(1, {"x": np.ones(3)})
+    theirs = tmp_path / "kept" / "round-000000000002.npz"
+    theirs.write_bytes(b"whole" + hashlib.sha256(b"whole").digest())
+    with pytest.warns(UserWarning, match=f"{theirs} is not what accord writes; it is left out"):
+        assert store.rounds() == [1]
+
+
+# --- files of others ---
+
+JOB = """
+[data]
+files = "site-*.csv"
+target = "y"
+[model]
+name = "logistic_regression"
+[network]
+name = "path"
+[method]
+name = "DESGLD"
+step_size = 0.02
+[run]
+draws = {draws}
+burn_in = 5
+chains = 2
+output = "out"
+{more}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for site in range(2):
+        pd.DataFrame({"x": rng.normal(size=8), "y": np.arange(8) % 2}).to_csv(
+            tmp_path / f"site-{site}.csv", index=False
+        )
+    return tmp_path
+
+
+def start(folder, draws=20, more=""):
+    path = folder / "job.toml"
+    path.write_text(JOB.format(draws=draws, more=more))
+    return CliRunner().invoke(app, ["run", str(path), "--quiet"])
+
+
+@pytest.mark.parametrize("name", ["run.nc", "summary.csv", "config.toml"])
+@pytest.mark.parametrize("more", ["", 'checkpoint = "kept"'])
+def test_a_file_of_somebody_else_is_not_overwritten(folder, name, more):
+    theirs = folder / "out" / name
+    theirs.parent.mkdir()
+    theirs.write_text("my notes")
+    result = start(folder, more=more)
+    # a file of draws without the copy of a configuration is not looked into
+    what = f"another run ({name})" if name == "run.nc" else f"another file {name}"
+    assert result.exit_code == 1 and f"holds {what}; name a new one" in result.stderr
+    assert theirs.read_text() == "my notes" and len(list(theirs.parent.iterdir())) == 1
+    assert not (folder / "kept").exists()
+
+
+def job(folder, draws=20, more=""):
+    path = folder / "job.toml"
+    path.write_text(JOB.format(draws=draws, more=more))
+    return output.Place(config.load(path), path.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["run.nc", "summary.csv", "config.toml"])
+def test_a_file_that_came_while_it_ran_is_not_overwritten(folder, name):
+    place = job(folder)
+    place.claim()
+    for own in ("out", "out-2"):
+        (folder / own).mkdir(exist_ok=True)
+        (folder / own / name).write_text("my notes")
+    with pytest.warns(UserWarning, match=f"now holds another .*{name}.*: written to {folder / 'out-3'}"):
+        written, _ = place.write(run_of(20))
+    assert written == folder / "out-3" and accord.Run.load(written / "run.nc").average.shape == (2, 20, 3)
+    assert all((folder / own / name).read_text() == "my notes" for own in ("out", "out-2"))
+
+
+def test_two_runs_that_were_given_one_folder_both_keep_their_draws(folder):
+    first, second = job(folder), job(folder)
+    first.claim(), second.claim()
+    assert first.write(run_of(20))[0] == folder / "out"
+    with pytest.warns(UserWarning, match="written to"):
+        assert second.write(run_of(20))[0] == folder / "out-2"
+
+
+def test_the_beginning_of_a_run_is_its_own(folder):
+    place = job(folder, draws=20, more='checkpoint = "kept"')
+    place.claim()
+    place.write(run_of(10))
+    place.claim()
+    assert place.write(run_of(15))[0] == folder / "out"
+    summary = folder / "out" / "summary.csv"
+    summary.write_text(summary.read_text() + "# seen by me\n")
+    with pytest.raises(ValueError, match=r"holds another file summary.csv; name a new one"):
+        place.claim()
+    # a finished run is nobody's beginning
+    summary.unlink()
+    assert place.write(run_of(20))[0] == folder / "out"
+    with pytest.raises(ValueError, match=r"holds another run \(run.nc\); name a new one"):
+        place.claim()
+
+
+def test_a_configuration_in_its_own_output_folder_stays(folder):
+    path = folder / "config.toml"
+    path.write_text(JOB.format(draws=20, more="").replace('"out"', '"."'))
+    place = output.Place(config.load(path), path.read_bytes())
+    place.claim()
+    assert place.write(run_of(20))[0] == folder and path.read_bytes() == place.config
+    assert (folder / "run.nc").exists() and (folder / "summary.csv").exists()
+
+
+def refuse(folder):
+    own = netcdf.write_whole
+
+    def write(path, *arguments):
+        if path.is_relative_to(folder):
+            raise OSError(errno.ENOSPC, "could not be written: No space left on device", str(path))
+        own(path, *arguments)
+
+    return write
+
+
+def test_draws_for_which_there_is_no_room_are_kept_elsewhere(folder, monkeypatch):
+    monkeypatch.setattr(netcdf, "write_whole", refuse(folder / "out"))
+    result = start(folder)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert f"No space left on device: '{folder / 'out' / 'run.nc'}'; the draws are in " in line
+    kept = Path(line.rpartition("the draws are in ")[2])
+    assert accord.Run.load(kept).average.shape == (2, 20, 2)
+    kept.unlink()
+    kept.parent.rmdir()
+
+
+def test_where_there_is_no_room_at_all_both_places_are_named(folder, monkeypatch):
+    monkeypatch.setattr(netcdf, "write_whole", refuse(Path("/")))
+    result = start(folder)
+    assert result.exit_code == 1 and "No space left" in result.stderr and "; nor in another place: " in result.stderr
+
+
+# --- memory ---
+
+
+def posterior():
+    return accord.models.gaussian(np.zeros(3), np.ones(3))
+
+
+@pytest.mark.parametrize("method", [None, Importance(), DESGLD(0.1)])
+def test_draws_that_no_memory_holds_are_refused_before_anything_starts(method, monkeypatch):
+    post, network = posterior(), accord.Network.complete(3)
+    for draws, chains in ((10**14, 4), (4, 10**14), (10**30, 1)):
+        with pytest.raises(ValueError, match=rf"draws = {draws:,} in {chains:,} chains, .* of memory: draw fewer"):
+            accord.sample(post, network, method, draws=draws, chains=chains)
+    needed = 4 * 50 * 2 * (1 if method is None or isinstance(method, Importance) else 4)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1.0)
+    with pytest.raises(ValueError, match="and this machine has"):
+        accord.sample(post, network, method, draws=50, chains=2)
+
+
+def test_draws_that_just_fit_are_drawn(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 50 * 2 * 4)
+    run = accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=50, chains=2, burn_in=0)
+    assert run.draws.shape == (2, 50, 3, 1)
+
+
+def test_draws_of_shards_that_no_memory_holds(monkeypatch):
+    with pytest.raises(ValueError, match="draw fewer"):
+        accord.combine.consensus(posterior(), draws=10**14)
+
+
+def test_memory_is_that_of_the_container(tmp_path, monkeypatch):
+    has = memory.memory_bytes()
+    assert 1e8 < has < 1e15
+    monkeypatch.setattr(memory, "_CONTAINER", tmp_path / "memory.max")
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert memory.memory_bytes() == 1e6
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.memory_bytes() >= has
+
+
+def test_a_command_refuses_them_too(folder):
+    result = start(folder, draws=10**14)
+    assert result.exit_code == 1 and "of memory: draw fewer" in result.stderr
+    assert not list((folder / "out").iterdir())
