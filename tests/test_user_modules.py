@@ -191,6 +191,20 @@ def test_a_value_of_the_wrong_type_beside_a_formula(folder, name):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["[" * 5000, "{a = " * 5000, "9" * 5000])
+def test_what_python_cannot_read_of_a_file_is_told_with_its_path(folder, value):
+    (folder / "job.toml").write_text(f"[data]\nfiles = {value}\n")
+    with pytest.raises(ValueError) as caught:
+        config.load(folder / "job.toml")
+    assert str(caught.value).startswith(f"{folder / 'job.toml'} is not valid TOML: ")
+
+
+def test_seconds_of_a_silo_may_be_whole():
+    assert config._build_silo({"timeout": 5}) == accord.Silo(timeout=5.0)
+    with pytest.raises(ValueError, match=r"timeout in \[silo\] must be a finite number, found one of 400 digits"):
+        config._build_silo({"timeout": 10**399})
+
+
 def test_at_sites_is_true_or_false(folder):
     text = JOB.format(**{**GOOD, "model": 'name = "logistic_regression"'})
     (folder / "job.toml").write_text(text.replace("[model]", 'at_sites = "no"\n[model]'))

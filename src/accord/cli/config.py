@@ -16,7 +16,7 @@ from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.terminal import waiting
 from ..documents.problem import read_problem, read_study, sites_named
-from ..documents.sections import built, call, imported, pop_name, require_known, require_type, require_types
+from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines.silo.engine import Silo
 from ..models.regression import Regression
 from ..network import Network
@@ -221,7 +221,10 @@ def _read_document(path: Path, needed: Iterable[str]) -> tuple[dict[str, Any], b
         # some editors begin a file with a byte order mark
         text = path.read_text(encoding="utf-8-sig")
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise ValueError(f"{path} is not valid TOML: it has too many brackets in brackets") from None
+    except ValueError as error:
+        # of TOML, of UTF-8, or of numbers of too many digits
         raise ValueError(f"{path} is not valid TOML: {error}{_key_of(text, str(error))}") from error
     require_known("section", document, (*SECTIONS, *OPTIONAL_SECTIONS))
     method = document.get("method", {})
@@ -271,7 +274,8 @@ def _build_silo(section: Any) -> Silo:
         raise ValueError(f"[silo] must be a section, found {section!r}")
     require_known("key of [silo]", section, [f.name for f in fields(Silo)])
     require_types("[silo]", section, Silo)
-    return Silo(**section)
+    seconds = {key: as_float("[silo]", key, section[key]) for key in ("timeout", "start_timeout") if key in section}
+    return Silo(**{**section, **seconds})
 
 
 def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:

@@ -104,6 +104,14 @@ def require_types(where: str, section: dict[str, Any], function: Callable[..., A
             require_type(where, key, value, str(parameters[key].annotation))
 
 
+def as_float(where: str, key: str, value: Any) -> float:
+    """A number as a float, which a whole number of TOML may be too large for."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{key} in {where} must be a finite number, found one of {len(str(value))} digits") from None
+
+
 def require_type(where: str, key: str, value: Any, annotation: str) -> Any:
     """The value, if it is of a type that an annotation says."""
     parts = [part.strip() for part in _alternatives(annotation)]
