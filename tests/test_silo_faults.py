@@ -153,6 +153,7 @@ def test_an_agent_without_neighbours_that_hangs_is_late(step, said, late, ray, h
         assert pool.call("work", [goal])[0].finite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", ["raise", "restart"])
 def test_an_agent_that_hangs_over_a_function_of_its_data_is_late(late, ray, hanging, monkeypatch):
     monkeypatch.setattr(Worker, "each", hangs_at("each", hanging()))
