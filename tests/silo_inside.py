@@ -192,6 +192,7 @@ def assert_kept_as_here(run, here):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
 def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypatch):
     rows, kept = tmp_path / "rows", tmp_path / "kept"
     silo_latents.write_rows(rows)
@@ -346,6 +347,7 @@ def spoiled(potential, shard, number):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
 def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
     sources = sites_data(tmp_path)
     expected = sum(source()[0][0] for source in sources)
@@ -393,6 +395,7 @@ def test_masked_sums_pass_no_agents_numbers_on(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
 def test_twenty_kills_change_no_draw(tmp_path):
     with jax.enable_x64(True):
         with accord.Silo(timeout=120.0) as sites:
@@ -442,6 +445,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
 def test_a_crash_that_nobody_sees_changes_no_draw():
     post = accord.models.gaussian(np.arange(8.0).reshape(4, 2), np.tile(np.eye(2), (4, 1, 1)))
     options = {"chains": 2, "seed": 4, "keep": np.arange(4), "fingerprint": {}}
@@ -482,6 +486,7 @@ class Stopper(threading.Thread):
         os.kill(self.stopped, signal.SIGSTOP)
 
 
+@pytest.mark.filterwarnings("ignore:agents began anew:UserWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["raise", "restart"])
 def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):

@@ -118,6 +118,11 @@ def test_an_agent_tells_what_failed_and_not_what_its_program_made_of_it(raised, 
     assert caught.value is gone
 
 
+def test_the_page_puts_the_token_before_what_begins_a_cluster():
+    text = (HERE.parent / "docs" / "silo.md").read_text(encoding="utf-8")
+    assert text.index("ray get-auth-token") < text.index("RAY_AUTH_MODE=token") < text.index("ray start --head")
+
+
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'accord\[silo\]'"):

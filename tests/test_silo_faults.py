@@ -1,10 +1,13 @@
 """Agents of a silo that hang or end, without Ray's processes: each is a thread here."""
 
+import gc
 import json
 import os
+import pickle
 import signal
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -150,6 +153,7 @@ def test_an_agent_without_neighbours_that_hangs_is_late(step, said, late, ray, h
         assert pool.call("work", [goal])[0].finite
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", ["raise", "restart"])
 def test_an_agent_that_hangs_over_a_function_of_its_data_is_late(late, ray, hanging, monkeypatch):
     monkeypatch.setattr(Worker, "each", hangs_at("each", hanging()))
@@ -243,10 +247,12 @@ class Ends:
 @pytest.mark.parametrize("method", ["saved", "work"])
 def test_an_agent_that_ends_changes_no_draw(method, ray, monkeypatch, tmp_path):
     Ends(ray, monkeypatch, method)
-    found = run(list(ROWS[:2]), engine=accord.Silo(timeout=30.0), checkpoint=tmp_path)
-    assert ray.ended[0] == 0
+    told = r"agents began anew, which changes no draw; how often: agent 0 \(127\.0\.0\.1\) 1$"
+    # one agent: warnings that several threads catch at the same time get lost
+    with pytest.warns(UserWarning, match=told):
+        found = run([ROWS[0]], engine=accord.Silo(timeout=30.0), checkpoint=tmp_path)
     monkeypatch.undo()
-    np.testing.assert_allclose(found.draws, run(list(ROWS[:2]), engine="local").draws, rtol=1e-5)
+    np.testing.assert_allclose(found.draws, run([ROWS[0]], engine="local").draws, rtol=1e-5)
 
 
 # --- data that changes, folders and keys ---
@@ -360,13 +366,14 @@ def test_sigterm_keeps_the_draws_of_a_silo_and_writes_its_checkpoint(ray, monkey
     record, calls = SiloEngine.record, []
 
     def interrupted(self, *arguments):
-        self.capacity = 1
         calls.append(1)
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return record(self, *arguments)
 
     options = {"engine": "silo", "checkpoint": tmp_path / "kept", "checkpoint_every": 10_000, "shards": [ROWS[0]]}
+    # a draw a chunk
+    monkeypatch.setattr("accord.engines.silo.engine._BUFFER_BYTES", 1)
     with monkeypatch.context() as patch:
         patch.setattr(SiloEngine, "record", interrupted)
         with pytest.warns(UserWarning, match="interrupted: the run keeps"):
@@ -376,3 +383,33 @@ def test_sigterm_keeps_the_draws_of_a_silo_and_writes_its_checkpoint(ray, monkey
     whole = run(**options)
     np.testing.assert_array_equal(whole.draws[:, : part.draws.shape[1]], part.draws)
     assert not list((tmp_path / "site").iterdir())
+
+
+def test_a_kept_silo_keeps_nothing_of_earlier_runs(ray):
+    runs = []
+    with accord.Silo() as sites:
+        for _ in range(4):
+            run([ROWS[0]], engine=sites)
+            runs.append(weakref.ref(ray.actors[0].worker.communicator))
+        gc.collect()
+        # programs of earlier runs, and what they call
+        assert [one() is None for one in runs] == [True, True, True, False]
+
+
+def test_runs_of_two_threads_on_one_silo_come_one_after_another(ray):
+    found, expected = {}, [posterior([rows]) for rows in ROWS[:2]]
+    with accord.Silo() as sites:
+
+        def ask(number):
+            with sites.placed(expected[number]) as post:
+                time.sleep(0.2)
+                found[number] = post.each(first_row)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30.0)
+        again = pickle.loads(pickle.dumps(sites))
+        assert again.timeout == sites.timeout and again._pool is None
+    np.testing.assert_array_equal([found[0], found[1]], ROWS[:2, :1, 0])

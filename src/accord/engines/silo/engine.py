@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,8 @@ _BUFFER_BYTES = 64 * 2**20
 class Silo:
     """Options of `engine="silo"`: one process an agent, as Ray actors.
 
-    As a context manager it keeps the processes from one run to the next.
+    As a context manager it keeps the processes from one run to the next. Runs of several threads on one `Silo` come one
+    after another.
 
     Parameters
     ----------
@@ -74,6 +76,12 @@ class Silo:
             raise ValueError(f"latents must be a folder that begins with / or ~, found {self.latents!r}")
         self._pool: WorkerPool | None = None
         self._keeps = False
+        # by the thread that uses the processes, which may ask them again within a run
+        self._used = threading.RLock()
+
+    def __reduce__(self) -> Any:
+        # processes stay where they are
+        return Silo, tuple(getattr(self, one.name) for one in fields(self))
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
         """Any method."""
@@ -100,6 +108,7 @@ class Silo:
         """The posterior as it is known where none of its data lies: its agents' processes answer for it."""
         with self._running(post.num_agents) as pool:
             yield pool.hold(post)
+            pool.warn_of_restarts()
 
     @contextmanager
     def asking(self, agents: int) -> Iterator[Ask]:
@@ -114,17 +123,18 @@ class Silo:
             raise ValueError(
                 f"resources must hold one entry for each of the {agents} agents, found {len(self.resources)}"
             )
-        try:
-            if self._pool is not None and self._pool.size != agents:
-                self._dismiss()
-            if self._pool is None:
-                resources = [self.resources_of(i) for i in range(agents)]
-                limits = Limits(self.timeout, self.late, self.start_timeout)
-                self._pool = WorkerPool(resources, self.address, limits, self.latents)
-            yield self._pool
-        finally:
-            if not self._keeps:
-                self._dismiss()
+        with self._used:
+            try:
+                if self._pool is not None and self._pool.size != agents:
+                    self._dismiss()
+                if self._pool is None:
+                    resources = [self.resources_of(i) for i in range(agents)]
+                    limits = Limits(self.timeout, self.late, self.start_timeout)
+                    self._pool = WorkerPool(resources, self.address, limits, self.latents)
+                yield self._pool
+            finally:
+                if not self._keeps:
+                    self._dismiss()
 
     def _dismiss(self) -> None:
         if self._pool is not None:

@@ -191,7 +191,9 @@ class Worker:
         A process that was there before read the same rows, which a folder has by their digest.
         """
         _configure(settings)
-        self.post, self.carry = post, None
+        self.post, self.carry, self.totals = post, None, None
+        # programs of the run before call its communicator and its functions, and would stay as long as this process
+        jax.clear_caches()
         _ = post.potential
         self._require_same_rows(folder, key)
 

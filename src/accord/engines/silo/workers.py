@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -344,6 +345,12 @@ class WorkerPool:
         self.attempt += 1
         addresses = dict(enumerate(self.call("address")))
         self.call("connect", [(addresses, self.key, self.attempt, self.limits.timeout)] * self.size)
+
+    def warn_of_restarts(self) -> None:
+        """Say which agents began anew since they were given their shards: it changes no draw, and has a cause."""
+        if self.restarts.any():
+            which = ", ".join(f"{self.name(i)} {count}" for i, count in enumerate(self.restarts) if count)
+            warnings.warn(f"agents began anew, which changes no draw; how often: {which}", stacklevel=4)
 
     @property
     def incarnations(self) -> tuple[str | None, ...]:
