@@ -328,6 +328,22 @@ def test_two_nodes_are_not_one_site(tmp_path):
         Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, print)).model()
 
 
+def test_a_node_that_began_anew_stands_for_the_one_before(tmp_path):
+    federation = Federation(tmp_path)
+    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
+    exchange = nodes.exchange
+
+    def dead(requests):
+        if nodes.looks > 3:
+            # the one before is still among the nodes, and says nothing
+            nodes.names[4] = "south"
+            requests = {node: request for node, request in requests.items() if node != 2}
+        return exchange(requests)
+
+    engine = Flower(federation.study, channel.NodeChannel(nodes.there, dead, print, pause=0.01))
+    assert engine.model().names == federation.here().names
+
+
 def test_a_node_whose_site_refuses_says_why(tmp_path):
     federation = Federation(tmp_path, west={"studies": []})
     nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})

@@ -32,8 +32,10 @@ def lines_of(federation: Federation, site: str, kind: str) -> int:
 
 def wait_for(federation: Federation, site: str, kind: str, more: int) -> None:
     """Wait until a site has answered so many more questions of a kind."""
-    due = lines_of(federation, site, kind) + more
+    due, ends = lines_of(federation, site, kind) + more, time.monotonic() + 600.0
     while lines_of(federation, site, kind) < due:
+        if time.monotonic() > ends:
+            raise SystemExit(f"{site} has not been asked for {more} more {kind}, see the logs in {federation.folder}")
         time.sleep(0.2)
 
 
@@ -55,7 +57,7 @@ def run_in_thread(federation: Federation) -> tuple[threading.Thread, list[str]]:
         except RuntimeError as error:
             said.append(str(error))
 
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     return thread, said
 

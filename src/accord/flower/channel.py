@@ -59,7 +59,7 @@ class NodeChannel:
                 if node in due:
                     answers[self._names[node]] = answer
                 else:
-                    answers |= self._met(node, answer, requests)
+                    answers |= self._met(node, answer, requests, found)
             if not found:
                 time.sleep(self.pause)
             if time.monotonic() - told > _TELL:
@@ -67,13 +67,15 @@ class NodeChannel:
                 told = time.monotonic()
         return answers
 
-    def _met(self, node: int, answer: bytes, requests: dict[str, bytes]) -> dict[str, bytes]:
+    def _met(self, node: int, answer: bytes, requests: dict[str, bytes], found: dict[int, bytes]) -> dict[str, bytes]:
         """The answer of a node that is asked for the first time, as that of the site that it is."""
         head = packets.read(answer).head
         if "site" not in head:
             raise DataError(f"a node has not said which site it is: {head.get('error', 'no reason given')}")
         name = str(head["site"])
-        if name in self._names.values():
+        before = [other for other, known in self._names.items() if known == name]
+        if any(other in found for other in before):
             raise DataError(f"two nodes say that they are {name}: a site has one")
-        self._names[node] = name
+        # one that was killed may be counted among those that are there for a while
+        self._names = {other: known for other, known in self._names.items() if known != name} | {node: name}
         return {name: answer} if name in requests else {}
