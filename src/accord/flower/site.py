@@ -68,7 +68,8 @@ class Site:
             name = type(error).__name__
             told = {"error": f"{policy.site}: {name}, see its audit file", "refused": False}
             return packet({**told, "site": policy.site}).to_bytes()
-        answer = found.to_bytes()
+        # nodes come and go: every answer says whose it is
+        answer = Packet({**found.head, "site": policy.site}, found.arrays).to_bytes()
         _keep_alone(kept, answer)
         audit.note(policy.folder, **asked, **said, bytes=len(answer), hash=digest(answer))
         return answer
@@ -76,7 +77,7 @@ class Site:
     # --- what it answers: the answer, and what is noted of it ---
 
     def _hello(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
-        return packet({"site": self.policy.site}), {}
+        return packet({}), {}
 
     def _key(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """A public key for the masks of this run, signed."""
