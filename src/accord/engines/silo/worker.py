@@ -49,6 +49,7 @@ _DOING = {
     "total": "it makes its part of a sum",
     "each": "it evaluates a function of its data",
     "connect": "it joins with its neighbours",
+    "keep_latents": "it draws its latents",
 }
 # Checkpoints that an agent keeps for itself: of the start and the end of a chunk, and one before.
 _KEPT = 3
@@ -166,7 +167,7 @@ class Worker:
         self.post: Posterior | None = None
         self.carry: Carry | None = None
         self.totals: Totals | None = None
-        self._doing, self._begun = "begins", 0
+        self._doing, self._begun = "it begins", 0
 
     def call_if_current(self, incarnation: str | None, method: str, *arguments: Any) -> Any:
         """Call a method, if this is the incarnation that the caller knows; None is any.
@@ -175,7 +176,7 @@ class Worker:
         """
         if incarnation not in (None, self.incarnation):
             raise NewcomerError(f"the process of agent {self.index} has begun anew")
-        self._turn_to(_DOING.get(method, f"is at {method!r}"))
+        self._turn_to(_DOING.get(method, f"it is at {method!r}"))
         return getattr(self, method)(*arguments)
 
     def _turn_to(self, doing: str) -> None:
