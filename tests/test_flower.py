@@ -1,5 +1,6 @@
 """A federation's sites answer what their policies allow; draws are those of one place."""
 
+import io
 import json
 import tomllib
 from contextlib import suppress
@@ -103,7 +104,7 @@ def test_draws_of_a_federation_are_those_of_one_place(finished):
 def test_sites_keep_the_draws_of_a_run(finished):
     federation, engine, run = finished
     for name in SITES:
-        with np.load(federation.folder / name / "kept" / engine.session / "draws.npz") as kept:
+        with np.load(federation.folder / name / "kept" / "runs" / engine.session / "draws.npz") as kept:
             np.testing.assert_array_equal(kept["draws"], run.draws[:, :, 0])
 
 
@@ -224,10 +225,14 @@ def test_masks_are_never_used_twice(tmp_path):
     for place, one in enumerate(own):
         one.agree(place, publics, b"run")
     words = encoded([np.ones(3)], 3)
-    total = added(*(KeptMasks(tmp_path / name).masked(1, words) for name in SITES))
+    total = added(*(KeptMasks(tmp_path / name).masked(1, words, b"what is asked") for name in SITES))
     np.testing.assert_array_equal(total, added(words, words, words))
     with pytest.raises(ValueError, match="the masks of sum 1 may have been used"):
-        KeptMasks(tmp_path / "north").masked(1, words)
+        KeptMasks(tmp_path / "north").masked(1, words, b"something else")
+    # of the very same question they are the same, and of two questions not
+    parts = [KeptMasks(tmp_path / name).masked(2, words, name.encode()) for name in SITES]
+    np.testing.assert_array_equal(KeptMasks(tmp_path / "north").masked(2, words, b"north"), parts[0])
+    assert (added(*parts) != total).all()
     assert (tmp_path / "north" / "masks.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -380,5 +385,119 @@ def test_a_request_that_comes_again_has_the_very_same_answer(tmp_path):
     # an older one is not kept, and its masks are not used again
     rounds = [federation.seen[first : first + 6] for first in range(0, len(federation.seen) - 6, 6)]
     older = next(one[0] for one in rounds if "words" in packets.read(one[3]).arrays)
-    assert "may have been used" in packets.read(federation.site("north").answer(older)).head["error"]
-    assert len(audit.read(tmp_path / "north" / "kept")) == lines + 1
+    assert "other answers were given out" in packets.read(federation.site("north").answer(older)).head["error"]
+    assert len(audit.read(tmp_path / "north" / "kept")) == lines + 2
+
+
+# --- a server that lies ---
+
+
+def lying(federation, change):
+    """A channel that changes what each site is asked: `change(site, head, arrays)`."""
+
+    def channel(requests):
+        changed = {}
+        for site, request in requests.items():
+            found = packets.read(request)
+            changed[site] = packets.Packet(*change(site, dict(found.head), dict(found.arrays))).to_bytes()
+        return federation(changed)
+
+    return channel
+
+
+def test_a_server_cannot_say_for_a_site_what_kind_its_columns_are(tmp_path):
+    federation = Federation(tmp_path)
+
+    def change(site, head, arrays):
+        if head["kind"] == "meet" and head["answers"]:
+            for own in head["answers"][0]:
+                # cells would be levels, which are told
+                own["kinds"]["age"] = "factor"
+        return head, arrays
+
+    with pytest.raises(RefusedError, match="its own answer was not given back as it was"):
+        Flower(federation.study, lying(federation, change)).model()
+
+
+def test_a_server_cannot_leave_out_what_a_site_refuses(tmp_path):
+    federation = Federation(tmp_path, south={"rows": 500})
+
+    def silenced(requests):
+        answers = federation(requests)
+        found = packets.read(answers["south"])
+        if found.head.get("own") and "refused" in str(found.head["own"]):
+            answers["south"] = packets.Packet(found.head | {"own": []}, found.arrays).to_bytes()
+        return answers
+
+    with pytest.raises(RefusedError, match="south: refused, its own answer was not given back"):
+        Flower(federation.study, silenced).model()
+
+
+def test_sites_that_are_asked_for_different_things_have_masks_that_do_not_cancel(tmp_path):
+    federation = Federation(tmp_path)
+
+    def change(site, head, arrays):
+        if head["kind"] == "sum" and site != "south":
+            arrays["points"] = arrays["points"] * np.nan
+        return head, arrays
+
+    engine = Flower(federation.study, lying(federation, change))
+    with engine.placed(engine.model()) as placed:
+        totals = placed.totals(accord.Network.star(3), masks=True)
+        with pytest.raises(RuntimeError, match="did not cancel"):
+            totals(accord.sums.evaluations.slope_of, points=np.zeros((2, 3)))
+
+
+def test_data_that_changes_in_a_run_is_noticed(tmp_path):
+    federation = Federation(tmp_path)
+    engine = Flower(federation.study, federation)
+    with engine.placed(engine.model()) as placed:
+        path = tmp_path / "north" / "rows.csv"
+        path.write_text("\n".join(path.read_text().splitlines()[:-30]) + "\n")
+        with pytest.raises(DataError, match="north: its data has changed since this run began"):
+            placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+
+
+@pytest.mark.parametrize(
+    "change, text",
+    [
+        (lambda head, arrays: head | {"drawn": [-5, 0, 0]}, "points that are none|without"),
+        (lambda head, arrays: head | {"name": "own cells"}, "it answers value, slope"),
+        (lambda head, arrays: head | {"session": "answered"}, "of a run"),
+        (lambda head, arrays: head | {"session": "../../elsewhere"}, "of a run"),
+        (lambda head, arrays: (arrays.update(points=np.zeros((1, 9))), head)[1], "points must be of shape"),
+        (lambda head, arrays: (arrays.update(points=np.zeros((10_000_000, 3), np.float32)), head)[1], "too many"),
+    ],
+)
+def test_questions_that_no_server_of_accord_asks_are_refused(tmp_path, change, text):
+    federation = Federation(tmp_path)
+
+    def changed(site, head, arrays):
+        return (change(head, arrays), arrays) if head["kind"] == "sum" else (head, arrays)
+
+    engine = Flower(federation.study, lying(federation, changed))
+    with engine.placed(engine.model()) as placed, pytest.raises(DataError, match=text):
+        placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+
+
+def test_a_packet_does_not_become_larger_when_it_is_read():
+    stream = io.BytesIO()
+    np.savez_compressed(stream, head=np.frombuffer(b"{}", np.uint8), x=np.zeros(10_000_000))
+    with pytest.raises(ValueError, match="no packet"):
+        packets.read(stream.getvalue())
+    with pytest.raises(ValueError, match="no numbers"):
+        packets.revived({"shape": [1], "type": "S900000000", "values": ["a"]})
+
+
+def test_masks_of_two_sites_hide_nothing(tmp_path):
+    study = STUDY.replace('"north", "south", "west"', '"north", "south"')
+    federation = Federation(tmp_path, study)
+    request = packets.packet({"study": study, "session": "0" * 16, "kind": "hello"}).to_bytes()
+    assert "fewer than 3 sites" in packets.read(federation.site("north").answer(request)).head["error"]
+
+
+def test_numbers_that_are_classes_are_told_where_enough_rows_have_them(tmp_path):
+    study = STUDY.replace('"died ~ scale(age) + ward"', '"age ~ ward"').replace('"bernoulli"', '"categorical"')
+    federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"parameters": 1000.0}))
+    with pytest.raises(DataError, match=r"\d+ of \d+ classes of the response have fewer than 3 rows"):
+        Flower(federation.study, federation).model()

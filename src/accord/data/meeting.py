@@ -131,6 +131,11 @@ class ByCorrespondence(Meeting):
         found: Numbers = self._next(Question("total", list(own)))
         return {name: np.asarray(value) for name, value in found.items()}
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every answer belonged to a question."""
+        return self._count == len(self.answers)
+
     def _next(self, question: Question) -> Any:
         if self._count == len(self.answers):
             raise Unanswered(question)

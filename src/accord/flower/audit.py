@@ -15,10 +15,12 @@ def note(folder: Path, **what: Any) -> None:
     """Append a line to the audit file of a folder; it is on the disk when this returns."""
     line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **what})
     descriptor = os.open(folder / _NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(line + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
+    try:
+        # in one piece, whatever other processes append
+        os.write(descriptor, f"{line}\n".encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from ..data.elsewhere import Ask
 from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.masks import added, decoded, require_masks
+from ..posterior.masks import Words, added, decoded, require_masks
 from ..posterior.totals import Totals
 from ..samplers.protocol import Bound, Sampler
 from . import figures
@@ -55,10 +55,13 @@ class Flower:
         self.session = secrets.token_hex(8)
         self._count, self._begun = 0, False
         self._answers: Sequence[Any] = []
+        self._model: Regression | None = None
 
     def model(self) -> Regression:
         """The study's model, whose rows stay with the sites, once these have agreed on it."""
-        return self.study.at(self)
+        if self._model is None:
+            self._model = self.study.at(self)
+        return self._model
 
     # --- as `accord.data.study_at_sites` has it ---
 
@@ -71,14 +74,12 @@ class Flower:
             # to which the answer to this question is added when it is known
             self._answers = answers
             found = self._ask("meet", {"answers": plain(answers), "count": self._next_count()})
-            if found[0].head["kind"] == "gathered":
+            if self.same(found, "kind") == "gathered":
                 return [revived(one.head["own"]) for one in found]
             if not self.masks:
                 return [{name: np.asarray(revived(value)) for name, value in one.head["own"].items()} for one in found]
-            words = added(*(one.arrays["words"] for one in found))
             # one sum for all of them: nobody's own is known
-            total = figures.numbers_of(words, found[0].head["shapes"], len(found))
-            return [total]
+            return [figures.numbers_of(self.total_words(found), self.same(found, "shapes"), len(found))]
 
         yield ask
 
@@ -122,6 +123,21 @@ class Flower:
         self._begin()
         head = {**question.head, "answers": plain(self._answers), "count": self._next_count()}
         return self._ask(kind, head, question.arrays)
+
+    def same(self, found: Sequence[Packet], key: str) -> Any:
+        """What all sites say alike; `DataError` names one that says something else."""
+        for site, one in zip(self.study.sites, found, strict=True):
+            if one.head.get(key) != found[0].head.get(key):
+                raise DataError(f"{site} answers something else than {self.study.sites[0]}: its {key} is another one")
+        return found[0].head[key]
+
+    def total_words(self, found: Sequence[Packet]) -> Words:
+        """The sum of the words of all sites; `DataError` names one that has none of the right shape."""
+        words = [one.arrays.get("words", np.empty(0)) for one in found]
+        for site, own in zip(self.study.sites, words, strict=True):
+            if own.dtype != np.uint64 or own.shape != words[0].shape or own.ndim != 2:
+                raise DataError(f"{site} answers something else than {self.study.sites[0]}: its words are {own.shape}")
+        return added(*words)
 
     def _ask(self, kind: str, head: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> list[Packet]:
         """What every site answers, in their order.
@@ -198,6 +214,6 @@ class _FlowerTotals:
         found = self.engine.ask_agreed("sum", written(name_of(function, SUMS), arguments, **options))
         if not self.engine.masks:
             return reduce(np.add, [one.arrays["part"] for one in found])
-        words = added(*(one.arrays["words"] for one in found))
-        (total,) = decoded(words, [jax.ShapeDtypeStruct(tuple(found[0].head["shape"]), np.float64)], len(found))
+        shape = tuple(self.engine.same(found, "shape"))
+        (total,) = decoded(self.engine.total_words(found), [jax.ShapeDtypeStruct(shape, np.float64)], len(found))
         return total

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import hashlib
+import hmac
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..base.whole import write_whole
 from ..posterior.masks import Words, new_private_key, pair_keys, under_masks
 
 
@@ -73,8 +77,8 @@ def statement(session: str, study: str, site: str, public: bytes) -> bytes:
 class KeptMasks:
     """The masks of a site in one run, whose keys and count outlive its process.
 
-    The count of a sum is written before its words leave: no two messages are ever under one mask, and a question that
-    is asked again needs another count.
+    Masks are those of a request: sites that were asked for different things have masks that do not cancel, and what is
+    asked again is under the same masks as before. No other words are ever under them.
 
     Parameters
     ----------
@@ -100,14 +104,16 @@ class KeptMasks:
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         state = self._read()
+        if len(set(publics)) != len(publics):
+            raise ValueError("the public keys that are given out are not different ones")
         if "private" not in state or bytes_of(state["public"]) != publics[agent]:
             raise ValueError("the public key that is given out for this site is not its own")
         private = X25519PrivateKey.from_private_bytes(bytes_of(state["private"]))
         keys = pair_keys(private, agent, publics, run)
         self._write({"agent": agent, "keys": {other: text_of(key) for other, key in keys.items()}, "last": 0})
 
-    def masked(self, count: int, words: Words) -> Words:
-        """The words of a sum under its masks.
+    def masked(self, count: int, words: Words, request: bytes) -> Words:
+        """The words of a sum under its masks; `request` is what was asked for, whose bytes are the same at all sites.
 
         Raises
         ------
@@ -117,10 +123,15 @@ class KeptMasks:
         state = self._read()
         if "keys" not in state:
             raise ValueError("no keys have been agreed on")
-        if not state["last"] < count:
+        asked = hashlib.sha256(request).digest()
+        is_again = count == state["last"] and state.get("asked") == text_of(asked)
+        if not (is_again or state["last"] < count):
             raise ValueError(f"the masks of sum {count} may have been used: the last one was {state['last']}")
-        self._write({**state, "last": count})
-        keys: Mapping[int, bytes] = {int(other): bytes_of(key) for other, key in state["keys"].items()}
+        self._write({**state, "last": count, "asked": text_of(asked)})
+        keys = {
+            int(other): hmac.digest(bytes_of(key), b"accord request 1" + asked, "sha256")
+            for other, key in state["keys"].items()
+        }
         return under_masks(words, state["agent"], keys, count)
 
     def _read(self) -> dict[str, Any]:
@@ -131,20 +142,21 @@ class KeptMasks:
         return found
 
     def _write(self, state: dict[str, Any]) -> None:
-        own(self.folder)
-        partial = self.folder / "masks.json.partial"
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(json.dumps(state))
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(self.folder / "masks.json")
+        write_whole(own(self.folder) / "masks.json", json.dumps(state).encode(), mode=0o600)
 
 
 def own(folder: Path) -> Path:
     """A folder that only its owner reads."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder: a site answers one request after another."""
+    with open(os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600), "rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def digest(found: bytes) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ import numpy as np
 
 # The name that the words have among the arrays.
 _HEAD = "head"
+# Types of arrays: numbers and truth values.
+_KINDS = "biuf"
 
 
 class Packet(NamedTuple):
@@ -42,15 +45,28 @@ def read(found: bytes) -> Packet:
         They hold none.
     """
     try:
+        _require_plain(found)
         # a pickle could run anything
         with np.load(io.BytesIO(found), allow_pickle=False) as arrays:
             own = dict(arrays)
+        if not all(array.dtype.kind in _KINDS for array in own.values()):
+            raise ValueError("an array holds no numbers")
         head = json.loads(own.pop(_HEAD).tobytes())
     except Exception as error:
         raise ValueError(f"{len(found)} bytes are no packet: {type(error).__name__}") from error
     if not isinstance(head, dict):
         raise ValueError(f"{len(found)} bytes are no packet: their words are no dictionary")
     return Packet(head, own)
+
+
+def _require_plain(found: bytes) -> None:
+    """Raise `ValueError` where bytes would become many more when they are read."""
+    with zipfile.ZipFile(io.BytesIO(found)) as archive:
+        members = archive.infolist()
+        if any(one.compress_type != zipfile.ZIP_STORED for one in members):
+            raise ValueError("it is compressed")
+        if sum(one.file_size for one in members) > len(found):
+            raise ValueError("its parts are larger than the whole")
 
 
 # --- values that JSON does not have ---
@@ -75,7 +91,10 @@ def revived(value: Any) -> Any:
     """What `plain` was given, tuples as lists."""
     if isinstance(value, dict):
         if value.keys() == {"shape", "type", "values"}:
-            return np.array(revived(value["values"]), np.dtype(value["type"])).reshape(value["shape"])
+            dtype = np.dtype(value["type"])
+            if dtype.kind not in _KINDS or dtype.itemsize > 8:
+                raise ValueError("an array holds no numbers")
+            return np.array(revived(value["values"]), dtype).reshape(value["shape"])
         if value.keys() == {"float"}:
             return float(value["float"])
         return {key: revived(item) for key, item in value.items()}

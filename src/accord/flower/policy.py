@@ -13,6 +13,8 @@ from ..base.errors import DataError, unknown_name_error
 from ..data.policy import Policy
 from .study import StudyDocument
 
+# Sites whose masks hide the numbers of each of them from the others.
+_FEWEST = 3
 _FLOORS = tuple(f.name for f in fields(Policy))
 
 
@@ -106,18 +108,28 @@ class SitePolicy:
         with open(self.data, newline="", encoding="utf-8-sig") as stream:
             return {name.strip() for name in next(csv.reader(stream, skipinitialspace=True), [])}
 
+    def require_hash(self, found: str) -> None:
+        """Raise `RefusedError` unless the site takes part in the study of a hash."""
+        if found not in self.studies:
+            raise RefusedError(
+                f"{self.site}: refused, its policy does not allow the study of hash {found}: its administrator has to "
+                "read the study and to add the hash to `studies`"
+            )
+
     def require_study(self, study: StudyDocument) -> None:
         """Raise `RefusedError` unless the site takes part in a study as it is."""
-        if study.hash not in self.studies:
-            raise RefusedError(
-                f"{self.site}: refused, its policy does not allow the study of hash {study.hash}: its administrator "
-                "has to read the study and to add the hash to `studies`"
-            )
+        self.require_hash(study.hash)
         if self.site not in study.sites:
             raise RefusedError(f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}")
         if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
             raise RefusedError(f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}")
         if self.masks and not study.run.get("masks", True):
             raise RefusedError(f"{self.site}: refused, its policy asks for masks, and the study goes without")
+        if study.run.get("masks", True):
+            if len(study.sites) < _FEWEST:
+                raise RefusedError(f"{self.site}: refused, masks hide nothing of fewer than {_FEWEST} sites")
+            known = [self.peers[name] for name in study.sites if name in self.peers]
+            if len(set(known)) < len(known):
+                raise RefusedError(f"{self.site}: refused, its policy has one public key for two sites in `peers`")
         if study.run.get("masks", True) and (missing := [name for name in study.sites if name not in self.peers]):
             raise RefusedError(f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`")

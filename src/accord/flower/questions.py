@@ -64,8 +64,8 @@ def written(
     return packet(head, **arrays)
 
 
-def understood(question: Packet) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-    """The arguments and options of a question, and at how many points it asks.
+def understood(question: Packet, dim: int) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+    """The arguments and options of a question about `dim` parameters, and at how many points it asks.
 
     Raises
     ------
@@ -75,17 +75,26 @@ def understood(question: Packet) -> tuple[tuple[Any, ...], dict[str, Any], int]:
     head, arrays = question
     try:
         arguments = tuple(arrays[f"argument {k}"] for k in range(int(head["arguments"])))
-        options: dict[str, Any] = {} if head["at_once"] is None else {"at_once": int(head["at_once"])}
+        options: dict[str, Any] = {} if head["at_once"] is None else {"at_once": max(1, int(head["at_once"]))}
         if "origin" in arrays:
             options["coordinates"] = Coordinates(arrays["origin"], arrays["factor"])
         if "drawn" in head:
             count_, seed, batch = map(int, head["drawn"])
             mixture = Mixture(*(arrays[f"mixture {field}"] for field in Mixture._fields))
+            if min(count_ - 1, seed, batch) < 0 or mixture.mean.shape[1:] != (dim,):
+                raise ValueError("a question about points that are none")
             options["points"] = Drawn(mixture, count_, seed, batch)
-            return arguments, options, count_
+            return (), options, count_
     except (KeyError, TypeError) as error:
         raise ValueError(f"a question without {error}") from error
-    if "points" in arrays:
+    if "points" in arrays and not arguments:
         options["points"] = arrays["points"]
-    at = options.get("points", arguments[0] if arguments else np.zeros((1, 1)))
-    return arguments, options, len(np.atleast_2d(at))
+        looks = arrays["points"]
+    elif len(arguments) == 2 and arguments[0].shape == (dim,) and "points" not in arrays:
+        # an origin, and offsets from it
+        looks = arguments[1]
+    else:
+        raise ValueError("a question without points, or with too many")
+    if looks.ndim != 2 or len(looks) < 1 or looks.shape[1] != dim:
+        raise ValueError(f"points must be of shape (point, {dim}), found {looks.shape}")
+    return arguments, options, len(looks)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax
 import numpy as np
 
 from ..base.errors import DataError
+from ..base.whole import write_whole
 from ..data.meeting import ByCorrespondence, Unanswered
 from ..engines.silo.latents import keep
 from ..models.regression import Regression
@@ -19,11 +21,14 @@ from ..posterior import Posterior
 from ..posterior.masks import encoded
 from ..posterior.totals import TotalsHere
 from . import audit, figures
-from .keys import KeptMasks, bytes_of, digest, is_signed, own, signature, statement, text_of
+from .keys import KeptMasks, alone, bytes_of, digest, is_signed, own, signature, statement, text_of
 from .packets import Packet, packet, plain, read, revived
 from .policy import RefusedError, SitePolicy
 from .questions import SUMS, understood
-from .study import StudyDocument
+from .study import StudyDocument, hash_of
+
+# Numbers of one answer at most, and characters of an error in the audit file.
+_MOST_NUMBERS, _LONGEST = 50_000_000, 500
 
 
 class Site:
@@ -41,25 +46,31 @@ class Site:
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a request, both as `packets.Packet.to_bytes` makes them; refusals are answers."""
+        with alone(own(self.policy.folder)):
+            return self._answer(request)
+
+    def _answer(self, request: bytes) -> bytes:
         policy, asked = self.policy, {"kind": "unclear"}
-        own(policy.folder)
-        # a request that comes again, as its answer was lost, has the very same answer: masks are not used twice
+        # a request that comes again, as its answer was lost, has the very same answer
         kept = policy.folder / "answered" / digest(request)
         if kept.is_file():
+            audit.note(policy.folder, again=kept.name, hash=digest(kept.read_bytes()))
             return kept.read_bytes()
         try:
             head, arrays = read(request)
-            study = StudyDocument(head["study"])
-            session, kind = str(head["session"]), str(head["kind"])
-            asked = {"run": session, "study": study.hash, "kind": kind}
+            text, session, kind = (str(head[name]) for name in ("study", "session", "kind"))
+            # what nobody approved is not looked at any further
+            policy.require_hash(hash_of(text))
+            study = StudyDocument(text)
             policy.require_study(study)
-            if not session.isalnum() or kind not in _ANSWERS:
-                raise RefusedError(f"{policy.site}: refused, it answers {', '.join(_ANSWERS)}")
-            found, said = _ANSWERS[kind](
-                self, _Asked(session, study, own(policy.folder / session)), Packet(head, arrays)
-            )
+            if re.fullmatch("[0-9a-f]{16}", session) is None or kind not in _ANSWERS:
+                raise RefusedError(f"{policy.site}: refused, it answers {', '.join(_ANSWERS)} of a run")
+            asked = {"run": session, "study": study.hash, "kind": kind}
+            run = _Asked(session, study, own(policy.folder / "runs" / session), request)
+            self._require_same_data(run)
+            found, said = _ANSWERS[kind](self, run, Packet(head, arrays))
         except (RefusedError, DataError, ValueError, ArithmeticError) as error:
-            audit.note(policy.folder, **asked, refused=str(error))
+            audit.note(policy.folder, **asked, refused=str(error)[:_LONGEST])
             told = {"error": str(error), "refused": isinstance(error, RefusedError)}
             return packet({**told, "site": policy.site}).to_bytes()
         except Exception as error:
@@ -70,8 +81,9 @@ class Site:
             return packet({**told, "site": policy.site}).to_bytes()
         # nodes come and go: every answer says whose it is
         answer = Packet({**found.head, "site": policy.site}, found.arrays).to_bytes()
-        _keep_alone(kept, answer)
+        # a line too many does no harm, one too few does
         audit.note(policy.folder, **asked, **said, bytes=len(answer), hash=digest(answer))
+        _keep_alone(kept, answer)
         return answer
 
     # --- what it answers: the answer, and what is noted of it ---
@@ -103,6 +115,7 @@ class Site:
     def _meet(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """The site's next answer in making the model, given those of all sites so far."""
         answers = revived(request.head["answers"])
+        self._require_continued(asked, request.head["answers"])
         try:
             self._model(asked, answers)
         except Unanswered as stop:
@@ -113,15 +126,13 @@ class Site:
         if question.kind == "gathered":
             return packet({"kind": "gathered", "own": plain(said)}), {"question": len(answers), "told": plain(said)}
         shapes = figures.shapes_of(said)
+        noted = {"question": len(answers), "shapes": shapes}
+        self._count_points(asked, sum(int(np.prod(shape, dtype=int)) for shape in shapes.values()))
         if asked.masked:
-            words = asked.masks.masked(
-                int(request.head["count"]), encoded(figures.leaves_of(said), len(asked.study.sites))
-            )
-            return packet({"kind": "total", "shapes": shapes}, words=words), {
-                "question": len(answers),
-                "shapes": shapes,
-            }
-        return packet({"kind": "total", "own": plain(said)}), {"question": len(answers), "shapes": shapes}
+            words = encoded(figures.leaves_of(said), len(asked.study.sites))
+            masked = asked.masks.masked(int(request.head["count"]), words, asked.request)
+            return packet({"kind": "total", "shapes": shapes}, words=masked), noted
+        return packet({"kind": "total", "own": plain(said)}), noted
 
     def _rows(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """How many rows the site has in the model."""
@@ -134,7 +145,9 @@ class Site:
         model, name = self._agreed(asked, request), str(request.head["name"])
         if name not in SUMS:
             raise RefusedError(f"{self.policy.site}: refused, it answers {', '.join(SUMS)}, and not {name!r}")
-        arguments, options, points = understood(request)
+        arguments, options, points = understood(request, model.dim)
+        if points * (model.dim + 1) ** 2 > _MOST_NUMBERS:
+            raise RefusedError(f"{self.policy.site}: refused, {points} points are too many for one question")
         self._count_points(asked, points)
         with jax.enable_x64(True):
             here = TotalsHere(model.potential, model.stacked(agents=model.held))
@@ -142,12 +155,17 @@ class Site:
         said = {"question": name, "points": points, "shape": list(part.shape)}
         if not asked.masked:
             return packet({}, part=part), said
-        words = asked.masks.masked(int(request.head["count"]), encoded([part], len(asked.study.sites)))
+        words = encoded([part], len(asked.study.sites))
+        words = asked.masks.masked(int(request.head["count"]), words, asked.request)
         return packet({"shape": list(part.shape)}, words=words), said
 
     def _draws(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """Keep the run's draws, and draw the site's own latents, in the site's folder."""
         model, draws = self._agreed(asked, request), request.arrays["draws"]
+        if draws.ndim != 3 or draws.shape[2] != model.dim or draws.size > _MOST_NUMBERS:
+            raise ValueError(f"draws must be of shape (chain, draw, {model.dim}), found {draws.shape}")
+        if (asked.folder / "draws.npz").exists():
+            raise RefusedError(f"{self.policy.site}: refused, it has the draws of this run already")
         np.savez(asked.folder / "draws.npz", draws=draws, names=np.array(model.names))
         if model.latents is not None:
             with jax.enable_x64(True):
@@ -160,24 +178,44 @@ class Site:
         return asked.study.sites.index(self.policy.site)
 
     def _model(self, asked: _Asked, answers: list[Any]) -> Regression:
-        meeting = ByCorrespondence(asked.study.sites, (self._place(asked),), answers)
-        return asked.study.model(meeting, self.policy.data, self.policy.floors)
+        meeting = _OwnKept(asked.study.sites, (self._place(asked),), answers)
+        model = asked.study.model(meeting, self.policy.data, self.policy.floors)
+        if not meeting.is_complete:
+            raise RefusedError(f"{self.policy.site}: refused, other answers were given out than it has questions")
+        return model
 
     def _agreed(self, asked: _Asked, request: Packet) -> Posterior:
         """The model of what all sites agreed on, which stays the same to the end of a run."""
         answers = request.head["answers"]
         name = digest(json.dumps([asked.study.hash, answers]).encode())
-        kept = asked.folder / "agreed.txt"
-        if kept.is_file() and kept.read_text() != name:
-            raise RefusedError(
-                f"{self.policy.site}: refused, other answers were given out as those of all sites before"
-            )
-        kept.write_text(name)
+        self._require_continued(asked, answers)
         if name not in self._models:
             model = self._model(asked, revived(answers)).alone(self._place(asked))
             # how many rows the smallest group of others has is not known
             self._models = {name: model if model.latents is None else model.finely()}
         return self._models[name]
+
+    def _require_continued(self, asked: _Asked, answers: list[Any]) -> None:
+        """Raise `RefusedError` unless answers go on from those that were given out before in this run."""
+        path, count = asked.folder / "answers.json", len(answers)
+        before: dict[str, Any] = {"count": 0, "hash": _hash_of_answers([])}
+        if path.is_file():
+            before = json.loads(path.read_text())
+        if count < before["count"] or _hash_of_answers(answers[: before["count"]]) != before["hash"]:
+            raise RefusedError(
+                f"{self.policy.site}: refused, other answers were given out before as those of all sites"
+            )
+        if count > before["count"]:
+            now = {"count": count, "hash": _hash_of_answers(answers)}
+            write_whole(path, json.dumps(now).encode(), mode=0o600)
+
+    def _require_same_data(self, asked: _Asked) -> None:
+        """Raise `DataError` where the site's file is another one than at the beginning of the run."""
+        path, now = asked.folder / "data.txt", digest(self.policy.data.read_bytes())
+        if not path.is_file():
+            write_whole(path, now.encode(), mode=0o600)
+        elif path.read_text() != now:
+            raise DataError(f"{self.policy.site}: its data has changed since this run began")
 
     def _count_points(self, asked: _Asked, points: int) -> None:
         """Note positions that a study has asked for, before they are answered; refuse those beyond the policy's."""
@@ -188,24 +226,40 @@ class Site:
                 f"{self.policy.site}: refused, its policy allows sums at {self.policy.points} positions of a study, "
                 f"{before} have been asked for, and now {points} more"
             )
-        path.write_text(str(before + points))
+        write_whole(path, str(before + points).encode(), mode=0o600)
 
 
 def _keep_alone(path: Path, answer: bytes) -> None:
     """Keep an answer in place of the one before."""
     for before in own(path.parent).iterdir():
         before.unlink()
-    partial = path.with_suffix(".partial")
-    partial.touch(mode=0o600)
-    partial.write_bytes(answer)
-    partial.replace(path)
+    write_whole(path, answer, mode=0o600)
+
+
+def _hash_of_answers(answers: list[Any]) -> str:
+    return digest(json.dumps(answers).encode())
+
+
+class _OwnKept(ByCorrespondence):
+    """A meeting in which a site sees to it that what it said is among the answers as it said it.
+
+    What it refuses, and what kinds its columns are, is said by itself: nobody else may say it for the site.
+    """
+
+    def gathered(self, own: Sequence[Any]) -> list[Any]:
+        """See `Meeting`."""
+        found = super().gathered(own)
+        (place,) = self.here
+        if len(found) != len(self.sites) or plain(found[place]) != plain(own[0]):
+            raise RefusedError(f"{self.sites[place]}: refused, its own answer was not given back as it was")
+        return found
 
 
 class _Asked:
     """A run of a study as a site sees it."""
 
-    def __init__(self, session: str, study: StudyDocument, folder: Path) -> None:
-        self.session, self.study, self.folder = session, study, folder
+    def __init__(self, session: str, study: StudyDocument, folder: Path, request: bytes) -> None:
+        self.session, self.study, self.folder, self.request = session, study, folder, request
         self.masks, self.masked = KeptMasks(folder), study.run.get("masks", True)
 
 

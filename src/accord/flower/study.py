@@ -25,6 +25,15 @@ _SECTIONS = ("data", "model", "priors", "run")
 _RUN = {"draws": "int", "chains": "int", "seed": "int", "masks": "bool", "output": "str"}
 
 
+def hash_of(text: str) -> str:
+    """The hash of a study's text, however its lines end."""
+    return hashlib.sha256(_normal(text).encode()).hexdigest()
+
+
+def _normal(text: str) -> str:
+    return text.replace("\r\n", "\n")
+
+
 @dataclass(frozen=True)
 class StudyDocument:
     """A study in TOML, without any file: `[data] sites` names those who take part, in their order.
@@ -43,7 +52,7 @@ class StudyDocument:
     text: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "text", self.text.replace("\r\n", "\n"))
+        object.__setattr__(self, "text", _normal(self.text))
         document = self._document
         require_known("section of a study", document, _SECTIONS)
         for section in ("data", "model"):
@@ -75,7 +84,7 @@ class StudyDocument:
     @property
     def hash(self) -> str:
         """By which sites' policies name the study: SHA-256 of the text, in hexadecimal digits."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        return hash_of(self.text)
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..base.errors import unknown_name_error
+from ..base.errors import DataError, unknown_name_error
 from ..data import Study, as_study
 from ..data.meeting import Meeting, means_and_sds
 from . import families
@@ -73,6 +73,8 @@ def settled(
     ]
     if any(len(columns) != len(family.columns) for columns in responses):
         raise ValueError(f"the family {family.name} needs {family.left} on the left of the formula")
+    if family.tells_classes:
+        _require_frequent(study, [columns[0] for columns in responses])
     family = family.settled(study.meeting, responses)
     shards = []
     for site, frame, response in zip(study.meeting.names_here, study.frames, responses, strict=True):
@@ -91,6 +93,22 @@ def settled(
             rows["weight"] = _column(frame, weights, site, "weights", least=0.0, strictly=False)
         shards.append(rows)
     return family, shards
+
+
+def _require_frequent(study: Study, responses: Sequence[np.ndarray]) -> None:
+    """Raise `DataError` where a class would be told that few rows of a site have; of texts that has been looked at."""
+    refusals: list[list[str]] = []
+    for site, policy, column in zip(study.meeting.names_here, study.policies, responses, strict=True):
+        _, counts = np.unique(np.asarray(column), return_counts=True)
+        few = int((counts < policy.cells).sum())
+        refusals.append([])
+        if few and policy.rare == "refuse":
+            refusals[-1].append(
+                f"{site}: refused, {few} of {len(counts)} classes of the response have fewer than {policy.cells} rows, "
+                "the floor of the site; say which classes there are, as in Categorical(levels=(0, 1, 2))"
+            )
+    if found := [text for own in study.meeting.gathered(refusals) for text in own]:
+        raise DataError("\n  ".join(found))
 
 
 def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, strictly: bool) -> np.ndarray:

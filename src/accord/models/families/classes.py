@@ -43,6 +43,10 @@ class _Classes(Family):
         assert self.levels is not None
         return self.levels
 
+    @property
+    def tells_classes(self) -> bool:
+        return self.levels is None
+
     def settled(self: Kind, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Kind:
         if self.levels is not None:
             return self

@@ -74,6 +74,11 @@ class Family(ABC):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         """The log density of each row's response given linear predictors, shape (row,), normalised."""
 
+    @property
+    def tells_classes(self) -> bool:
+        """Whether sites have to tell the classes that their responses are of."""
+        return False
+
     def settled(self: Own, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Own:
         """The family with what the sites have to agree on before any number can be written down.
 
