@@ -692,6 +692,7 @@ def test_a_formula_of_files_that_agents_read_is_that_of_files_read_here(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default::UserWarning")
 def test_a_config_file_names_files_that_agents_read(tmp_path):
     files = ", ".join(f'"{path}"' for path in messy_files(tmp_path))
     (tmp_path / "job.toml").write_text(
