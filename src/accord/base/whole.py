@@ -45,3 +45,15 @@ def write_whole(path: Path, content: bytes | memoryview, mode: int = 0o666) -> N
             os.close(folder)
     except OSError as error:
         raise type(error)(error.errno, f"could not be written: {error.strerror}", str(path)) from error
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are not there, for their user alone: states and draws tell of data."""
+    for one in [*reversed(folder.parents), folder]:
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a whole file for its user's eyes, in a folder that is made where there is none."""
+    make_private(path.parent)
+    write_whole(path, content, mode=0o600)

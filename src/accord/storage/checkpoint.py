@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.whole import write_whole
+from ..base.whole import write_private
 
 # A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
 _METADATA = "checkpoint"
@@ -47,8 +47,7 @@ class CheckpointStore:
     def write(self, round: int, arrays: dict[str, np.ndarray]) -> None:
         """Write the file of a round; after a crash it is there in full or not at all."""
         about = json.dumps({"tag": self.tag, "round": int(round)})
-        make_private(self.folder)
-        write_whole(self._path(round), _packed({_METADATA: np.array(about), **arrays}, self.key), mode=0o600)
+        write_private(self._path(round), _packed({_METADATA: np.array(about), **arrays}, self.key))
         self._whole.add(int(round))
         self._prune()
 
@@ -157,9 +156,3 @@ def _packed(arrays: dict[str, np.ndarray], key: bytes) -> bytes:
 
 def _signature(key: bytes, content: bytes) -> bytes:
     return hmac.digest(key, content, "sha256")
-
-
-def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are not there, for their user alone: states and draws tell of data."""
-    for one in [*reversed(folder.parents), folder]:
-        one.mkdir(mode=0o700, exist_ok=True)

@@ -21,7 +21,7 @@ import scipy.sparse
 
 from ..base.errors import DataError
 from ..base.text import __version__
-from ..base.whole import write_whole
+from ..base.whole import write_private
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
@@ -107,8 +107,7 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
         if not isinstance(theirs, dict):
             raise ValueError("it is no table of a run")
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(mine, indent=1).encode())
+        write_private(path, json.dumps(mine, indent=1).encode())
         return
     except ValueError as error:
         raise ValueError(f"{path} is not what accord wrote ({error}); name a new checkpoint folder") from error
@@ -123,7 +122,7 @@ def own_key(folder: Path) -> bytes:
     """The secret of a run that is kept in a folder; made where there is none."""
     path = Path(folder) / _KEY
     if not path.exists():
-        write_whole(path, secrets.token_bytes(_KEY_BYTES))
+        write_private(path, secrets.token_bytes(_KEY_BYTES))
     key = path.read_bytes()
     if len(key) != _KEY_BYTES:
         raise ValueError(f"{path} is not what accord wrote; name a new checkpoint folder")
@@ -141,7 +140,7 @@ def require_same_rows(path: Path, post: Posterior, key: bytes) -> None:
         for leaf in jax.tree.leaves(shard):
             found.update(json.dumps([str(leaf.dtype), leaf.shape]).encode() + np.ascontiguousarray(leaf).tobytes())
     if not path.exists():
-        write_whole(path, found.hexdigest().encode())
+        write_private(path, found.hexdigest().encode())
     elif not hmac.compare_digest(path.read_bytes(), found.hexdigest().encode()):
         who = " and ".join(map(str, post.held))
         raise DataError(f"the data of agent {who} is not what it was when the run began ({path}): begin a new run")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .checkpoint import make_private
+from ..base.whole import make_private
 
 _FILE = "in-use"
 # Of file systems that have no locks; a run there is not worth refusing.
