@@ -26,7 +26,7 @@ CANARY = "57.31337"
 
 def lines_of(federation: Federation, site: str, kind: str) -> int:
     with suppress(FileNotFoundError):
-        return sum(line["kind"] == kind for line in audit.read(federation.folder / site / "kept"))
+        return sum(line.get("kind") == kind for line in audit.read(federation.folder / site / "kept"))
     return 0
 
 
