@@ -196,6 +196,11 @@ class Posterior:
         return Extent(rows, None if self._local is None else int(counts.groups.max()))
 
     @property
+    def has_latents(self) -> bool:
+        """Whether sites have latents of their own, which is known without data."""
+        return self._latents is not None
+
+    @property
     def latents(self) -> Latents | None:
         """The latents of a group, or None."""
         if self._latents is None or self._finely:

@@ -72,7 +72,7 @@ class Questions:
 
     def latent_agents(self) -> tuple[int, ...]:
         """The agents whose latents are drawn in this process; `AttributeError` where there are none."""
-        if self.post.latents is None:
+        if not self.post.has_latents:
             raise AttributeError("no agent has latents of its own: the posterior was made without local")
         if not self.here:
             raise AttributeError(
