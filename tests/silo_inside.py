@@ -495,7 +495,9 @@ def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
     silo = accord.Silo(timeout=15.0, late=late)
     try:
         if late == "raise":
-            with pytest.raises(TimeoutError, match=r"agent \d waited 15 s for agent \d in round \d+"):
+            # its neighbours name it, or where all are between two chunks, the driver
+            named = r"agent \d waited 15 s for agent \d in round \d+|agent \d \(127.0.0.1\) came no further for 45 s"
+            with pytest.raises(TimeoutError, match=named):
                 short(silo, draws=1_000_000, checkpoint=tmp_path, checkpoint_every=1000)
         else:
             found = short(silo, draws=20_000, checkpoint=tmp_path, checkpoint_every=1000)
