@@ -48,7 +48,7 @@ class Flower:
 
     def __init__(self, study: StudyDocument, channel: Channel) -> None:
         self.study, self.channel = study, channel
-        self.masks = study.run.get("masks", True)
+        self.masks = study.masks
         if self.masks:
             require_masks(len(study.sites))
         # of this run, in which sites know each other by keys of their own

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.whole import write_whole
+from ..base.whole import write_private
 from ..posterior.masks import Words, new_private_key, pair_keys, under_masks
 
 
@@ -142,13 +142,7 @@ class KeptMasks:
         return found
 
     def _write(self, state: dict[str, Any]) -> None:
-        write_whole(own(self.folder) / "masks.json", json.dumps(state).encode(), mode=0o600)
-
-
-def own(folder: Path) -> Path:
-    """A folder that only its owner reads."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder
+        write_private(self.folder / "masks.json", json.dumps(state).encode())
 
 
 @contextmanager

@@ -123,13 +123,15 @@ class SitePolicy:
             raise RefusedError(f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}")
         if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
             raise RefusedError(f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}")
-        if self.masks and not study.run.get("masks", True):
+        if self.masks and not study.masks:
             raise RefusedError(f"{self.site}: refused, its policy asks for masks, and the study goes without")
-        if study.run.get("masks", True):
+        if study.masks:
             if len(study.sites) < _FEWEST:
                 raise RefusedError(f"{self.site}: refused, masks hide nothing of fewer than {_FEWEST} sites")
             known = [self.peers[name] for name in study.sites if name in self.peers]
             if len(set(known)) < len(known):
                 raise RefusedError(f"{self.site}: refused, its policy has one public key for two sites in `peers`")
-        if study.run.get("masks", True) and (missing := [name for name in study.sites if name not in self.peers]):
-            raise RefusedError(f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`")
+            if missing := [name for name in study.sites if name not in self.peers]:
+                raise RefusedError(
+                    f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`"
+                )

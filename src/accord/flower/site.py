@@ -13,15 +13,15 @@ import jax
 import numpy as np
 
 from ..base.errors import DataError
-from ..base.whole import write_whole
+from ..base.whole import make_private, write_private
 from ..data.meeting import ByCorrespondence, Unanswered
 from ..engines.silo.latents import keep
 from ..models.regression import Regression
 from ..posterior import Posterior
-from ..posterior.masks import encoded
+from ..posterior.masks import Words, encoded
 from ..posterior.totals import TotalsHere
 from . import audit, figures
-from .keys import KeptMasks, alone, bytes_of, digest, is_signed, own, signature, statement, text_of
+from .keys import KeptMasks, alone, bytes_of, digest, is_signed, signature, statement, text_of
 from .packets import Packet, packet, plain, read, revived
 from .policy import RefusedError, SitePolicy
 from .questions import SUMS, understood
@@ -42,11 +42,11 @@ class Site:
 
     def __init__(self, policy: SitePolicy) -> None:
         self.policy = policy
-        self._models: dict[str, Posterior] = {}
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a request, both as `packets.Packet.to_bytes` makes them; refusals are answers."""
-        with alone(own(self.policy.folder)):
+        make_private(self.policy.folder)
+        with alone(self.policy.folder):
             return self._answer(request)
 
     def _answer(self, request: bytes) -> bytes:
@@ -54,8 +54,9 @@ class Site:
         # a request that comes again, as its answer was lost, has the very same answer
         kept = policy.folder / "answered" / digest(request)
         if kept.is_file():
-            audit.note(policy.folder, again=kept.name, hash=digest(kept.read_bytes()))
-            return kept.read_bytes()
+            answer = kept.read_bytes()
+            audit.note(policy.folder, again=kept.name, hash=digest(answer))
+            return answer
         try:
             head, arrays = read(request)
             text, session, kind = (str(head[name]) for name in ("study", "session", "kind"))
@@ -66,25 +67,26 @@ class Site:
             if re.fullmatch("[0-9a-f]{16}", session) is None or kind not in _ANSWERS:
                 raise RefusedError(f"{policy.site}: refused, it answers {', '.join(_ANSWERS)} of a run")
             asked = {"run": session, "study": study.hash, "kind": kind}
-            run = _Asked(session, study, own(policy.folder / "runs" / session), request)
+            run = _Asked(session, study, policy.folder / "runs" / session, request)
+            make_private(run.folder)
             self._require_same_data(run)
             found, said = _ANSWERS[kind](self, run, Packet(head, arrays))
         except (RefusedError, DataError, ValueError, ArithmeticError) as error:
             audit.note(policy.folder, **asked, refused=str(error)[:_LONGEST])
-            told = {"error": str(error), "refused": isinstance(error, RefusedError)}
-            return packet({**told, "site": policy.site}).to_bytes()
+            return self._failure(str(error), refused=isinstance(error, RefusedError))
         except Exception as error:
             # what else fails may quote anything: it is told here, and not to others
             audit.note(policy.folder, **asked, failed=traceback.format_exc())
-            name = type(error).__name__
-            told = {"error": f"{policy.site}: {name}, see its audit file", "refused": False}
-            return packet({**told, "site": policy.site}).to_bytes()
+            return self._failure(f"{policy.site}: {type(error).__name__}, see its audit file", refused=False)
         # nodes come and go: every answer says whose it is
         answer = Packet({**found.head, "site": policy.site}, found.arrays).to_bytes()
         # a line too many does no harm, one too few does
         audit.note(policy.folder, **asked, **said, bytes=len(answer), hash=digest(answer))
         _keep_alone(kept, answer)
         return answer
+
+    def _failure(self, text: str, *, refused: bool) -> bytes:
+        return packet({"error": text, "refused": refused, "site": self.policy.site}).to_bytes()
 
     # --- what it answers: the answer, and what is noted of it ---
 
@@ -129,9 +131,8 @@ class Site:
         noted = {"question": len(answers), "shapes": shapes}
         self._count_points(asked, sum(int(np.prod(shape, dtype=int)) for shape in shapes.values()))
         if asked.masked:
-            words = encoded(figures.leaves_of(said), len(asked.study.sites))
-            masked = asked.masks.masked(int(request.head["count"]), words, asked.request)
-            return packet({"kind": "total", "shapes": shapes}, words=masked), noted
+            words = asked.masked_words(figures.leaves_of(said), int(request.head["count"]))
+            return packet({"kind": "total", "shapes": shapes}, words=words), noted
         return packet({"kind": "total", "own": plain(said)}), noted
 
     def _rows(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
@@ -155,8 +156,7 @@ class Site:
         said = {"question": name, "points": points, "shape": list(part.shape)}
         if not asked.masked:
             return packet({}, part=part), said
-        words = encoded([part], len(asked.study.sites))
-        words = asked.masks.masked(int(request.head["count"]), words, asked.request)
+        words = asked.masked_words([part], int(request.head["count"]))
         return packet({"shape": list(part.shape)}, words=words), said
 
     def _draws(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
@@ -167,7 +167,7 @@ class Site:
         if (asked.folder / "draws.npz").exists():
             raise RefusedError(f"{self.policy.site}: refused, it has the draws of this run already")
         np.savez(asked.folder / "draws.npz", draws=draws, names=np.array(model.names))
-        if model.latents is not None:
+        if model.has_latents:
             with jax.enable_x64(True):
                 keep(model, draws, int(request.head["seed"]), str(self.policy.folder), asked.session)
         return packet({}), {"draws": list(draws.shape)}
@@ -187,13 +187,10 @@ class Site:
     def _agreed(self, asked: _Asked, request: Packet) -> Posterior:
         """The model of what all sites agreed on, which stays the same to the end of a run."""
         answers = request.head["answers"]
-        name = digest(json.dumps([asked.study.hash, answers]).encode())
         self._require_continued(asked, answers)
-        if name not in self._models:
-            model = self._model(asked, revived(answers)).alone(self._place(asked))
-            # how many rows the smallest group of others has is not known
-            self._models = {name: model if model.latents is None else model.finely()}
-        return self._models[name]
+        model = self._model(asked, revived(answers)).alone(self._place(asked))
+        # how many rows the smallest group of others has is not known
+        return model.finely() if model.has_latents else model
 
     def _require_continued(self, asked: _Asked, answers: list[Any]) -> None:
         """Raise `RefusedError` unless answers go on from those that were given out before in this run."""
@@ -207,13 +204,13 @@ class Site:
             )
         if count > before["count"]:
             now = {"count": count, "hash": _hash_of_answers(answers)}
-            write_whole(path, json.dumps(now).encode(), mode=0o600)
+            write_private(path, json.dumps(now).encode())
 
     def _require_same_data(self, asked: _Asked) -> None:
         """Raise `DataError` where the site's file is another one than at the beginning of the run."""
         path, now = asked.folder / "data.txt", digest(self.policy.data.read_bytes())
         if not path.is_file():
-            write_whole(path, now.encode(), mode=0o600)
+            write_private(path, now.encode())
         elif path.read_text() != now:
             raise DataError(f"{self.policy.site}: its data has changed since this run began")
 
@@ -226,14 +223,15 @@ class Site:
                 f"{self.policy.site}: refused, its policy allows sums at {self.policy.points} positions of a study, "
                 f"{before} have been asked for, and now {points} more"
             )
-        write_whole(path, str(before + points).encode(), mode=0o600)
+        write_private(path, str(before + points).encode())
 
 
 def _keep_alone(path: Path, answer: bytes) -> None:
     """Keep an answer in place of the one before."""
-    for before in own(path.parent).iterdir():
+    make_private(path.parent)
+    for before in path.parent.iterdir():
         before.unlink()
-    write_whole(path, answer, mode=0o600)
+    write_private(path, answer)
 
 
 def _hash_of_answers(answers: list[Any]) -> str:
@@ -260,7 +258,11 @@ class _Asked:
 
     def __init__(self, session: str, study: StudyDocument, folder: Path, request: bytes) -> None:
         self.session, self.study, self.folder, self.request = session, study, folder, request
-        self.masks, self.masked = KeptMasks(folder), study.run.get("masks", True)
+        self.masks, self.masked = KeptMasks(folder), study.masks
+
+    def masked_words(self, leaves: Sequence[np.ndarray], count: int) -> Words:
+        """A site's numbers as words under its masks of this request."""
+        return self.masks.masked(count, encoded(leaves, len(self.study.sites)), self.request)
 
 
 _ANSWERS: dict[str, Callable[..., tuple[Packet, dict[str, Any]]]] = {

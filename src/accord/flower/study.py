@@ -97,6 +97,11 @@ class StudyDocument:
         return dict(self._document.get("run", {}))
 
     @property
+    def masks(self) -> bool:
+        """Whether sums go under masks, as they do where [run] does not say otherwise."""
+        return bool(self.run.get("masks", True))
+
+    @property
     def columns(self) -> frozenset[str]:
         """What of a site's columns it is to read; names of functions are among them."""
         asked = needed(*self._named)
