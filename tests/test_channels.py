@@ -1,7 +1,6 @@
 """Agents' connections and what they carry, without Ray: agents are threads here, or processes that open sockets."""
 
 import gc
-import shutil
 import socket
 import struct
 import subprocess
@@ -24,14 +23,15 @@ from accord.engines.silo.connections import (
     LateNeighbourError,
     LostNeighbourError,
 )
-from accord.engines.silo.handshake import Call, Greeting, StrangerError, contexts
+from accord.engines.silo.handshake import Call, Credentials, Greeting, StrangerError
 from accord.engines.silo.messages import EVERY_COLOR, Communicator
+from accord.engines.silo.sealing import Agreement, BrokenSealError, Identity, Peer
 from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
 from accord.samplers.costs import messages_per_round
 
 KEY, RUN = b"k" * 32, b"r" * 16
 # of an agent that calls and is not called
-NOWHERE = ("127.0.0.1", 0)
+NOWHERE = Peer("127.0.0.1", 0, bytes(32))
 PARTS = {"method": "DESGLD (1f)", "chains": "4"}
 
 NETWORKS = {
@@ -78,10 +78,10 @@ def without_errors(outcomes):
 
 def connected(network, everyone, limit=20.0, attempt=1, key=KEY, parts=PARTS):
     """What connecting came to at each agent."""
-    addresses = {i: one.address for i, one in enumerate(everyone)}
+    places = {i: one.own for i, one in enumerate(everyone)}
 
     def join(i):
-        peers = {int(j): addresses[int(j)] for j in network.neighbors(i)}
+        peers = {int(j): places[int(j)] for j in network.neighbors(i)}
         own = parts[i] if isinstance(parts, list) else parts
         return everyone[i].connect(peers, key[i] if isinstance(key, list) else key, attempt, own, limit)
 
@@ -162,17 +162,20 @@ def test_a_neighbour_may_be_some_exchanges_ahead():
 def test_processes_exchange_large_messages():
     script = (
         "from accord.engines.silo.connections import Channels, Label\n"
+        "from accord.engines.silo.sealing import Peer\n"
         "own = Channels(0, '127.0.0.1')\n"
-        "print(*own.address, flush=True)\n"
-        f"own.connect({{1: {NOWHERE!r}}}, {KEY!r}, 1, {PARTS!r}, 60.0)\n"
+        "print(own.own.host, own.own.port, own.own.public.hex(), flush=True)\n"
+        f"own.connect({{1: Peer('127.0.0.1', 0, bytes.fromhex(input()))}}, {KEY!r}, 1, {PARTS!r}, 60.0)\n"
         "for round in range(3):\n"
         f"    found = own.exchange(Label({RUN!r}, 1, round, 0), {{1: bytes(2**22)}}, {{1: 2**22}}, 60.0)\n"
         "    print(len(found[1]), set(found[1]), flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
-        host, port = process.stdout.readline().split()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as process:
+        host, port, public = process.stdout.readline().split()
         own = Channels(1, "127.0.0.1")
-        own.connect({0: (host, int(port))}, KEY, 1, PARTS, 60.0)
+        print(own.own.public.hex(), file=process.stdin, flush=True)
+        own.connect({0: Peer(host, int(port), bytes.fromhex(public))}, KEY, 1, PARTS, 60.0)
         for round in range(3):
             assert own.exchange(label(round), {0: b"\x07" * 2**22}, {0: 2**22}, 60.0)[0] == bytes(2**22)
         assert process.stdout.read() == f"{2**22} {{7}}\n" * 3
@@ -199,6 +202,12 @@ def test_connections_are_made_anew():
 
 
 # --- what goes wrong with a message ---
+
+
+def sends(agent, content):
+    """What an agent sends to agent 0, sealed, without more of a label than is in it."""
+    agent._links[0].send(content)
+    assert agent._links[0].flushed()
 
 
 def test_a_late_neighbour_is_named():
@@ -231,7 +240,8 @@ def test_late_neighbours_survive_a_pickle():
 def test_a_closed_neighbour_is_lost_at_once(how):
     with joined(Network.path(2)) as (first, second):
         if how == "in a message":
-            second._links[0].wire.send(_HEADER.pack(*label(4), 1, 10) + b"half")
+            sends(second, _HEADER.pack(*label(4), 1, 10))
+            second._links[0].wire.send(b"half")
         if how == "while waiting":
             threading.Timer(0.2, second.disconnect).start()
         else:
@@ -260,7 +270,7 @@ def test_a_message_that_was_not_due_is_refused(header, message):
 
 def test_a_message_of_another_sender_is_refused():
     with joined(Network.path(2)) as (first, second):
-        second._links[0].wire.send(_HEADER.pack(*label(), 3, 0))
+        sends(second, _HEADER.pack(*label(), 3, 0))
         with pytest.raises(ForeignMessageError, match="agent 1 sent a message of agent 3, round 0"):
             first.exchange(label(), {}, {1: 5}, 5.0)
 
@@ -270,7 +280,7 @@ def test_a_message_longer_than_what_is_due_is_refused_before_it_is_read(announce
     with joined(Network.path(2)) as (first, second):
         # no memory is taken for it
         monkeypatch.setattr(channels_module, "bytearray", lambda length: pytest.fail("memory was taken"), raising=False)
-        second._links[0].wire.send(_HEADER.pack(*label(), 1, announced))
+        sends(second, _HEADER.pack(*label(), 1, announced))
         with pytest.raises(ForeignMessageError, match=f"agent 1 announced a message of {announced} bytes where 5 were"):
             first.exchange(label(), {}, {1: 5}, 5.0)
 
@@ -290,7 +300,7 @@ def test_an_unreachable_agent_is_named_with_its_address():
         address = closed.getsockname()
     with listening(2) as (_, second):
         with pytest.raises(LostNeighbourError) as caught:
-            second.connect({0: address}, KEY, 1, PARTS, 5.0)
+            second.connect({0: Peer(*address, bytes(32))}, KEY, 1, PARTS, 5.0)
     assert str(caught.value) == (
         f"agent 1 cannot reach agent 0 at 127.0.0.1:{address[1]}: [Errno 111] Connection refused"
     )
@@ -300,7 +310,7 @@ def test_an_agent_that_does_not_greet_is_named_with_its_address():
     with socket.create_server(("127.0.0.1", 0)) as silent, listening(2) as (_, second):
         port = silent.getsockname()[1]
         with pytest.raises(LateNeighbourError, match=f"^agent 1 waited 0.3 s for agent 0 at 127.0.0.1:{port} to conn"):
-            second.connect({0: ("127.0.0.1", port)}, KEY, 1, PARTS, 0.3)
+            second.connect({0: Peer("127.0.0.1", port, bytes(32))}, KEY, 1, PARTS, 0.3)
 
 
 def test_an_agent_that_does_not_call_is_named():
@@ -343,7 +353,7 @@ def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
     monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 1.0)
     network = Network.path(2)
     with listening(2) as everyone:
-        strangers = [socket.create_connection(everyone[0].address) for _ in range(5)]
+        strangers = [socket.create_connection(everyone[0].own[:2]) for _ in range(5)]
         behaviour = [threading.Thread(target=behave, args=(stranger,), daemon=True) for stranger in strangers]
         for thread in behaviour:
             thread.start()
@@ -360,7 +370,7 @@ def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
 def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
     monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.2)
     with listening(2) as (first, _):
-        stranger = socket.create_connection(first.address)
+        stranger = socket.create_connection(first.own[:2])
         thread = threading.Thread(target=trickle, args=(stranger,), daemon=True)
         thread.start()
         with pytest.raises(LateNeighbourError):
@@ -373,7 +383,7 @@ def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
 
 def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
     with listening(2) as everyone:
-        crowd = [socket.create_connection(everyone[0].address) for _ in range(300)]
+        crowd = [socket.create_connection(everyone[0].own[:2]) for _ in range(300)]
         began = time.monotonic()
         without_errors(connected(Network.path(2), everyone, limit=20.0))
         # far from the seconds that one of them is listened to
@@ -384,10 +394,10 @@ def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
 
 def test_who_calls_from_an_address_of_no_neighbour_is_hung_up_on():
     with listening(2) as (first, _):
-        calling = [socket.create_connection(first.address, source_address=(host, 0)) for host in ("127.0.0.9", "")]
+        calling = [socket.create_connection(first.own[:2], source_address=(host, 0)) for host in ("127.0.0.9", "")]
         with pytest.raises(LateNeighbourError):
             first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.3)
-        # not a byte, where the other gets the number that opens a greeting
+        # not a byte, where the other gets the public key that opens a greeting
         assert [len(heard(stranger)) for stranger in calling] == [0, 32]
         for stranger in calling:
             stranger.close()
@@ -411,16 +421,13 @@ def heard(wire):
 
 def test_a_stranger_learns_nothing():
     with listening(2) as (first, _):
-        stranger = socket.create_connection(first.address)
-        huge(stranger)
+        stranger = socket.create_connection(first.own[:2])
+        stranger.sendall(b"n" * 32)
         with pytest.raises(LateNeighbourError):
             first.connect({1: NOWHERE}, KEY, 1, {"seed": "secret"}, 0.3)
-        try:
-            found = heard(stranger)
-        except ConnectionResetError:
-            found = b""
-        # a number, and the proof for it
-        assert b"secret" not in found and len(found) <= 32 + 4 + 32
+        found = heard(stranger)
+        # a public key, and what is sealed for who knows the run's secret
+        assert b"secret" not in found and b"seed" not in found and len(found) > 32
         stranger.close()
 
 
@@ -428,7 +435,7 @@ def test_what_one_agent_says_does_not_greet_another():
     """Whoever passes on what agent 1 says when it is called cannot call agent 0 in its name."""
     network = Network.complete(3)
     with listening(3) as everyone:
-        victim, other = (socket.create_connection(everyone[i].address) for i in (0, 1))
+        victim, other = (socket.create_connection(everyone[i].own[:2]) for i in (0, 1))
 
         def relay(source, target):
             try:
@@ -453,23 +460,24 @@ def test_what_one_agent_says_does_not_greet_another():
         other.close()
 
 
-def greeted(address, greeting, key=KEY, security=None):
+def greeted(agent, greeting, identity):
     """Call an agent under any name; what comes of it."""
-    call = Call(0, address, security, greeting, key, time.monotonic() + 5.0)
+    call = Call(0, Credentials(greeting, identity, KEY, {0: agent.own}), time.monotonic() + 5.0)
     while (found := call.go_on()) is None:
         assert time.monotonic() < call.ends, "the call is not answered"
         time.sleep(0.01)
-    return found[0]
+    return found.wire
 
 
 def test_two_agents_that_claim_one_index_are_an_error():
     with listening(3) as everyone:
         first = everyone[0]
-        greeting = Greeting(1, 1, PARTS)
+        greeting, identity = Greeting(1, 1, PARTS), Identity()
+        peers = {1: NOWHERE._replace(public=identity.public), 2: NOWHERE}
         jobs = [
-            lambda: first.connect({1: NOWHERE, 2: NOWHERE}, KEY, 1, PARTS, 10.0),
-            lambda: greeted(first.address, greeting),
-            lambda: greeted(first.address, greeting),
+            lambda: first.connect(peers, KEY, 1, PARTS, 10.0),
+            lambda: greeted(first, greeting, identity),
+            lambda: greeted(first, greeting, identity),
         ]
         error, *wires = at_once(jobs)
         for wire in wires:
@@ -484,7 +492,7 @@ def test_an_agent_that_nobody_expects_is_an_error():
         error, wire = at_once(
             [
                 lambda: first.connect({1: NOWHERE}, KEY, 1, PARTS, 10.0),
-                lambda: greeted(first.address, Greeting(4, 1, PARTS)),
+                lambda: greeted(first, Greeting(4, 1, PARTS), Identity()),
             ]
         )
         if isinstance(wire, socket.socket):
@@ -497,7 +505,7 @@ def test_a_call_of_an_earlier_attempt_is_dropped():
 
         def call():
             with pytest.raises((OSError, StrangerError)):
-                greeted(everyone[0].address, Greeting(1, 1, PARTS))
+                greeted(everyone[0], Greeting(1, 1, PARTS), everyone[1]._identity)
 
         stale = threading.Thread(target=call, daemon=True)
         stale.start()
@@ -507,87 +515,150 @@ def test_a_call_of_an_earlier_attempt_is_dropped():
         assert not stale.is_alive()
 
 
-# --- TLS ---
+# --- seals ---
 
 
-def certificates(folder, name):
-    """A new authority, and a certificate of it, as docs/silo.md makes them; by the names that Ray has for them."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
-    folder.mkdir()
-    new = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
-    for command in (
-        f"{new} -x509 -days 2 -subj /CN={name} -keyout ca.key -out ca.crt",
-        f"{new} -subj /CN=site -keyout site.key -out site.csr",
-        "openssl x509 -req -in site.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out site.crt",
-    ):
-        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    files = {"CA_CERT": "ca.crt", "SERVER_CERT": "site.crt", "SERVER_KEY": "site.key"}
-    return {f"RAY_TLS_{what}": str(folder / file) for what, file in files.items()}
+@contextmanager
+def between(monkeypatch, passed_on):
+    """Two agents whose connection goes through somebody who passes on `passed_on(content)` of what the second sends."""
+    with listening(2) as (first, second), socket.create_server(("127.0.0.1", 0)) as middle:
 
+        def relay(source, target, passed_on):
+            try:
+                while more := source.recv(65536):
+                    target.sendall(passed_on(more))
+            except OSError:
+                pass
+            finally:
+                target.close()
 
-@pytest.fixture
-def tls(tmp_path, monkeypatch):
-    for name, value in {"RAY_USE_TLS": "1", **certificates(tmp_path / "own", "own")}.items():
-        monkeypatch.setenv(name, value)
+        def listen():
+            caller, _ = middle.accept()
+            called = socket.create_connection(first.own[:2])
+            back = threading.Thread(target=relay, args=(called, caller, bytes), daemon=True)
+            back.start()
+            relay(caller, called, passed_on)
+            back.join(5.0)
 
-
-@pytest.mark.parametrize("switch", ["1", "true", "TRUE"])
-def test_tls_carries_large_messages_both_ways(tls, monkeypatch, switch):
-    monkeypatch.setenv("RAY_USE_TLS", switch)
-    network, size = Network.ring(3), 4 * 2**20
-
-    def rounds(agent, own):
-        peers = [int(j) for j in network.neighbors(agent)]
-        assert all(own._links[j].wire.version() == "TLSv1.3" for j in peers)
-        for round in range(3):
-            # a small message right behind a large one may lie decrypted where no socket tells of it
-            for exchange, length in enumerate((size, 3)):
-                outgoing = {j: content(agent, j, round, length) for j in peers}
-                found = own.exchange(label(round, exchange), outgoing, dict.fromkeys(peers, length), 30.0)
-                assert all(found[j] == content(j, agent, round, length) for j in peers)
-
-    with joined(network) as everyone:
-        without_errors(at_once([lambda i=i: rounds(i, everyone[i]) for i in range(3)]))
-
-
-def test_under_tls_a_late_neighbour_and_a_closed_one_are_told_apart(tls):
-    with joined(Network.path(2)) as (first, second):
-        with pytest.raises(LateNeighbourError):
-            first.exchange(label(), {1: b"x"}, {1: 1}, 0.2)
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        there = first.own._replace(port=middle.getsockname()[1])
+        without_errors(
+            at_once(
+                [
+                    lambda: first.connect({1: second.own}, KEY, 1, PARTS, 5.0),
+                    lambda: second.connect({0: there}, KEY, 1, PARTS, 5.0),
+                ]
+            )
+        )
+        yield first, second
         second.disconnect()
-        with pytest.raises(LostNeighbourError):
-            first.exchange(label(1), {1: b"x"}, {1: 1}, 10.0)
+        thread.join(10.0)
+        assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("odd", [0, 1])
-@pytest.mark.parametrize("kind", ["no TLS", "another authority"])
-def test_tls_refuses_who_has_no_certificate_of_the_authority(tls, tmp_path, monkeypatch, kind, odd):
-    right = contexts()
-    with monkeypatch.context() as other:
-        for name, value in certificates(tmp_path / "other", "other").items():
-            other.setenv(name, value)
-        wrong = None if kind == "no TLS" else contexts()
-    chosen = threading.local()
-    monkeypatch.setattr(channels_module, "contexts", lambda: chosen.security)
-    with listening(2) as everyone:
-        addresses = [one.address for one in everyone]
+def test_nothing_that_agents_say_can_be_read_on_the_way(monkeypatch):
+    seen = bytearray()
 
-        def join(i):
-            chosen.security = wrong if i == odd else right
-            everyone[i].connect({1 - i: addresses[1 - i]}, KEY, 1, PARTS, 1.0)
+    def listens(content):
+        seen.extend(content)
+        return content
 
-        first, second = at_once([lambda: join(0), lambda: join(1)])
-    # who is called drops the caller, and goes on waiting for the right one
-    assert isinstance(first, LateNeighbourError)
-    assert isinstance(second, LostNeighbourError | LateNeighbourError)
-    assert f"agent 0 at 127.0.0.1:{addresses[0][1]}" in str(second)
+    canary = b"canary of the second agent"
+    with between(monkeypatch, listens) as (first, second):
+        second.exchange(label(), {0: canary}, {}, 5.0)
+        assert first.exchange(label(), {}, {1: len(canary)}, 5.0)[1] == canary
+    assert len(seen) > 32 + len(canary)
+    # neither what was sent, nor its label, nor the greeting
+    assert not any(word in bytes(seen) for word in (canary, canary[:8], RUN, b"DESGLD", b"chains", KEY[:8]))
 
 
-def test_a_certificate_that_is_not_there_is_an_error_at_once(tls, monkeypatch):
-    monkeypatch.setenv("RAY_TLS_CA_CERT", "/nowhere/ca.crt")
-    with listening(2) as (first, _), pytest.raises(FileNotFoundError):
-        first.connect({1: NOWHERE}, KEY, 1, PARTS, 10.0)
+@pytest.mark.parametrize("place", ["label", "content"])
+def test_a_message_that_was_changed_on_its_way_ends_the_connection(place, monkeypatch):
+    changes = []
+
+    def changed(content):
+        if not changes:
+            return content
+        content = bytearray(content)
+        content[3 if place == "label" else -3] ^= 1
+        return bytes(content)
+
+    with between(monkeypatch, changed) as (first, second):
+        changes.append(1)
+        second.exchange(label(), {0: bytes(100)}, {}, 5.0)
+        with pytest.raises(LostNeighbourError, match="connection to agent 1 ended: a message was changed on its way"):
+            first.exchange(label(), {}, {1: 100}, 5.0)
+
+
+@pytest.mark.parametrize("how", ["twice", "left out"])
+def test_a_message_that_is_repeated_or_left_out_does_not_open(how, monkeypatch):
+    there, sent = {"twice": 2, "left out": 0}[how], []
+
+    def counted(content):
+        if not sent:
+            return content
+        sent.append(content)
+        return content * (there if len(sent) == 2 else 1)
+
+    with between(monkeypatch, counted) as (first, second):
+        sent.append(b"")
+        for round in range(2):
+            second.exchange(label(round), {0: b"x"}, {}, 5.0)
+            time.sleep(0.2)
+        with pytest.raises(LostNeighbourError, match="changed on its way"):
+            for round in range(2):
+                first.exchange(label(round), {}, {1: 1}, 5.0)
+
+
+def test_who_has_the_runs_key_but_not_an_agents_own_is_not_that_agent():
+    with listening(3) as (first, second, impostor):
+        impostor.agent = 1
+
+        def intrude():
+            impostor.connect({0: first.own}, KEY, 1, PARTS, 5.0)
+            impostor.exchange(label(), {}, {0: 1}, 5.0)
+
+        late, lost = at_once([lambda: first.connect({1: second.own}, KEY, 1, PARTS, 0.5), intrude])
+    # who is called hangs up on it, and goes on waiting for the right one
+    assert isinstance(late, LateNeighbourError) and str(late) == "agent 0 waited 0.5 s for agent 1 to connect"
+    assert isinstance(lost, LostNeighbourError)
+
+
+def test_an_agent_that_is_called_must_be_the_one_that_is_there():
+    with listening(3) as (impostor, second, first):
+        outcome = at_once(
+            [
+                lambda: impostor.connect({1: second.own}, KEY, 1, PARTS, 5.0),
+                lambda: second.connect({0: impostor.own._replace(public=first.own.public)}, KEY, 1, PARTS, 5.0),
+            ]
+        )
+    assert isinstance(outcome[1], LostNeighbourError)
+    assert str(outcome[1]).endswith(": it says that it is agent 0: its signature is not of the key that the agent has")
+
+
+def test_connections_have_keys_of_their_own():
+    """What was recorded of one connection opens nothing of the next, which is under the same secret."""
+    ours, theirs = Agreement(), Agreement()
+    closes, _, said = ours.seals(theirs.public, KEY, True)
+    _, opens, same = theirs.seals(ours.public, KEY, False)
+    assert said == same and opens.opened(closes.closed(b"x")) == b"x"
+    first = ours.seals(theirs.public, KEY, True)[0].closed(b"x")
+    for other, secret in ((Agreement(), KEY), (theirs, b"s" * 32)):
+        with pytest.raises(BrokenSealError):
+            other.seals(ours.public, secret, False)[1].opened(first)
+
+
+@pytest.mark.parametrize("public", [bytes(32), b"short"])
+def test_what_is_no_public_key_is_refused(public):
+    with pytest.raises(BrokenSealError, match="no public key"):
+        Agreement().seals(public, KEY, True)
+
+
+def test_without_cryptography_agents_do_not_talk(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(ImportError, match=r"pip install \"accord\[silo\]\""):
+        Channels(0, "127.0.0.1")
 
 
 # --- what agents say to one another ---

@@ -1,4 +1,4 @@
-"""Connections between the agents that an edge joins: whole messages over TCP, each under a label that is checked.
+"""Connections between the agents that an edge joins: whole sealed messages over TCP, under labels that are checked.
 
 An agent sends to all neighbours of an exchange and hears from all of them in one loop that never blocks on one of them,
 so that messages larger than the buffers of the system cannot lock two agents that send to each other.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 import struct
 import time
 from collections import deque
@@ -17,7 +16,8 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...storage.fingerprint import first_difference
-from .handshake import Address, Call, Greeting, StrangerError, contexts, family
+from .handshake import Address, Call, Connection, Credentials, Greeting, StrangerError, family
+from .sealing import TAG_BYTES, BrokenSealError, Identity, Peer
 
 # run hash, attempt, round, exchange of the round, sender, bytes that follow
 _HEADER = struct.Struct("<16sIqIIQ")
@@ -85,27 +85,29 @@ class Channels:
 
     def __init__(self, agent: int, host: str) -> None:
         self.agent = agent
+        # of this process: one that begins in its place has another
+        self._identity = Identity()
         self._links: dict[int, _Link] = {}
         self._listener = socket.create_server((host, 0), family=family(host), backlog=1024)
         self._listener.setblocking(False)
-        self.address: Address = self._listener.getsockname()[:2]
+        host, port, *_ = self._listener.getsockname()
+        self.own = Peer(host, port, self._identity.public)
         # seconds that this agent has waited for each neighbour so far, and whom it waits for now
         self.waited: dict[int, float] = {}
         self.waiting_for: tuple[int, ...] = ()
 
-    def connect(
-        self, peers: Mapping[int, Address], key: bytes, attempt: int, parts: dict[str, str], limit: float
-    ) -> None:
+    def connect(self, peers: Mapping[int, Peer], key: bytes, attempt: int, parts: dict[str, str], limit: float) -> None:
         """Join with all peers, in place of the connections there were.
 
-        Both sides prove that they know the run's key before they tell anything, and refuse another run by the name of
-        what differs. Agents call those of a lower number and are called by those of a higher one, all at the same time.
-        Each calls from the address that it listens at, and who calls from any other address is hung up on.
+        Both sides prove that they know the run's key and that they are whom they say, and refuse another run by the
+        name of what differs; all that follows is sealed. Agents call those of a lower number and are called by those of
+        a higher one, all at the same time. Each calls from the address that it listens at, and who calls from any other
+        address is hung up on.
 
         Parameters
         ----------
         peers
-            Addresses by agent.
+            Addresses and public keys by agent.
         key
             The run's secret.
         attempt
@@ -125,29 +127,28 @@ class Channels:
             A peer is in another run (what differs is named), or two claim one index.
         """
         self.disconnect()
-        own, ends = Greeting(self.agent, attempt, parts), time.monotonic() + limit
-        security = contexts()
-        host = self.address[0]
-        calls = [Call(j, address, security, own, key, ends, host) for j, address in peers.items() if j < self.agent]
-        known = {address[0] for j, address in peers.items() if j > self.agent}
+        own = Credentials(Greeting(self.agent, attempt, parts), self._identity, key, peers)
+        ends = time.monotonic() + limit
+        calls = [Call(j, own, ends, self.own.host) for j in peers if j < self.agent]
+        known = {peer.host for j, peer in peers.items() if j > self.agent}
         try:
             while True:
-                calls = [call for call in calls if not self._has_ended(call, own, peers)]
+                calls = [call for call in calls if not self._has_ended(call, own)]
                 missing = peers.keys() - self._links.keys()
                 if not missing:
                     return
                 if time.monotonic() >= ends:
                     late = min(missing)
-                    where = peers[late] if late < self.agent else None
+                    where = peers[late][:2] if late < self.agent else None
                     raise LateNeighbourError(self.agent, late, -1, limit, where)
                 if self._wait_for_calls(calls, ends):
                     with suppress(BlockingIOError, ConnectionAbortedError):
-                        plain, (caller, *_) = self._listener.accept()
+                        wire, (caller, *_) = self._listener.accept()
                         if caller not in known:
-                            plain.close()
+                            wire.close()
                             continue
                         _drop_oldest(calls)
-                        calls.append(Call.heard(plain, security, own, key, ends))
+                        calls.append(Call.heard(wire, own, ends))
         except BaseException:
             self.disconnect()
             raise
@@ -168,7 +169,7 @@ class Channels:
             call.is_ready = call.number in ready
         return listener in ready
 
-    def _has_ended(self, call: Call, own: Greeting, peers: Mapping[int, Address]) -> bool:
+    def _has_ended(self, call: Call, own: Credentials) -> bool:
         """Go on with a greeting where that is possible; whether it is over, with a new link or without."""
         try:
             found = call.go_on()
@@ -176,18 +177,19 @@ class Channels:
             # whoever knocks without the key is no reason to end a run
             if call.peer is None:
                 return True
-            host, port = peers[call.peer]
+            host, port, _ = own.peers[call.peer]
             raise LostNeighbourError(
                 f"agent {self.agent} cannot reach agent {call.peer} at {host}:{port}: {error}"
             ) from error
         if found is None:
             return False
-        self._admit(*found, own, {j for j in peers if j > self.agent} if call.peer is None else {call.peer})
+        callers = {j for j in own.peers if j > self.agent}
+        self._admit(found, own.greeting, callers if call.peer is None else {call.peer})
         return True
 
-    def _admit(self, wire: socket.socket, other: Greeting, own: Greeting, expected: Iterable[int]) -> None:
+    def _admit(self, connection: Connection, own: Greeting, expected: Iterable[int]) -> None:
         """Make a link of a connection, if who is there is expected and in the same run."""
-        link = _Link(wire, other.agent)
+        wire, other = connection.wire, connection.other
         if other.agent in self._links or other.agent not in expected:
             wire.close()
             raise ValueError(
@@ -199,12 +201,12 @@ class Channels:
             raise ValueError(
                 f"agent {other.agent} is not in the run of agent {own.agent} (here and there: {difference})"
             )
-        self._links[other.agent] = link
+        self._links[other.agent] = _Link(connection)
         self.waited.setdefault(other.agent, 0.0)
 
     def exchange(
         self, label: Label, outgoing: Mapping[int, Any], incoming: Mapping[int, int], limit: float
-    ) -> dict[int, bytearray]:
+    ) -> dict[int, bytes]:
         """Send to some neighbours and hear from some.
 
         Parameters
@@ -225,7 +227,9 @@ class Channels:
         """
         for peer, content in outgoing.items():
             content = memoryview(content).cast("B")
-            self._links[peer].send(_HEADER.pack(*label, self.agent, content.nbytes), content)
+            self._links[peer].send(_HEADER.pack(*label, self.agent, content.nbytes))
+            if content.nbytes:
+                self._links[peer].send(content)
         unsent, missing, found = set(outgoing), set(incoming), {}
         began = time.monotonic()
         while True:
@@ -279,25 +283,26 @@ def _drop_oldest(calls: list[Call]) -> None:
 
 
 class _Link:
-    """A connection: messages in and out without blocking."""
+    """A connection: sealed messages in and out without blocking, the label of each before what it holds."""
 
-    def __init__(self, wire: socket.socket, peer: int) -> None:
-        self.wire, self.peer = wire, peer
+    def __init__(self, connection: Connection) -> None:
+        self.wire, self._closes, self._opens, other = connection
+        self.peer = other.agent
         self._outgoing: deque[memoryview] = deque()
-        self._header = bytearray(_HEADER.size)
+        self._header = bytearray(_HEADER.size + TAG_BYTES)
         self._content: bytearray | None = None
         self._filled = 0
 
-    def send(self, *parts: Any) -> None:
-        """Put bytes behind those that wait to be sent."""
-        self._outgoing.extend(memoryview(part) for part in parts if len(part))
+    def send(self, content: Any) -> None:
+        """Put bytes, sealed, behind those that wait to be sent."""
+        self._outgoing.append(memoryview(self._closes.closed(content)))
 
     def flushed(self) -> bool:
         """Send what can be sent now; whether that was all."""
         while self._outgoing:
             try:
                 sent = self.wire.send(self._outgoing[0])
-            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            except BlockingIOError:
                 return False
             except OSError as error:
                 raise self._lost(error) from error
@@ -307,12 +312,12 @@ class _Link:
                 self._outgoing[0] = self._outgoing[0][sent:]
         return True
 
-    def received(self, label: Label, most: int) -> bytearray | None:
+    def received(self, label: Label, most: int) -> bytes | None:
         """The next message if it has come whole; it must bear the label, and no memory is taken for a longer one."""
         if self._content is None:
             if not self._fill(self._header):
                 return None
-            *found, sender, length = _HEADER.unpack(self._header)
+            *found, sender, length = _HEADER.unpack(self._opened(self._header))
             if Label(*found) != label or sender != self.peer:
                 raise ForeignMessageError(
                     f"agent {self.peer} sent a message of agent {sender}, round {found[2]}, exchange {found[3]}, "
@@ -323,11 +328,17 @@ class _Link:
                 raise ForeignMessageError(
                     f"agent {self.peer} announced a message of {length} bytes where {most} were due"
                 )
-            self._content, self._filled = bytearray(length), 0
+            self._content, self._filled = bytearray(length + TAG_BYTES if length else 0), 0
         if not self._fill(self._content):
             return None
         content, self._content, self._filled = self._content, None, 0
-        return content
+        return self._opened(content) if content else b""
+
+    def _opened(self, content: bytearray) -> bytes:
+        try:
+            return self._opens.opened(content)
+        except BrokenSealError as error:
+            raise self._lost(error) from None
 
     def _fill(self, buffer: bytearray) -> bool:
         """Read into a buffer what has come; whether it is full."""
@@ -335,7 +346,7 @@ class _Link:
         while self._filled < len(buffer):
             try:
                 count = self.wire.recv_into(view[self._filled :])
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except BlockingIOError:
                 return False
             except OSError as error:
                 raise self._lost(error) from error

@@ -1,29 +1,25 @@
-"""How agents greet before they talk: both sides prove that they know the run's key, under TLS where Ray is."""
+"""How agents greet before they talk: both sides prove who they are and that they know the run's key, under a seal."""
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
-import secrets
 import select
 import socket
-import ssl
 import struct
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from .sealing import PUBLIC_BYTES, Agreement, BrokenSealError, Identity, Peer, Seal, read_signed
+
 _LENGTH = struct.Struct("<I")
-_NONCE_BYTES = 32
 _LONGEST_GREETING = 2**20
 # Whoever calls and has not said who it is after so long is not waited for.
 _GREETING_SECONDS = 10.0
 
 Address = tuple[str, int]
-# Of who calls, and of who is called.
-Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
 
 class StrangerError(Exception):
@@ -38,6 +34,24 @@ class Greeting(NamedTuple):
     parts: dict[str, str]
 
 
+class Credentials(NamedTuple):
+    """What an agent greets with: what it tells of itself, its own key, the run's secret, and whom it knows."""
+
+    greeting: Greeting
+    identity: Identity
+    secret: bytes
+    peers: Mapping[int, Peer]
+
+
+class Connection(NamedTuple):
+    """A socket, the seals of what is sent and of what comes, and who is there."""
+
+    wire: socket.socket
+    closes: Seal
+    opens: Seal
+    other: Greeting
+
+
 class Call:
     """A call to a peer, or of somebody who calls, until both sides have greeted; it never blocks.
 
@@ -45,50 +59,37 @@ class Call:
     ----------
     peer
         Who is called; None for who calls.
-    address
-        Where.
-    security
-        TLS, or None.
     own
-        What is told.
-    key
-        The run's secret.
+        Who this agent is, and whom it knows.
     ends
         When a call of somebody ends that has not greeted, on the monotonic clock.
     source
         The address to call from; "" leaves it to the system.
-    plain
+    wire
         The connection of who calls.
     """
 
     def __init__(
-        self,
-        peer: int | None,
-        address: Address | None,
-        security: Contexts | None,
-        own: Greeting,
-        key: bytes,
-        ends: float,
-        source: str = "",
-        plain: socket.socket | None = None,
+        self, peer: int | None, own: Credentials, ends: float, source: str = "", wire: socket.socket | None = None
     ) -> None:
-        if plain is None:
-            assert address is not None
-            plain = socket.socket(family(address[0]))
-            plain.bind((source, 0))
-        self.peer, self.ends, self._plain = peer, ends, plain
-        # of the socket, with and without TLS
-        self.number = plain.fileno()
+        address = None
+        if wire is None:
+            assert peer is not None
+            address = own.peers[peer][:2]
+            wire = socket.socket(family(address[0]))
+            wire.bind((source, 0))
+        self.peer, self.ends, self._wire = peer, ends, wire
+        self.number = wire.fileno()
         self.waits_for, self.is_ready = 0, True
-        self._steps = _greeted(plain, address, security, own, key)
+        self._steps = _greeted(wire, address, own)
 
     @classmethod
-    def heard(cls, plain: socket.socket, security: Contexts | None, own: Greeting, key: bytes, ends: float) -> Call:
+    def heard(cls, wire: socket.socket, own: Credentials, ends: float) -> Call:
         """The call of somebody."""
-        return cls(None, None, security, own, key, min(ends, time.monotonic() + _GREETING_SECONDS), plain=plain)
+        return cls(None, own, min(ends, time.monotonic() + _GREETING_SECONDS), wire=wire)
 
-    def go_on(self) -> tuple[socket.socket, Greeting] | None:
-        """The connection and who is there once both have greeted, else None.
+    def go_on(self) -> Connection | None:
+        """The connection once both have greeted, else None.
 
         Raises
         ------
@@ -109,50 +110,56 @@ class Call:
         """End the call, if it is not over."""
         self._steps.close()
         # steps that have not begun close nothing
-        self._plain.close()
+        self._wire.close()
 
 
-def _greeted(
-    wire: socket.socket, address: Address | None, security: Contexts | None, own: Greeting, key: bytes
-) -> Generator[int, None, tuple[socket.socket, Greeting]]:
+def _greeted(wire: socket.socket, address: Address | None, own: Credentials) -> Generator[int, None, Connection]:
     """Greet who is there, at an address that is called or, without one, as the one who was called.
 
-    Both sides send a random number. Then both show that they know the key, and then who they are, under signatures of
-    the two numbers and of who called: no stranger can use what one agent signs to greet another.
+    Both sides send a public key that is made for this connection. The keys that follow from these and from the run's
+    secret seal everything after it, first of all who they are, signed by each agent's own key with both public keys
+    and who called: nobody can use what one agent signs to greet another (SIGMA; Krawczyk 2003).
     """
-    calls = address is not None
+    calls, agreement = address is not None, Agreement()
     try:
         wire.setblocking(False)
         if address is not None:
             yield from _called(wire, address)
         wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if security is not None:
-            wire = security[0 if calls else 1].wrap_socket(wire, server_side=not calls, do_handshake_on_connect=False)
-            yield from _done(wire.do_handshake, select.POLLIN)
-        mine = secrets.token_bytes(_NONCE_BYTES)
-        yield from _sent(wire, mine)
-        theirs = yield from _heard(wire, _NONCE_BYTES)
-        numbers = mine + theirs if calls else theirs + mine
-        text = b""
-        for said in (b"", json.dumps(own._asdict()).encode()):
-            yield from _sent(wire, _LENGTH.pack(len(said)) + said + _signature(key, calls, numbers, said))
+        yield from _sent(wire, agreement.public)
+        theirs = yield from _heard(wire, PUBLIC_BYTES)
+        try:
+            closes, opens, said = agreement.seals(theirs, own.secret, calls)
+            text = json.dumps(own.greeting._asdict()).encode()
+            content = closes.closed(own.identity.signed(text, said + _role(calls)))
+            yield from _sent(wire, _LENGTH.pack(len(content)) + content)
             (length,) = _LENGTH.unpack((yield from _heard(wire, _LENGTH.size)))
             if length > _LONGEST_GREETING:
                 raise StrangerError("it does not speak as an agent does")
-            text = yield from _heard(wire, length)
-            if not hmac.compare_digest((yield from _heard(wire, 32)), _signature(key, not calls, numbers, text)):
-                raise StrangerError("it does not know the run's key")
-        other = Greeting(**json.loads(text))
-        if other.attempt != own.attempt:
-            raise StrangerError(f"it is in attempt {other.attempt}, not {own.attempt}")
-        return wire, other
+            other = _who(opens.opened((yield from _heard(wire, length))), said + _role(not calls), own.peers)
+        except BrokenSealError as error:
+            raise StrangerError(f"it does not know the run's key: {error}") from None
+        if other.attempt != own.greeting.attempt:
+            raise StrangerError(f"it is in attempt {other.attempt}, not {own.greeting.attempt}")
+        return Connection(wire, closes, opens, other)
     except BaseException:
         wire.close()
         raise
 
 
-def _signature(key: bytes, calls: bool, numbers: bytes, text: bytes) -> bytes:
-    return hmac.digest(key, (b"caller" if calls else b"called") + numbers + text, "sha256")
+def _role(calls: bool) -> bytes:
+    return b"caller" if calls else b"called"
+
+
+def _who(content: bytes, said: bytes, peers: Mapping[int, Peer]) -> Greeting:
+    """Who has signed a greeting; one that is nobody's here has no key to compare with."""
+    greeting = Greeting(**json.loads(read_signed(None, content, said)))
+    if greeting.agent in peers:
+        try:
+            read_signed(peers[greeting.agent].public, content, said)
+        except BrokenSealError as error:
+            raise StrangerError(f"it says that it is agent {greeting.agent}: {error}") from None
+    return greeting
 
 
 def _called(wire: socket.socket, address: Address) -> Generator[int, None, None]:
@@ -165,17 +172,13 @@ def _called(wire: socket.socket, address: Address) -> Generator[int, None, None]
             raise OSError(error, os.strerror(error)) from None
 
 
-def _done(action: Callable[[], Any], otherwise: int) -> Generator[int, None, Any]:
-    """The result of an action on a socket, as soon as the socket lets it; it waits for `otherwise` unless TLS knows."""
+def _done(action: Callable[[], Any], waits_for: int) -> Generator[int, None, Any]:
+    """The result of an action on a socket, as soon as the socket lets it."""
     while True:
         try:
             return action()
-        except ssl.SSLWantReadError:
-            yield select.POLLIN
-        except ssl.SSLWantWriteError:
-            yield select.POLLOUT
         except BlockingIOError:
-            yield otherwise
+            yield waits_for
 
 
 def _sent(wire: socket.socket, content: bytes) -> Generator[int, None, None]:
@@ -196,20 +199,3 @@ def _heard(wire: socket.socket, length: int) -> Generator[int, None, bytes]:
 def family(host: str) -> socket.AddressFamily:
     """Whether an address is one of IPv6."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def contexts() -> Contexts | None:
-    """TLS if Ray's own connections are under it: same variables, same certificates, both sides checked."""
-    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
-        return None
-    return _context(ssl.PROTOCOL_TLS_CLIENT), _context(ssl.PROTOCOL_TLS_SERVER)
-
-
-def _context(protocol: int) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    # agents are known by certificates of one authority of their own, not by the names of machines
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(os.environ["RAY_TLS_CA_CERT"])
-    context.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
-    return context

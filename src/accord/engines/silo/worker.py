@@ -35,9 +35,9 @@ from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
-from .handshake import Address
 from .latents import keep, prepare
 from .messages import Communicator
+from .sealing import Peer
 
 # What an agent is at, by the method that is called, as errors say it.
 _DOING = {
@@ -184,7 +184,7 @@ class Worker:
 
     def greet(self) -> tuple[str, str, dict[str, str]]:
         """Which incarnation of the agent this is, its address, and the versions that it runs with, by name."""
-        return self.incarnation, self.channels.address[0], versions()
+        return self.incarnation, self.channels.own.host, versions()
 
     def load(self, post: Posterior, settings: dict[str, Any], folder: Path, key: bytes) -> None:
         """Read the agent's shard and check it, under the driver's settings of this run.
@@ -285,9 +285,9 @@ class Worker:
         assert self.carry is not None
         return jax.tree.map(np.asarray, self.carry.state)
 
-    def address(self) -> Address:
-        """The address at which neighbours find this agent."""
-        return self.channels.address
+    def place(self) -> Peer:
+        """Where neighbours find this agent, and the public key by which they know it."""
+        return self.channels.own
 
     def meet(self, network: Network, limit: float, masks: bool = False) -> bytes | None:
         """Be ready for sums over a network, in place of what there was to run; with masks, the public key of new ones.
@@ -329,9 +329,9 @@ class Worker:
         leaves, treedef = jax.tree.flatten(found)
         return treedef.unflatten(self.communicator.total(count, *leaves))
 
-    def connect(self, addresses: dict[int, Address], key: bytes, attempt: int, limit: float) -> None:
+    def connect(self, places: dict[int, Peer], key: bytes, attempt: int, limit: float) -> None:
         """Join with the neighbours, in place of the connections there were."""
-        peers = {j: addresses[j] for j in self.communicator.neighbours}
+        peers = {j: places[j] for j in self.communicator.neighbours}
         self.channels.connect(peers, key, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 

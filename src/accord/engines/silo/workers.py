@@ -343,8 +343,8 @@ class WorkerPool:
     def connect(self) -> None:
         """Let all agents join with their neighbours, in place of the connections there were."""
         self.attempt += 1
-        addresses = dict(enumerate(self.call("address")))
-        self.call("connect", [(addresses, self.key, self.attempt, self.limits.timeout)] * self.size)
+        places = dict(enumerate(self.call("place")))
+        self.call("connect", [(places, self.key, self.attempt, self.limits.timeout)] * self.size)
 
     def warn_of_restarts(self) -> None:
         """Say which agents began anew since they were given their shards: it changes no draw, and has a cause."""
