@@ -1,14 +1,14 @@
-"""Microseconds of a message between agents: accord's own sockets beside ZeroMQ's, each in the clear and encrypted.
+"""Microseconds of a message between agents: accord's own sockets, which seal, beside ZeroMQ's, and both in the clear.
 
 Prints a table. "there and back": two processes, one sends to the other and waits for the answer. "ring round": four
 processes, each of which sends to both neighbours and waits for both. "silo round": the same within `engine="silo"`, a
 round of DE-SGLD with the agents, chains and numbers of `benchmarks/engines.py`, 16 bytes of each message a dimension.
 All transports are open at the same time and take turns, so that what else the machine does falls on all of them.
-"median" is of one transport's times, "beside own" of its differences to accord's sockets in the clear in the same turn.
+"median" is of one transport's times, "beside own" of its differences to accord's sockets as they are in the same turn.
 
 ZeroMQ is given the least that it could cost: a pair of sockets for each edge, each at a port of its own, nothing that
-would notice a lost neighbour, and no limit to how long a message may take to leave. Needs pyzmq, Ray and the openssl
-command; Ray listens beyond loopback unless told not to, so where that matters run it where nothing else is:
+would notice a lost neighbour, and no limit to how long a message may take to leave. Needs pyzmq and Ray; Ray listens
+beyond loopback unless told not to, so where that matters run it where nothing else is:
 
     unshare -n sh -c 'ip link set lo up; exec "$@"' _ python benchmarks/transport.py
 """
@@ -16,15 +16,12 @@ command; Ray listens beyond loopback unless told not to, so where that matters r
 import argparse
 import contextlib
 import multiprocessing
-import os
 import statistics
-import subprocess
-import tempfile
 import time
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import ray
 import zmq
 from engines import AGENTS, CHAINS, posterior
 
@@ -32,22 +29,30 @@ import accord
 from accord.engines.agreement import bind
 from accord.engines.silo import actor, connections
 from accord.engines.silo.connections import Channels, ForeignMessageError, Label, LateNeighbourError
+from accord.engines.silo.sealing import TAG_BYTES, Peer
+from accord.engines.silo.worker import Worker
 
 HOST, KEY, RUN = "127.0.0.1", b"k" * 32, b"r" * 16
 LIMIT = 60.0
-# names a folder of certificates to all processes
-CERTIFICATES = "TRANSPORT_CERTIFICATES"
 
 
-class EncryptedChannels(Channels):
-    """Accord's connections as they are where Ray is under TLS."""
+class NoSeal:
+    """In the place of a seal: messages as long, in the clear."""
+
+    def closed(self, content):
+        return bytes(content) + bytes(TAG_BYTES)
+
+    def opened(self, content):
+        return bytes(content[:-TAG_BYTES])
+
+
+class OpenChannels(Channels):
+    """Accord's connections without seals once agents have greeted."""
 
     def connect(self, *arguments):
-        folder = os.environ[CERTIFICATES]
-        files = {"CA_CERT": "site.crt", "SERVER_CERT": "site.crt", "SERVER_KEY": "site.key"}
-        variables = {f"RAY_TLS_{name}": f"{folder}/{file}" for name, file in files.items()}
-        with mock.patch.dict(os.environ, {"RAY_USE_TLS": "1", **variables}):
-            super().connect(*arguments)
+        super().connect(*arguments)
+        for link in self._links.values():
+            link._closes = link._opens = NoSeal()
 
 
 class ZeroMQ:
@@ -63,7 +68,7 @@ class ZeroMQ:
             if j > agent:
                 self.secure(socket)
                 ports[j] = socket.bind_to_random_port(f"tcp://{host}")
-        self.address = host, ports, self.public
+        self.own = Peer(host, ports, self.public)
 
     def secure(self, socket, server=None):
         pass
@@ -120,7 +125,7 @@ class Curve(ZeroMQ):
             socket.curve_serverkey = server
 
 
-TRANSPORTS = {"own": Channels, "own, TLS": EncryptedChannels, "ZeroMQ": ZeroMQ, "ZeroMQ, CURVE": Curve}
+TRANSPORTS = {"own": Channels, "own, in the clear": OpenChannels, "ZeroMQ": ZeroMQ, "ZeroMQ, CURVE": Curve}
 
 
 # --- messages alone ---
@@ -152,7 +157,7 @@ def work(agent, pattern, pipe, barrier, size, rounds, repeats):
     count, talk = PATTERNS[pattern]
     peers = sorted({(agent - 1) % count, (agent + 1) % count})
     everything = {name: kind(agent, HOST) for name, kind in TRANSPORTS.items()}
-    pipe.send({name: channels.address for name, channels in everything.items()})
+    pipe.send({name: channels.own for name, channels in everything.items()})
     addresses = pipe.recv()
     for name, channels in everything.items():
         channels.connect({j: addresses[j][name] for j in peers}, KEY, 1, {}, LIMIT)
@@ -199,11 +204,15 @@ def of_messages(pattern, size, rounds, repeats):
 def process_of(kind):
     """The agents' process with another transport."""
 
-    class Process(actor.AgentProcess):
+    class Process(actor.WorkerProcess):
         def __init__(self, index, settings):
             super().__init__(index, settings)
             self.channels.close()
             self.channels = kind(index, HOST)
+
+        @ray.method(concurrency_group="look")
+        def status(self):
+            return Worker.status(self)
 
     return Process
 
@@ -214,7 +223,7 @@ def of_silo(dim, rounds, repeats):
     with contextlib.ExitStack() as stack:
         machines = {}
         for name, kind in TRANSPORTS.items():
-            with mock.patch.object(actor, "AgentProcess", process_of(kind)):
+            with mock.patch.object(actor, "WorkerProcess", process_of(kind)):
                 sites = stack.enter_context(accord.Silo())
                 placed = stack.enter_context(sites.placed(post))
             machines[name] = sites.build(
@@ -233,13 +242,6 @@ def of_silo(dim, rounds, repeats):
     return seconds
 
 
-def certificates(folder):
-    """A certificate that is its own authority."""
-    new = "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -x509 -days 2 -subj /CN=site"
-    command = f"{new} -keyout {folder}/site.key -out {folder}/site.crt"
-    subprocess.run(command.split(), check=True, capture_output=True)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[400, 16_000], help="bytes of a message")
@@ -253,17 +255,14 @@ def main():
         for name, times in seconds.items():
             more = statistics.median(time - own for time, own in zip(times, seconds["own"], strict=True))
             median = f"{1e6 * statistics.median(times):.0f} us"
-            print(f"{what:<30} {name:<14} {median:>10} {f'{1e6 * more:+.0f} us':>12}", flush=True)
+            print(f"{what:<30} {name:<18} {median:>10} {f'{1e6 * more:+.0f} us':>12}", flush=True)
 
-    with tempfile.TemporaryDirectory() as folder:
-        certificates(Path(folder))
-        os.environ[CERTIFICATES] = folder
-        print(f"{'':<30} {'transport':<14} {'median':>10} {'beside own':>12}")
-        for pattern in PATTERNS:
-            for size in arguments.sizes:
-                report(f"{pattern}, {size:,} bytes", of_messages(pattern, size, *numbers))
-        for dim in arguments.dims:
-            report(f"silo round, dimension {dim:,}", of_silo(dim, *numbers))
+    print(f"{'':<30} {'transport':<18} {'median':>10} {'beside own':>12}")
+    for pattern in PATTERNS:
+        for size in arguments.sizes:
+            report(f"{pattern}, {size:,} bytes", of_messages(pattern, size, *numbers))
+    for dim in arguments.dims:
+        report(f"silo round, dimension {dim:,}", of_silo(dim, *numbers))
 
 
 if __name__ == "__main__":
