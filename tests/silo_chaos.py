@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import accord
-from accord.base.terminal import ProgressBar
 from accord.samplers import GTDULA
+from accord.sampling import chunks
 
 AGENTS, ROUNDS = 8, 2000
 
@@ -52,18 +52,18 @@ class Kills:
         self.due = sorted(self.random.randrange(ROUNDS * 7 // 10) for _ in range(count))
 
     def __enter__(self):
-        self.update = ProgressBar.update
+        self.after = chunks._Told.after
 
-        def update(bar, rounds, error):
-            self.update(bar, rounds, error)
-            while self.due and self.due[0] <= rounds:
+        def after(told, rounds, error):
+            self.after(told, rounds, error)
+            while self.due and self.due[0] <= told.recorder.rounds:
                 self.due.pop(0)
                 threading.Timer(self.random.random(), self.kill).start()
 
-        ProgressBar.update = update
+        chunks._Told.after = after
 
     def __exit__(self, *reason):
-        ProgressBar.update = self.update
+        chunks._Told.after = self.after
 
     def kill(self):
         agents = [agent for agent in agents_below(os.getpid()) if agent not in self.victims]

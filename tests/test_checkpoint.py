@@ -14,10 +14,10 @@ from tables import NETWORKS, unequal_shards
 from typer.testing import CliRunner
 
 import accord
+from accord.base.interruptions import terminations
 from accord.cli.commands import app
 from accord.posterior.totals import TotalsHere
 from accord.sampling import checkpointing
-from accord.sampling.interruptions import terminations
 from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim, combined, fingerprint, first_difference
 from accord.storage.lock import held

@@ -1,4 +1,4 @@
-"""Small texts: the version, numbers of bytes."""
+"""Small texts: the version, numbers of bytes, seconds."""
 
 from __future__ import annotations
 
@@ -12,3 +12,15 @@ def human_bytes(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} EB"
+
+
+def human_seconds(seconds: float) -> str:
+    """Seconds as text: "3.2 s", "45 s", "2 min 5 s", "1 h 20 min"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from ..base.errors import DivergenceError, unknown_name_error
+from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes
 from ..results.run import Run
@@ -91,7 +90,8 @@ def run(
         place = (coordinator, num_processes, process_id, timeout, heartbeat)
         try:
             with _among(*place) if several else nullcontext(0) as number:
-                job = configs.load(config, output, engine, checkpoint)
+                with Progress("reading the files", False if quiet else None):
+                    job = configs.load(config, output, engine, checkpoint)
                 if several and job.engine != "mesh":
                     raise ValueError(f"several processes need the engine 'mesh', found {job.engine!r}")
                 # one process speaks and writes for all
@@ -109,7 +109,8 @@ def run(
                 print(f"the draws before it are in {folder / 'run.nc'}", file=sys.stderr)
             raise
         if first:
-            folder, table = files.write(drawn)
+            with Progress("looking at the draws", False if quiet else None):
+                folder, table = files.write(drawn)
         if not quiet:
             _report(drawn, table)
             print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
@@ -295,10 +296,13 @@ def _verdicts(claims: list[Claim]) -> None:
 
 @contextmanager
 def _share_done(name: str) -> Iterator[Callable[[str, float], None]]:
-    """A bar on standard error over the share that is done, where that is a terminal."""
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task(name, total=1.0)
-        yield lambda what, share: bar.update(task, completed=share, description=f"{name}: {what}")
+    """What is called with what is being done, and the share that is done."""
+    with Progress(name) as line:
+
+        def tell(what: str, share: float) -> None:
+            line.advance(share, 1.0, what)
+
+        yield tell
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 from .. import combine, data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
-from ..base.terminal import waiting
+from ..base.progress import Progress
 from ..documents.problem import read_problem, read_study, sites_named
 from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines.silo.engine import Silo
@@ -285,7 +285,7 @@ def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any
     require_known(f"number of {name}", options, known[1:])
 
     def draw(progress: bool | None = None) -> Run:
-        with waiting(f"{name}: sampling every shard alone", progress):
+        with Progress(f"{name}: sampling every shard alone", progress):
             return ONE_SHOT[name](posterior, **run, **options)
 
     return f"{posterior!r}, each shard alone, by {name}", draw

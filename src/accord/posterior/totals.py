@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from ..base.interruptions import let_through
+from ..base.progress import step
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, place_shard
 from .masks import Masks, Words, added, decoded, encoded
@@ -97,7 +99,14 @@ class TotalsHere:
         # as many in the last block as in any other: one program does for all
         rest = np.repeat(points[-1:], blocks * size - len(points), axis=0)
         parts = np.concatenate([points, rest]).reshape(blocks, size, -1)
-        found = [program(coordinates, part, arguments) for part in parts]
+        found: list[PyTree] = []
+        for done, part in enumerate(parts):
+            found.append(program(coordinates, part, arguments))
+            if done > 0:
+                # one works while the one before is taken: many that wait could not be called back
+                found[-2] = jax.tree.map(np.asarray, found[-2])
+                step(done, blocks)
+                let_through()
 
         def joined(*leaves: Any) -> np.ndarray:
             whole = np.concatenate([np.asarray(leaf) for leaf in leaves], axis=axis)

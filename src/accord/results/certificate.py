@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+# The check that a run lacks which was interrupted.
+INTERRUPTED = "interrupted"
+
 
 class Check(NamedTuple):
     """One thing that was looked at.
@@ -45,3 +48,8 @@ class Certificate(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{'ok ' if c.holds else 'NO '} {c.name}: {c.text}" for c in self.checks]
         return "\n".join(["certified" if self.holds else "not certified", *lines])
+
+
+def interrupted(what: str) -> Certificate:
+    """That of draws which were there when somebody pressed Ctrl-C."""
+    return Certificate((Check(INTERRUPTED, 0.0, 0.0, False, f"interrupted: the {what} were not checked"),))

@@ -12,13 +12,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..base.terminal import Progression
+from ..base.interruptions import interruptions, let_through
+from ..base.progress import stage
 from ..engines.arrays import process_folder
 from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.totals import ConsensusTotals, Totals
-from ..results.certificate import Certificate, Check
+from ..results.certificate import INTERRUPTED, Certificate, Check
 from ..results.points import Points
 from ..results.run import Run
 from ..results.scales import for_all, in_both_scales
@@ -34,7 +35,6 @@ from ..sums.importance import importance
 from ..sums.start import Start, start_without_points
 from ..tuning.network_sums import NetworkSums
 from .integration import INTEGRATION, integration_check, some_of
-from .interruptions import interruptions
 from .latents import agents_here, keep_latents, prepare_latents
 from .questions import Questions
 
@@ -141,7 +141,6 @@ def sample_by_totals(
     builder: Builder,
     engine: str,
     keep: np.ndarray,
-    progress: bool | None,
     checkpoint: str | Path | None,
     masks: bool,
     consensus: float | None,
@@ -155,11 +154,10 @@ def sample_by_totals(
     """
     network.require_connected()
     began = time.perf_counter()
-    names = " or ".join(type(method).__name__ for method in methods)
     settings = {"engine": engine, "seed": seed, "chains": chains, "draws": draws, "masks": masks}
     if consensus is not None:
         settings |= {"consensus": consensus}
-    with jax.enable_x64(True), builder.placed(post) as placed, Progression(names, progress) as line:
+    with jax.enable_x64(True), builder.placed(post) as placed:
         prepare_latents(placed, keep)
         made = placed.totals(network, masks=masks, consensus=consensus)
         gossip = made if isinstance(made, ConsensusTotals) else None
@@ -179,12 +177,12 @@ def sample_by_totals(
             found = [] if integrated is None else [integrated]
             return found if gossip is None else [*found, _agreed(drawn, gossip, checked)]
 
-        with interruptions() as stopped:
+        # what one of several processes leaves, the others would wait for
+        with interruptions(anywhere=jax.process_count() == 1) as stopped:
 
             def tell(what: str) -> None:
-                line.say(what)
-                if stopped():
-                    raise KeyboardInterrupt
+                stage(what)
+                let_through()
 
             try:
                 options = {"draws": draws, "chains": chains, "seed": seed, "tell": tell}
@@ -208,7 +206,6 @@ def sample_by_totals(
             builder=builder,
             engine=engine,
             keep=keep,
-            progress=progress,
             checkpoint=None if checkpoint is None else Path(checkpoint) / "finely",
             masks=masks,
             consensus=consensus,
@@ -245,12 +242,21 @@ def _first(
     """The first method whose draws are certified, its draws, and why it was taken."""
     reasons: list[str] = []
     start: Start | None = None
+    kept: tuple[ByTotals, Drawn] | None = None
     for method in methods:
         name = type(method).__name__
         try:
             drawn = DRAW[type(method)](sums, post, method, start=start, **options)
+            if any(check.name == INTERRUPTED for check in drawn.certificate.checks):
+                break
+            stage("integrals over latents")
             certificate = Certificate((*drawn.certificate.checks, *checks(drawn)))
             drawn = replace(drawn, certificate=certificate)
+        except KeyboardInterrupt:
+            if kept is None:
+                raise
+            # what was drawn before is not certified, and better than nothing
+            return *kept, "; ".join([*reasons, f"{name} was interrupted before it had drawn"])
         except ArithmeticError as error:
             if method is methods[-1]:
                 raise
@@ -263,7 +269,7 @@ def _first(
         if not failed or failed == [INTEGRATION] or method is methods[-1]:
             break
         reasons.append(f"{name} is not certified: {drawn.certificate.why}")
-        start = drawn.start
+        start, kept = drawn.start, (method, drawn)
     if len(methods) == 1:
         return method, drawn, ""
     certified = "is certified" if drawn.certificate.holds else f"is not certified: {drawn.certificate.why}"

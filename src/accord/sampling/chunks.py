@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import DivergenceError
-from ..base.terminal import ProgressBar
+from ..base.progress import Progress
 from ..engines.engine import Engine
 from ..samplers.protocol import Monitored
 from ..samplers.validation import cheap_bound
@@ -27,7 +27,7 @@ def drive(
     carry: Any,
     recorder: Recorder,
     checkpointer: Checkpointer | None,
-    bar: ProgressBar,
+    line: Progress,
     stopped: Callable[[], bool],
 ) -> None:
     """Run burn-in and draws in chunks of about equal time, recording draws.
@@ -41,8 +41,7 @@ def drive(
     _require_finite(engine, carry, carry, 0, recorder)
     if checkpointer is not None:
         carry = checkpointer.resume(carry)
-        bar.update(recorder.rounds, None)
-    chunk = _Chunk(engine, stopped)
+    chunk, told = _Chunk(engine, stopped), _Told(line, recorder)
     while recorder.rounds < recorder.total_rounds:
         left = recorder.total_rounds if checkpointer is None else checkpointer.rounds_left()
         if recorder.rounds < recorder.burn_in:
@@ -63,9 +62,30 @@ def drive(
         ends = chunk.is_stopped or recorder.rounds == recorder.total_rounds
         if checkpointer is not None and (rounds >= left or ends):
             checkpointer.save(carry)
-        bar.update(recorder.rounds, error)
+        told.after(rounds, error)
         if chunk.is_stopped and recorder.rounds < recorder.total_rounds:
             raise KeyboardInterrupt
+
+
+class _Told:
+    """What is said of the rounds: how many a second, and how far the agents are apart, which burn-in does not tell."""
+
+    def __init__(self, line: Progress, recorder: Recorder) -> None:
+        self.line, self.recorder, self.rounds = line, recorder, 0
+        self.began = time.monotonic()
+
+    def after(self, rounds: int, error: float | None) -> None:
+        """Some more rounds are done."""
+        if self.rounds == 0:
+            # what comes before took the time of compiling
+            self.line.say("rounds")
+            self.began = time.monotonic()
+        self.rounds += rounds
+        seconds = time.monotonic() - self.began
+        speed = f"{self.rounds / seconds:,.0f} rounds/s" if self.rounds > rounds and seconds > 0 else ""
+        apart = "" if error is None else f"consensus error {error:.3g}"
+        told = ", ".join(filter(None, (speed, apart)))
+        self.line.advance(self.recorder.rounds, self.recorder.total_rounds, told)
 
 
 class _Chunk:

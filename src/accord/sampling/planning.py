@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.checks import positive, whole_number
 from ..base.errors import DivergenceError, unknown_name_error
-from ..base.terminal import waiting
+from ..base.progress import Progress, stage
 from ..engines.noise import seed_words
 from ..network import Network
 from ..posterior import Posterior
@@ -78,7 +78,7 @@ def plan(
     seed
         Of the run to come: methods by sums are forecast from the points and chains that it draws.
     progress
-        Show what is being tried; None shows it on a terminal.
+        Show what is being tried, as `accord.sample` does.
 
     Raises
     ------
@@ -110,12 +110,13 @@ def plan(
     for sampler in walking:
         check_compatible(post, network, sampler)
     trials: list[Trial] = []
-    for method in methods:
-        if isinstance(method, ByTotals):
-            with waiting(f"{label(method)} in prospect", progress):
+    with Progress("plan", progress):
+        for method in methods:
+            if isinstance(method, ByTotals):
+                stage(f"{label(method)} in prospect")
                 trials.append(_by_totals(post, network, method, draws, chains, seed))
-    found = Plan(tuple(trials), tolerance, cost, None, draws, chains)
-    return _with_walking(found, walking, post, network, progress) if walking else found
+        found = Plan(tuple(trials), tolerance, cost, None, draws, chains)
+        return _with_walking(found, walking, post, network) if walking else found
 
 
 def every_method(post: Posterior, network: Network) -> list[Sampler | ByTotals]:
@@ -123,13 +124,10 @@ def every_method(post: Posterior, network: Network) -> list[Sampler | ByTotals]:
     return [Importance(), ChEES(), *tunable_methods(post, network)]
 
 
-def _with_walking(
-    found: Plan, methods: list[Sampler], post: Posterior, network: Network, progress: bool | None
-) -> Plan:
+def _with_walking(found: Plan, methods: list[Sampler], post: Posterior, network: Network) -> Plan:
     """The plan with methods that walk; where warm-up finds no mode, with the reason, if there are others."""
     try:
-        with waiting("warm-up", progress):
-            warmup = warm_up(post, network)
+        warmup = warm_up(post, network)
     except ArithmeticError as error:
         if not found.trials:
             raise
@@ -137,10 +135,10 @@ def _with_walking(
         return replace(found, trials=found.trials + tuple(none))
     model, trials = gaussian_model(post.transformed(warmup.coordinates), warmup), list[Trial]()
     for sampler in methods:
-        with waiting(f"{label(sampler)} in prospect", progress):
-            for trial in try_out(sampler, model, post.sizes, network, warmup.stiffness, found.tolerance):
-                trials.append(_priced(trial, warmup, found.draws, found.chains))
-    return _timed(replace(found, trials=found.trials + tuple(trials), warmup=warmup), warmup, post, network, progress)
+        stage(f"{label(sampler)} in prospect")
+        for trial in try_out(sampler, model, post.sizes, network, warmup.stiffness, found.tolerance):
+            trials.append(_priced(trial, warmup, found.draws, found.chains))
+    return _timed(replace(found, trials=found.trials + tuple(trials), warmup=warmup), warmup, post, network)
 
 
 def _by_totals(post: Posterior, network: Network, method: ByTotals, draws: int, chains: int, seed: int) -> Trial:
@@ -160,24 +158,24 @@ def _priced(trial: Trial, warmup: Warmup, draws: int, chains: int) -> Trial:
     return trial._replace(cost=trial.forecast.cost(draws, chains, before))
 
 
-def _timed(found: Plan, warmup: Warmup, post: Posterior, network: Network, progress: bool | None) -> Plan:
+def _timed(found: Plan, warmup: Warmup, post: Posterior, network: Network) -> Plan:
     """The plan with the seconds of the first methods that walk and meet the tolerance."""
     best = [trial for trial in found.ranked if found.meets(trial) and isinstance(trial.forecast, Forecast)]
     best = best[:_MOST_TIMED]
     if not best:
         return found
-    with waiting("rounds are timed", progress):
-        began = time.perf_counter()
-        # the second time all programs are compiled
-        warm_up(post, network)
-        before = time.perf_counter() - began
-        timed = {}
-        for trial in best:
-            assert trial.cost is not None and isinstance(trial.sampler, Sampler)
-            moved = post.transformed(warmup.coordinates) if trial.whitened else post
-            once = _seconds_a_round(moved, network, trial.sampler, found.chains)
-            seconds = (before if trial.whitened else 0.0) + trial.cost.rounds * once
-            timed[id(trial)] = trial._replace(cost=trial.cost._replace(seconds=seconds))
+    began = time.perf_counter()
+    # the second time all programs are compiled
+    warm_up(post, network)
+    before = time.perf_counter() - began
+    timed = {}
+    for trial in best:
+        stage(f"{trial.label}: rounds are timed")
+        assert trial.cost is not None and isinstance(trial.sampler, Sampler)
+        moved = post.transformed(warmup.coordinates) if trial.whitened else post
+        once = _seconds_a_round(moved, network, trial.sampler, found.chains)
+        seconds = (before if trial.whitened else 0.0) + trial.cost.rounds * once
+        timed[id(trial)] = trial._replace(cost=trial.cost._replace(seconds=seconds))
     return replace(found, trials=tuple(timed.get(id(trial), trial) for trial in found.trials))
 
 

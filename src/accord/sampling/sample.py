@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import numpy as np
 
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
+from ..base.interruptions import interruptions, terminations
 from ..base.memory import require_memory
-from ..base.terminal import ProgressBar
+from ..base.progress import Progress, stage
 from ..engines.agreement import bind
 from ..engines.arrays import process_folder
 from ..engines.engine import Builder, Engine
@@ -39,7 +40,6 @@ from ..tuning.warmup import Warmup, warm_up
 from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
-from .interruptions import interruptions, terminations
 from .latents import agents_here, prepare_latents
 from .questions import Questions
 from .recorder import Recorder
@@ -112,7 +112,8 @@ def sample(
         Draws are in the user's coordinates all the same. What it took is part of the run's traffic. None does so where
         numbers were left out, which are chosen there.
     progress
-        Show a progress bar; None shows it on a terminal.
+        Show what is being done, on standard error: a line that moves on a terminal or changes in a notebook, and a line
+        every ten seconds elsewhere. False shows nothing.
     checkpoint
         A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
         the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
@@ -159,18 +160,20 @@ def sample(
     if isinstance(sampler, ByTotals) or (sampler is None and all(value is None for value in walks.values())):
         # all agents have the same draws, which are there once
         require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
-        with terminations(), _held(checkpoint):
+        by_totals: list[ByTotals] = [Importance(), ChEES()] if sampler is None else [sampler]
+        title = " or ".join(type(method).__name__ for method in by_totals)
+        with terminations(), _held(checkpoint), Progress(title, progress):
+            stage("reading the data")
             return sample_by_totals(
                 post,
                 network,
-                [Importance(), ChEES()] if sampler is None else [sampler],
+                by_totals,
                 draws=draws,
                 chains=chains,
                 seed=seed,
                 builder=builder,
                 engine=_engine_name(engine),
                 keep=kept,
-                progress=progress,
                 checkpoint=checkpoint,
                 masks=masks,
                 consensus=consensus,
@@ -187,17 +190,21 @@ def sample(
     counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
     settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
     common = fingerprint(post, network, methods[0], named=sampler is not None, **settings)
-    with terminations(), _held(checkpoint), builder.placed(post) as placed:
+    line = Progress(" or ".join(type(method).__name__ for method in methods), progress)
+    with terminations(), _held(checkpoint), line, _reading(builder.placed(post)) as placed:
         check_rows(placed, methods[0])
         prepare_latents(placed, kept)
         warmup = warm_up(placed, network, builder=builder) if whiten else None
         if warmup is not None:
             placed = placed.transformed(warmup.coordinates)
+        stage("choosing numbers")
         chosen, forecast, why = _chosen(methods, placed, network, warmup)
         means, factors = _start_positions(init, placed, chains, seed)
         bound = bind(placed, network, chosen, builder)
         check_step(placed, network, bound.sampler)
         burn_in, thin = _lengths(burn_in, thin, forecast, bound)
+        line.title = type(bound.sampler).__name__
+        stage("compiling")
         running = builder.build(placed, network, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
         lengths = (chains, draws, burn_in, thin)
         questions = Questions(post, network, builder, here=agents_here(placed))
@@ -206,7 +213,8 @@ def sample(
         if checkpoint is not None:
             checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)
         with closing(running):
-            _run(running, (means, factors), recorder, checkpointer, progress)
+            _run(running, (means, factors), recorder, checkpointer, line)
+        stage("looking at the draws")
         recorder.measure()
         recorder.keep_latents()
         return recorder.run()
@@ -258,15 +266,14 @@ def _run(
     start: tuple[np.ndarray, np.ndarray | None],
     recorder: Recorder,
     checkpointer: Checkpointer | None,
-    progress: bool | None,
+    line: Progress,
 ) -> None:
     """Run to the end, or to Ctrl-C once there is a draw; what went wrong is said."""
     sampler = recorder.bound.sampler
-    name = type(sampler).__name__
-    with interruptions() as stopped, ProgressBar(name, recorder.total_rounds, progress) as bar:
-        engine.listen(bar.news)
+    with interruptions() as stopped:
+        engine.listen(line.news)
         try:
-            drive(engine, engine.start(*start), recorder, checkpointer, bar, stopped)
+            drive(engine, engine.start(*start), recorder, checkpointer, line, stopped)
         except KeyboardInterrupt:
             if recorder.count == 0:
                 raise
@@ -277,6 +284,14 @@ def _run(
         warning = sampler.warning(recorder.summarised())
         if warning:
             warnings.warn(warning, stacklevel=3)
+
+
+@contextmanager
+def _reading(placed: AbstractContextManager[Posterior]) -> Iterator[Posterior]:
+    """A posterior that is being placed where its data lies."""
+    stage("reading the data")
+    with placed as post:
+        yield post
 
 
 def _held(checkpoint: str | Path | None) -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from ..results.certificate import Certificate, Check
+from ..results.certificate import Certificate, Check, interrupted
 from ..results.diagnostics import diagnostics
 from ..samplers.chees import ChEES
 from ..tuning.network_sums import NetworkSums
@@ -80,7 +80,8 @@ def walk(
     chains
         Chains that the run will have; those in lockstep are a multiple of them.
     target, seed, tell
-        Effective draws to end at, the run's seed, and what is called with what is being done.
+        Effective draws to end at, the run's seed, and what is called with what is being done; a `KeyboardInterrupt`
+        that it raises once there are draws ends the chains.
     """
     count = lockstep_chains(method, chains)
     positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
@@ -100,10 +101,15 @@ def walk(
     taken: list[LockstepState] = []
     due = max(_FEWEST, -(-target // count))
     while True:
-        while len(taken) < min(due, method.max_transitions):
-            tell(f"{count} chains, {len(taken)} of {due} transitions in {sums.count} sums")
-            state = transition(ask, state, seed=seed, warmup=method.warmup)
-            taken.append(state)
+        try:
+            while len(taken) < min(due, method.max_transitions):
+                tell(f"{count} chains, {len(taken)} of {due} transitions in {sums.count} sums")
+                state = transition(ask, state, seed=seed, warmup=method.warmup)
+                taken.append(state)
+        except KeyboardInterrupt:
+            if not taken:
+                raise
+            return _stacked(taken)._replace(certificate=interrupted("chains"))
         drawn = _stacked(taken)
         # widths need more draws than places do where tails are slow
         features = np.concatenate([drawn.positions, np.square(drawn.positions - drawn.positions.mean((0, 1)))], axis=2)

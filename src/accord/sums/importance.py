@@ -11,7 +11,7 @@ import numpy as np
 from ..base.counters import generator
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
-from ..results.certificate import Certificate, Check
+from ..results.certificate import Certificate, interrupted
 from ..results.points import Points
 from ..samplers.importance import Importance
 from ..tuning.network_sums import NetworkSums
@@ -137,7 +137,7 @@ def importance(
     except KeyboardInterrupt:
         if batches.found is None:
             raise
-        certificate = Certificate((Check("interrupted", 0.0, 0.0, False, "interrupted: the weights were not checked"),))
+        certificate = interrupted("weights")
     assert batches.found is not None
     return Found(batches.place, batches.found, batches.main, batches.search.ends, batches.lines.at_origin, certificate)
 

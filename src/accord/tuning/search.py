@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from .. import samplers
+from ..base.progress import stage
 from ..exact.impulse_response import SlowError, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
@@ -69,6 +70,7 @@ def choose(
     trials: list[Trial] = []
     most = np.inf
     for sampler in methods:
+        stage(f"{label(sampler)} in prospect")
         for trial in try_out(sampler, model, sizes, network, warmup.stiffness, tolerance):
             trials.append(trial)
             if not isinstance(trial.forecast, Forecast):

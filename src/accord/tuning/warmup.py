@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
+from ..base.progress import stage
 from ..engines.agreement import agree_on_mode, scales
 from ..engines.engine import Builder
 from ..engines.local import LocalEngine
@@ -105,10 +106,12 @@ def warm_up(
 
 
 def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
+    stage("warm-up: the mode")
     sums = NetworkSums(post, network, max_exchanges)
     mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names)
     coordinates, stiff = Coordinates.whitening(mode, _definite(hessian, post.unconstrained_names)), 1.0
     if not post.quadratic:
+        stage("warm-up: the Gaussian nearest to the posterior")
         coordinates, stiff = _by_pilot(sums, nearest_gaussian(sums, coordinates))
     return Warmup(mode, coordinates, _curvature(post, coordinates), stiff, sums.spent)
 
@@ -120,6 +123,7 @@ def _by_pilot(sums: NetworkSums, start: Coordinates) -> tuple[Coordinates, float
     stiff = max(1.0, stiffness(stiffest(sums, start, z)))
     if stiff <= 1.0 + _GAUSSIAN:
         return start, 1.0
+    stage("warm-up: a pilot run")
     draws = explore(sums, start, stiff**-0.5)
     if not np.isfinite(draws).all():
         warnings.warn(
@@ -133,6 +137,7 @@ def _by_pilot(sums: NetworkSums, start: Coordinates) -> tuple[Coordinates, float
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
+    stage("warm-up: the mode, by C-ADMM")
     at_start = post.each(scales, post.init)[1].sum(axis=0)
     scaled = Coordinates(post.init, own_scale(at_start))
     found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges, builder=builder)

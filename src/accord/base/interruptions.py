@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, heard between two chunks of rounds."""
+"""Ctrl-C and SIGTERM, heard between two chunks of rounds, or between two parts of a sum."""
 
 from __future__ import annotations
 
@@ -6,27 +6,57 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@dataclass
+class _Heard:
+    """Whether Ctrl-C was pressed, and whether `let_through` is to raise it."""
+
+    pressed: bool = False
+    due: bool = False
+
+
+_HEARD: ContextVar[_Heard | None] = ContextVar("interruption", default=None)
+
+
 @contextlib.contextmanager
-def interruptions() -> Iterator[Callable[[], bool]]:
+def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C was pressed, or SIGTERM came, which a job is ended by: a run and all its processes can stop then.
 
     A second one does not wait for that. An interrupt that is raised at once may meet a callback of a library, which
     prints it and goes on.
+
+    Parameters
+    ----------
+    anywhere
+        Whether `let_through` raises the first one, once.
     """
-    pressed: list[bool] = []
+    heard = _Heard()
 
     def note(number: int, frame: FrameType | None) -> None:
-        if pressed:
+        if heard.pressed:
             raise KeyboardInterrupt
-        pressed.append(True)
+        heard.pressed, heard.due = True, anywhere
 
-    with _handled(note, _SIGNALS):
-        yield lambda: bool(pressed)
+    token = _HEARD.set(heard)
+    try:
+        with _handled(note, _SIGNALS):
+            yield lambda: heard.pressed
+    finally:
+        _HEARD.reset(token)
+
+
+def let_through() -> None:
+    """Raise the `KeyboardInterrupt` that is due, if one is: long work calls it where it can be left."""
+    heard = _HEARD.get()
+    if heard is not None and heard.due:
+        heard.due = False
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
