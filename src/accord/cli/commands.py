@@ -13,6 +13,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from ..base import figures
 from ..base.errors import DivergenceError, unknown_name_error
 from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
@@ -80,11 +81,16 @@ def run(
     ] = False,
     timeout: Annotated[float, typer.Option(help="Seconds that processes wait for one another at the start.")] = 60.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds of silence after which a process counts as lost.")] = 20.0,
+    report: Annotated[bool, typer.Option("--report", help="Write report.html too, a page that shows it all.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
     with users_errors():
         from . import config as configs
+
+        if report:
+            # what is missing is said before anything is drawn
+            figures.require()
 
         several = distributed or (coordinator, num_processes, process_id) != (None, None, None)
         place = (coordinator, num_processes, process_id, timeout, heartbeat)
@@ -97,7 +103,7 @@ def run(
                 # one process speaks and writes for all
                 first, quiet = number == 0, quiet or number != 0
                 # as it is read: it may be another one when the draws are there
-                files = Place(job, config.read_bytes())
+                files = Place(job, config.read_bytes(), with_report=report)
                 if first:
                     files.claim()
                 if not quiet:
@@ -114,6 +120,8 @@ def run(
         if not quiet:
             _report(drawn, table)
             print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
+            if report:
+                print(f"wrote {folder / 'report.html'}")
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
         if drawn.settings.get("interrupted"):

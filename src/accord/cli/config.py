@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class Job:
         Whether the run is kept in a folder while it runs.
     agreed
         What the sites of a study agreed on.
+    sds
+        By column, what it was divided by before the model was given it.
     """
 
     title: str
@@ -80,6 +82,7 @@ class Job:
     draws: int
     has_checkpoint: bool
     agreed: data.Agreed | None = None
+    sds: Mapping[str, float] = field(default_factory=dict)
 
 
 def load(
@@ -137,7 +140,9 @@ def load(
     name = engine or document["run"].get("engine", defaults["engine"].default)
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
     draw, draws = partial(_drawn, draw, table.sites), run.get("draws", defaults["draws"].default)
-    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint="checkpoint" in run, agreed=agreed)
+    kept = "checkpoint" in run
+    sds = table.sds if isinstance(table, data.Table) else {}
+    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, sds=sds)
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .config import Job
 
-DRAWS, SUMMARY, CONFIG = "run.nc", "summary.csv", "config.toml"
+DRAWS, SUMMARY, CONFIG, REPORT = "run.nc", "summary.csv", "config.toml", "report.html"
 # The column of Run.summary() that names the agent furthest from the average.
 WORST = ("worst agent", "agent")
 
@@ -34,10 +34,13 @@ class Place:
         The job.
     config
         Its configuration file, as it was read.
+    with_report
+        Whether a page goes with them.
     """
 
     job: Job
     config: bytes
+    with_report: bool = False
 
     def claim(self) -> None:
         """Make the folder, before anything is drawn.
@@ -65,6 +68,8 @@ class Place:
         drawn.settings["sites"] = list(self.job.sites)
         if self.job.agreed is not None:
             drawn.settings["agreed"] = self.job.agreed.to_json()
+        if self.job.sds:
+            drawn.settings["sds"] = dict(self.job.sds)
         folder = self._free()
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,6 +79,8 @@ class Place:
         summary = drawn.summary(self.job.sites)
         write_whole(folder / SUMMARY, _as_csv(summary))
         write_whole(folder / CONFIG, self.config)
+        if self.with_report:
+            drawn.report(folder / REPORT)
         return folder, summary
 
     def _free(self) -> Path:

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,11 +36,14 @@ class Table:
         The names of the columns of X, ``"intercept"`` first if it was added.
     sites : tuple of str
         The names of the agents, in the order of the shards.
+    sds : dict of float
+        By column, what it was divided by where it was standardised.
     """
 
     shards: list[Any]
     columns: tuple[str, ...]
     sites: tuple[str, ...]
+    sds: dict[str, float] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # rows stay where they are, off the screen too
@@ -156,12 +159,14 @@ def read(
 
     rows = np.concatenate(tables)
     X, y = rows[:, :-1], rows[:, -1]
+    sds: dict[str, float] = {}
     if standardise:
-        X = _standardised(X, names)
+        X, divisors = _standardised(X, names)
+        sds = dict(zip(names, divisors.tolist(), strict=True))
     if intercept:
         X = _with_ones(X)
         names = ["intercept", *names]
-    return Table([(X[part], y[part]) for part in parts], tuple(names), sites)
+    return Table([(X[part], y[part]) for part in parts], tuple(names), sites, sds)
 
 
 def at_sites(
@@ -391,7 +396,10 @@ def _with_ones(X: Float[np.ndarray, "row dim"]) -> Float[np.ndarray, "row dim"]:
     return np.column_stack([np.ones(len(X)), X])
 
 
-def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Float[np.ndarray, "row dim"]:
+def _standardised(
+    X: Float[np.ndarray, "row dim"], names: Sequence[str]
+) -> tuple[Float[np.ndarray, "row dim"], Float[np.ndarray, " dim"]]:
+    """The columns less their means and over their standard deviations, and these."""
     constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
     if constant.size:
         raise DataError(f"column {names[constant[0]]!r} is the same in every row; leave it out of columns")
@@ -400,4 +408,4 @@ def _standardised(X: Float[np.ndarray, "row dim"], names: Sequence[str]) -> Floa
     beyond = np.flatnonzero(~np.isfinite(sd))
     if beyond.size:
         raise DataError(f"column {names[beyond[0]]!r}: the sum of its squares is beyond float64; change its unit")
-    return (X - mean) / sd
+    return (X - mean) / sd, sd

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import csv
 import json
-import os
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..base.page import Cell, document, number, table
+from ..base.whole import write_whole
 from .frame import CARD, CLAIMS
 
 # Larger tables are linked beside the page, not put into it.
@@ -18,16 +19,6 @@ _TITLE = "Figures of the papers, made again"
 # An experiment's folder, its card, and the rows of its claims.
 Entry = tuple[Path, dict[str, Any], list[dict[str, str]]]
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-img { width: 100%; height: auto; background: #fff; }
-table { border-collapse: collapse; font-size: 14px; margin: 1rem 0; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid #ddd; }
-td.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-td.holds { color: #006b4e; white-space: nowrap; }
-td.fails { color: #a34700; font-weight: 600; white-space: nowrap; }
-.wide { overflow-x: auto; }
-"""
 
 
 def write(folder: Path) -> Path:
@@ -50,11 +41,7 @@ def write(folder: Path) -> Path:
     """
     entries = _entries(folder)
     body = "\n".join([_overview(entries), *(_section(*entry) for entry in entries)])
-    return _replaced(
-        folder / "report.html",
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>accord: figures of the papers'
-        f"</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{_TITLE}</h1>\n{body}\n</body>\n</html>\n",
-    )
+    return _replaced(folder / "report.html", document("accord: figures of the papers", body, _TITLE))
 
 
 def write_markdown(folder: Path) -> Path:
@@ -100,9 +87,7 @@ def _entries(folder: Path) -> list[Entry]:
 
 def _replaced(page: Path, text: str) -> Path:
     """Write a page; it is whole or as it was, like the folders."""
-    draft = page.with_name(f".{page.name}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, page)
+    write_whole(page, text.encode())
     return page
 
 
@@ -162,15 +147,12 @@ def _images(path: Path) -> list[Path]:
 
 
 def _table(claims: list[dict[str, str]]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in ("", "where", "claim", "paper", "ours", "exact law", "why"))
     rows = []
     for row in claims:
-        look = "holds" if row["verdict"] == "holds" else "fails"
-        cells = [f'<td class="{look}">{escape(row["verdict"])}</td>']
-        cells += [f"<td>{escape(row[name])}</td>" for name in ("source", "claim")]
-        cells += [f'<td class="number">{escape(row[name])}</td>' for name in ("paper", "ours", "law")]
-        rows.append(f"<tr>{''.join(cells)}<td>{escape(row['why'])}</td></tr>")
-    return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+        verdict = Cell(row["verdict"], "holds" if row["verdict"] == "holds" else "fails")
+        numbers = [number(row[name]) for name in ("paper", "ours", "law")]
+        rows.append([verdict, row["source"], row["claim"], *numbers, row["why"]])
+    return table(["", "where", "claim", "paper", "ours", "exact law", "why"], rows)
 
 
 def _link(file: Path) -> str:

@@ -8,12 +8,16 @@ from typing import Any
 
 from jax.tree_util import Partial
 
+from ..data import Study
 from ..data.elsewhere import StudyAtSites
+from ..posterior.about import About
 from . import effects
 from .elsewhere import ModelAtSites, model_at_sites
 from .families import Family
+from .families.family import Rows
 from .formula import Formula
 from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on
+from .predictive import OfRows
 from .priors import Prior
 from .regression import Elsewhere, LogPrior, Other, Predicted, Priors, Regression
 from .tables import FAMILIES, as_table, columns_of, family_of, figures_of, needed, settled
@@ -114,6 +118,7 @@ def glm(
     init = init_of(names, columns, chosen, summary, parameters)
     shards = shards if design.group is None else effects.distinct(meeting, shards)
     longest = max(study.agreed.rows)
+    shown = Priors({**dict(zip(names, found, strict=True)), **others}, note_on(columns, parameters))
     rows_of = {place: chosen.shard(rows, longest) for place, rows in zip(meeting.here, shards, strict=True)}
     post = Regression(
         Partial(Predicted(chosen) if design.group is None else effects.PredictedInGroups(chosen)),
@@ -128,8 +133,33 @@ def glm(
         formula=formula,
         family=chosen,
         agreed=study.agreed,
-        priors=Priors({**dict(zip(names, found, strict=True)), **others}, note_on(columns, parameters)),
+        priors=shown,
+        about=_about(formula, chosen, shown, study, names, shards),
     )
     if meeting.is_whole:
         require_bounded(post, found)
     return post
+
+
+def _about(formula: str, family: Family, priors: Priors, study: Study, names: list[str], shards: list[Rows]) -> About:
+    """What the model says of itself in reports."""
+    why = ""
+    if not family.replicates:
+        why = f"some times of the family {family.name} are cut short, and the model does not say when"
+    elif any("weight" in rows or "group" in rows for rows in shards):
+        why = "rows have weights or effects of groups, with which responses are not drawn anew"
+    elif not study.meeting.is_whole:
+        why = "the floors of sites elsewhere are not known here"
+    return About(
+        model=f"{family.name} regression",
+        formula=formula,
+        priors=(*priors.lines, ("", priors.note)) if priors.note else priors.lines,
+        sites=study.sites,
+        rows=study.agreed.rows,
+        ratio=family.ratio,
+        # exp(intercept) is no ratio of two
+        ratios=tuple(name for name in names if name.partition("|")[0] != "Intercept") if family.ratio else (),
+        predictive=None if why else OfRows(family),
+        floor=max((policy.cells for policy in study.policies), default=3),
+        why_no_check=why,
+    )

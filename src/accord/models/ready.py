@@ -18,8 +18,11 @@ from jaxtyping import Array, Float
 
 from ..base.checks import positive
 from ..posterior import Posterior
+from ..posterior.about import About
 from ..posterior.quadratic import flat_prior, quadratic_likelihood
 from ..posterior.shards import Source, is_unread
+from .families import Bernoulli, Family, Normal, Poisson
+from .predictive import OfPairs
 from .priors import HalfCauchy
 
 
@@ -115,10 +118,11 @@ def linear_regression(
     if noise_scale is not None:
         positive("noise_scale", noise_scale)
         likelihood = Partial(_linear, float(noise_scale) ** -2)
-        return _regression(likelihood, prior_variance, shards, names, _any_number, quadratic=True)
+        post = _regression(likelihood, prior_variance, shards, names, _any_number, quadratic=True)
+        return _about(post, "linear regression", Normal(), prior_variance, noise_scale)
     dim, check = _checked(shards, names, _any_number)
     positive("prior_variance", prior_variance)
-    return Posterior(
+    post = Posterior(
         Partial(_linear_with_sigma),
         Partial(_normal_with_sigma, float(prior_variance)),
         list(shards),
@@ -127,6 +131,7 @@ def linear_regression(
         check=check,
         constraints={"sigma": "positive"},
     )
+    return _about(post, "linear regression", Normal(), prior_variance)
 
 
 def logistic_regression(
@@ -149,7 +154,8 @@ def logistic_regression(
     ValueError
         A label is not 0 or 1 (agent and row are named).
     """
-    return _regression(Partial(_logistic), prior_variance, shards, names, _labels)
+    post = _regression(Partial(_logistic), prior_variance, shards, names, _labels)
+    return _about(post, "logistic regression", Bernoulli(), prior_variance)
 
 
 def poisson_regression(
@@ -172,7 +178,8 @@ def poisson_regression(
     ValueError
         A count is negative or not whole (agent and row are named).
     """
-    return _regression(Partial(_poisson), prior_variance, shards, names, _counts)
+    post = _regression(Partial(_poisson), prior_variance, shards, names, _counts)
+    return _about(post, "Poisson regression", Poisson(), prior_variance)
 
 
 def power(centers: np.ndarray | Sequence[Source], exponent: float, *, names: Sequence[str] | None = None) -> Posterior:
@@ -213,6 +220,24 @@ def _regression(
     dim, check = _checked(shards, names, check_response)
     prior = Partial(_normal, float(prior_variance))
     return Posterior(likelihood, prior, list(shards), np.zeros(dim), names=names, quadratic=quadratic, check=check)
+
+
+def _about(
+    post: Posterior, model: str, family: Family, prior_variance: float, noise_scale: float | None = None
+) -> Posterior:
+    """The posterior, which says in reports what it is."""
+    coefficients = tuple(name for name in post.names if name != "sigma")
+    priors = [("coefficients", f"Normal(loc=0, scale={np.sqrt(prior_variance):.3g})")]
+    if "sigma" in post.names:
+        priors.append(("sigma", f"HalfCauchy(scale={np.sqrt(prior_variance):.3g})"))
+    post.about = About(
+        model=model + (f", noise of sd {noise_scale:g}" if noise_scale is not None else ""),
+        priors=tuple(priors),
+        ratio=family.ratio,
+        ratios=tuple(name for name in coefficients if name != "intercept") if family.ratio else (),
+        predictive=OfPairs(family, noise_scale),
+    )
+    return post
 
 
 def _checked(

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from ..base.errors import DataError
 from ..data import Agreed
 from ..posterior import Posterior
+from ..posterior.about import About
 from .families import Family
 from .priors import Prior, stacked
 
@@ -35,9 +36,19 @@ class Priors(Mapping[str, Prior]):
     def __len__(self) -> int:
         return len(self._priors)
 
+    @property
+    def note(self) -> str:
+        """What holds of them besides; "" where nothing does."""
+        return self._note
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Each name and its prior as text."""
+        return tuple((name, _short(prior)) for name, prior in self._priors.items())
+
     def __repr__(self) -> str:
         width = max(map(len, self._priors), default=0)
-        lines = [f"{name:<{width}}  {_short(prior)}" for name, prior in self._priors.items()]
+        lines = [f"{name:<{width}}  {prior}" for name, prior in self.lines]
         return "\n".join([*lines, self._note] if self._note else lines)
 
 
@@ -68,10 +79,18 @@ class Regression(Posterior):
     """
 
     def __init__(
-        self, *arguments: Any, formula: str, family: Family, priors: Priors, agreed: Agreed, **options: Any
+        self,
+        *arguments: Any,
+        formula: str,
+        family: Family,
+        priors: Priors,
+        agreed: Agreed,
+        about: About,
+        **options: Any,
     ) -> None:
         self.formula, self.family, self.priors, self.agreed = formula, family, priors, agreed
         super().__init__(*arguments, **options)
+        self.about = about
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 import networkx as nx
@@ -15,6 +16,7 @@ from scipy.sparse import csgraph
 
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
+from .drawing import svg
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 from .tree import Aggregation
 from .weights import RULES, Edges, checked_weights
@@ -394,6 +396,11 @@ class Network:
 
     def __repr__(self) -> str:
         return f"<Network.{self.name}: {self.num_agents} agents, {len(self.edges)} edges>"
+
+    def _repr_html_(self) -> str:
+        """A picture, for notebooks; of more agents than it has room for, the numbers alone."""
+        drawing = svg(self.edges, list(map(str, self.labels)))
+        return f"<figure>{drawing}<figcaption>{escape(repr(self))}</figcaption></figure>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Network):

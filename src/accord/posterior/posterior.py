@@ -15,8 +15,10 @@ from jaxtyping import Array, Float, PyTree
 
 from ..base.errors import DataError
 from ..base.gaussian import Gaussian
+from ..base.page import table
 from ..network import Network
 from ..network.averaging import Averaging
+from .about import About
 from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at
 from .coordinates import Coordinates, moved
 from .declared import check_prior, check_rows_alone, is_rowwise
@@ -135,6 +137,8 @@ class Posterior:
         self.num_agents = len(shards)
         # what methods move in, where that is not the user's parameters themselves
         self.coordinates: Coordinates | None = None
+        # what it says of itself, where what made it knows
+        self.about = About()
         # who answers `each`, if the data lies elsewhere
         self.owners: DataOwners | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
@@ -182,6 +186,13 @@ class Posterior:
     def sizes(self) -> np.ndarray:
         """Rows of each agent, shape (agent,) of those held here or elsewhere; 1 where shards do not split."""
         return self._counts.rows
+
+    @property
+    def counted_rows(self) -> tuple[int, ...]:
+        """Rows of each agent where they were counted before; empty where they were not, or shards do not split."""
+        if "_counts" not in vars(self) or not self._counts.rowwise or len(self.sizes) != self.num_agents:
+            return ()
+        return tuple(int(rows) for rows in self.sizes)
 
     @property
     def splits(self) -> bool:
@@ -236,6 +247,19 @@ class Posterior:
             # showing a posterior is no reason to read its data
             rows = ", data not read"
         return f"<{kind}: {self.dim} parameters, {self.num_agents} agents{rows}>"
+
+    def _repr_html_(self) -> str:
+        """What it is of, for notebooks; its data is not read for that."""
+        rows = self.counted_rows
+        facts = [
+            ("model", self.about.model),
+            ("formula", self.about.formula),
+            ("agents", f"{self.num_agents:,}"),
+            ("rows", f"{sum(rows):,}" if rows else ""),
+            ("parameters", f"{self.dim}: {', '.join(self.names[:20])}" + (", ..." if len(self.names) > 20 else "")),
+            *((f"prior of {name}" if name else "", prior) for name, prior in self.about.priors[:20]),
+        ]
+        return f"<strong>Posterior</strong>{table(['', ''], [fact for fact in facts if fact[1]])}"
 
     def __getstate__(self) -> dict[str, Any]:
         # what was read or worked out from data stays in this process

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from ..report.told import Histogram
 from .certificate import Certificate, Check
 from .diagnostics import pareto
 from .loo import RowOwners
@@ -13,7 +14,7 @@ from .points import Points
 
 # Largest Pareto k of weights that one may rely on, above which they have no error bars, and the fewest effective draws:
 # means are then within some .05 standard deviations.
-_LARGEST_K, _FEWEST = 0.5, 400.0
+LARGEST_K, FEWEST = 0.5, 400.0
 # Points that the optimum of new rows is looked for from, and how far the log density there may be above all points'.
 _STARTS, _ABOVE = 8, 3.0
 
@@ -39,6 +40,18 @@ class Agents(RowOwners, Protocol):
 
     def latents(self, agent: int, positions: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         """Draws of an agent's own latents by name, (chain, draw, group, ...), at positions (chain, draw, dim)."""
+        ...
+
+    def alone(self, positions: np.ndarray) -> np.ndarray:
+        """The log density of the posterior of each agent's data alone, at positions of its own (agent, point, dim)."""
+        ...
+
+    def reported(self, positions: np.ndarray) -> np.ndarray:
+        """Positions (point, dim) as people read them."""
+        ...
+
+    def predicted(self, positions: np.ndarray, seed: int) -> Histogram | str:
+        """A posterior predictive check of some draws (draw, dim), or why there is none, in a sentence."""
         ...
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:
@@ -117,8 +130,8 @@ def updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Point
             f"exp({above:.3g}) times that at any point; {remedy}"
         )
     checks = (
-        Check("weights", k, _LARGEST_K, True, f"Pareto k of the weights after the update is {k:.2f}"),
-        Check("effective draws", found.effective, _FEWEST, True, f"{found.effective:.0f} effective draws are left"),
+        Check("weights", k, LARGEST_K, True, f"Pareto k of the weights after the update is {k:.2f}"),
+        Check("effective draws", found.effective, FEWEST, True, f"{found.effective:.0f} effective draws are left"),
         Check("new modes", above, _ABOVE, True, "none at the optimum of the new rows; nothing else was looked for"),
     )
     return found, Certificate(checks)
@@ -133,10 +146,10 @@ def reliable(points: Points, what: str, remedy: str) -> float:
         It is too large to rely on them.
     """
     k = pareto(points.log_weight)
-    if not (k <= _LARGEST_K and points.effective >= _FEWEST):
+    if not (k <= LARGEST_K and points.effective >= FEWEST):
         raise ArithmeticError(
             f"{what} changes the posterior too much for the points of this run: Pareto k is {k:.2f} and "
-            f"{points.effective:.0f} effective draws are left, where at most {_LARGEST_K} and at least {_FEWEST:.0f} "
+            f"{points.effective:.0f} effective draws are left, where at most {LARGEST_K} and at least {FEWEST:.0f} "
             f"are needed; {remedy}"
         )
     return k

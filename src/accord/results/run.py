@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.checks import whole_number
+from ..report.told import Histogram
+from .alone import Alone, alone
+from .asked import Asked
 from .certificate import Certificate, Check
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
@@ -34,6 +37,7 @@ from .netcdf import (
 from .points import Points
 from .reweighting import Agents, LeftOut, leave_out, updated
 from .scales import Unconstrained, for_all
+from .shown import Shown
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Run(Shown):
     """Draws of all agents and of their average.
 
     Parameters
@@ -74,6 +78,8 @@ class Run:
         Who answers for the agents' data, while this process lives: it is not saved.
     unconstrained
         The same draws in the numbers that methods move in, where the posterior has constraints.
+    asked
+        What was asked, and of whom.
     """
 
     average: np.ndarray
@@ -90,6 +96,7 @@ class Run:
     certificate: Certificate | None = field(default=None, repr=False)
     agents_data: Agents | None = field(default=None, repr=False)
     unconstrained: Unconstrained | None = field(default=None, repr=False)
+    asked: Asked = field(default_factory=Asked, repr=False)
 
     @property
     def _moved(self) -> Unconstrained:
@@ -321,6 +328,7 @@ class Run:
             "certificate": "" if self.certificate is None else json.dumps(self.certificate.checks),
             "seconds": self.seconds,
             "settings": as_text(self.settings),
+            "asked": self.asked.to_json(),
         }
         return tree
 
@@ -411,6 +419,8 @@ class Run:
             examine=None if findings is None else partial(recalled, findings),
             points=points,
             unconstrained=None if moved is None else unconstrained_of(moved),
+            # runs were written without
+            asked=Asked.from_json(attrs["asked"]) if "asked" in attrs else Asked(),
             certificate=Certificate(tuple(Check(*check) for check in json.loads(checks))) if checks else None,
         )
 
@@ -430,15 +440,24 @@ class Run:
         sites
             Names of all agents, to name them by; None: those that `accord run` wrote with the run, or their numbers.
         """
-        import pandas as pd
+        for text in self.warnings(sites):
+            warnings.warn(text, stacklevel=2)
+        return self.table(sites)
 
+    def warnings(self, sites: Sequence[str] | None = None) -> list[str]:
+        """The sentences that `summary` warns of, each with the numbers found and a remedy."""
         sites = self.settings.get("sites") if sites is None else sites
         free = self._moved
         drawn = Drawn(
             free.average, free.kept, self.agents, free.names, self.findings, self.certificate, self.points is not None
         )
-        for text in complaints(drawn, sites):
-            warnings.warn(text, stacklevel=2)
+        return complaints(drawn, sites)
+
+    def table(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
+        """The table of `summary`, and no warning."""
+        import pandas as pd
+
+        sites = self.settings.get("sites") if sites is None else sites
         blocks = {"average": pd.DataFrame(statistics(self.average), index=list(self.names))}
         if self.agents.size:
             mean, sd = (getattr(np, f)(self.kept, axis=(0, 1), dtype=np.float64) for f in ("mean", "std"))
@@ -449,3 +468,40 @@ class Run:
             table = pd.DataFrame({"agent": named, **statistics(chosen)}, index=list(self.names))
             blocks["worst agent"] = table
         return pd.concat(blocks, axis=1)
+
+    def alone(self) -> tuple[Alone, ...]:
+        """The posterior of each agent's data alone, by weighted points that each agent is asked at.
+
+        Nothing is sampled anew but these points: each agent tells the log likelihood of its rows there. Where weights
+        are not to be relied on, `why` says so. Draws of the run need not be certified: these weights have a check of
+        their own.
+
+        Raises
+        ------
+        AttributeError
+            The run was read from a file, updated or combined: it knows no agents.
+        """
+        draws = self._moved.average.astype(np.float64)
+        agents, flat = self._agents("alone"), draws.reshape(-1, draws.shape[2])
+        return tuple(alone(flat, agents, self.traffic.bytes_sent.size, int(self.settings["seed"])))
+
+    def predictive_check(self) -> Histogram:
+        """A posterior predictive check from totals: histograms of the responses, observed and drawn from the model.
+
+        Each site counts its own and those that it draws from the model at draws of the run; the counts are summed over
+        the sites. A site with a count above 0 and below its floor in any bin takes no part.
+
+        Raises
+        ------
+        AttributeError
+            The run was read from a file, updated or combined: it knows no agents.
+        ArithmeticError
+            The draws are not certified or not of temperature 1.
+        ValueError
+            The model does not say how responses are drawn, or the floors of the sites hide every histogram.
+        """
+        positions, agents = self._sampled("predictive_check").positions, self._agents("predictive_check")
+        found = agents.predicted(positions, int(self.settings["seed"]))
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..network import Network
 from ..posterior import Posterior
+from .asked import Asked
 
 
 class Unconstrained(NamedTuple):
@@ -22,8 +24,10 @@ def for_all(draws: np.ndarray, count: int) -> np.ndarray:
     return np.broadcast_to(draws[:, :, None], (*draws.shape[:2], count, draws.shape[2]))
 
 
-def in_both_scales(post: Posterior, average: np.ndarray, kept: np.ndarray | int) -> dict[str, Any]:
-    """The fields of a `Run` that hold draws and name their numbers.
+def in_both_scales(
+    post: Posterior, average: np.ndarray, kept: np.ndarray | int, network: Network | None = None
+) -> dict[str, Any]:
+    """The fields of a `Run` that hold draws and name their numbers, and what was asked.
 
     Parameters
     ----------
@@ -32,6 +36,8 @@ def in_both_scales(post: Posterior, average: np.ndarray, kept: np.ndarray | int)
     average, kept
         Positions, shapes (chain, draw, dim) and (chain, draw, kept, dim); a number of agents whose draws are those of
         the average.
+    network
+        Whom they talked over; None: over none.
     """
     parameters = post.parameters
     told = parameters.reported(average)
@@ -39,6 +45,7 @@ def in_both_scales(post: Posterior, average: np.ndarray, kept: np.ndarray | int)
         own, own_told = for_all(average, kept), for_all(told, kept)
     else:
         own, own_told = kept, parameters.reported(kept)
+    asked = Asked.of(post)
     free = Unconstrained(post.unconstrained_names, average, own) if parameters.constrained else None
     return {
         "average": told,
@@ -46,4 +53,5 @@ def in_both_scales(post: Posterior, average: np.ndarray, kept: np.ndarray | int)
         "names": post.names,
         "variables": post.variables,
         "unconstrained": free,
+        "asked": asked if network is None else asked.on(network),
     }

@@ -216,7 +216,7 @@ def sample_by_totals(
     elif not drawn.certificate.holds:
         warnings.warn(f"the draws of {type(method).__name__} are not certified: {drawn.certificate.why}", stacklevel=3)
     return Run(
-        **in_both_scales(post, drawn.draws, keep.size),
+        **in_both_scales(placed, drawn.draws, keep.size, network),
         agents=keep,
         statistics={"consensus_error": np.zeros(drawn.draws.shape[:2]), **drawn.statistics},
         traffic=Traffic() + spent,

@@ -19,7 +19,9 @@ from ..posterior import Posterior
 from ..posterior.joint import joint
 from ..posterior.local_draws import latents_of
 from ..posterior.potential import Potential, Shard
+from ..report.told import Histogram
 from ..results.loo import RowOwners, RowSums, Sampled
+from .predictive import checked
 from .rows_left_out import row_sums
 
 
@@ -90,6 +92,25 @@ class Questions:
         with jax.enable_x64(True), self.builder.placed(self.post) as placed:
             return -np.asarray(placed.totals(self.network, masks=self.masks)(_value, positions))
 
+    def alone(self, positions: np.ndarray) -> np.ndarray:
+        """The log density of the posterior of each agent's data alone, at positions of its own (agent, point, dim)."""
+        with jax.enable_x64(True), self.builder.placed(self.post.in_parameters()) as placed:
+            return np.asarray(placed.each(_alone, own=(positions,)))
+
+    def reported(self, positions: np.ndarray) -> np.ndarray:
+        """Positions (point, dim) as people read them."""
+        return np.asarray(self.post.parameters.reported(positions))
+
+    def predicted(self, positions: np.ndarray, seed: int) -> Histogram | str:
+        """A posterior predictive check of some draws (draw, dim), or why there is none."""
+        post = self.post.in_parameters()
+        about = post.about
+        if about.predictive is None:
+            return f"No posterior predictive check: {about.why_no_check}."
+        with jax.enable_x64(True), self.builder.placed(post) as placed:
+            totals = placed.totals(self.network, masks=self.masks)
+            return checked(about.predictive, totals, positions, about.floor, seed)
+
     def row_sums(self, others: Mapping[str, RowOwners], sampled: Sequence[Sampled]) -> RowSums:
         """Sums over rows that are left out one by one; see `results.loo.RowOwners`."""
         posts, masks = {}, False
@@ -123,6 +144,13 @@ class Questions:
 
 def _value(potential: Potential, shard: Shard, positions: Float[Array, "point dim"]) -> Float[Array, " point"]:
     return jax.lax.map(lambda x: potential.value(shard, x), positions)
+
+
+def _alone(potential: Potential, shard: Shard, positions: Float[Array, "point dim"]) -> Float[Array, " point"]:
+    def value(x: Float[Array, " dim"]) -> Array:
+        return potential.shard_log_likelihood(shard, x) + potential.log_prior_at(x)
+
+    return jax.lax.map(value, positions, batch_size=min(len(positions), 64))
 
 
 def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:

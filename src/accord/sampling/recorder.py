@@ -130,7 +130,7 @@ class Recorder:
         assert self.average is not None and self.agent_draws is not None
         sampler = self.bound.sampler
         return Run(
-            **in_both_scales(self.post, self.average[:, : self.count], self.agent_draws[:, : self.count]),
+            **in_both_scales(self.post, self.average[:, : self.count], self.agent_draws[:, : self.count], self.network),
             agents=self.agent_indices,
             statistics=self.summarised(),
             traffic=self._traffic(),

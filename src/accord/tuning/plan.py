@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..base import figures
+from ..base.page import number, paragraph, table
 from ..base.terminal import folded
 from ..base.text import human_bytes
 from ..samplers.by_totals import ByTotals
@@ -244,6 +245,19 @@ class Plan:
                 "where it is above 1, a larger batch_size, smaller steps or all rows are needed.",
                 "dim italic",
             )
+
+    def _repr_html_(self) -> str:
+        """The best setting of each method, for notebooks."""
+        numbers_of = ("bias", "average", "rounds", "sums", "exchanges", "sent", "rows", "values", "s")
+        rows = []
+        for trial in self.ranked:
+            meets, notes = "meets" if self.meets(trial) else "", "; ".join(self._notes(trial))
+            rows.append([meets, trial.label, *map(number, _cells(trial)), notes])
+        text = (
+            f"Within {self.tolerance:g} posterior sds at every agent: the best setting of each method, for "
+            f"{self.draws * self.chains:,} effective draws in {self.chains} chains."
+        )
+        return f"<strong>Plan</strong>{paragraph(text)}{table(['', 'method', *numbers_of, 'notes'], rows)}"
 
     def _notes(self, trial: Trial) -> list[str]:
         """What is said of a trial below its name."""

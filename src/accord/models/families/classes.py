@@ -31,6 +31,7 @@ class _Classes(Family):
     """
 
     levels: tuple[str | int | float, ...] | None = None
+    replicates = True
 
     def __post_init__(self) -> None:
         if self.levels is not None:
@@ -42,6 +43,10 @@ class _Classes(Family):
     def _known(self) -> tuple[str | int | float, ...]:
         assert self.levels is not None
         return self.levels
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(map(str, self._known))
 
     @property
     def tells_classes(self) -> bool:
@@ -71,6 +76,7 @@ class Categorical(_Classes):
     """Classes without an order; eta, one a class but the first, are log odds against the first."""
 
     name = "categorical"
+    ratio = "odds ratio against the first class"
 
     @property
     def predictors(self) -> tuple[str, ...]:
@@ -83,12 +89,16 @@ class Categorical(_Classes):
         logits = jax.nn.log_softmax(jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1), axis=1)
         return jnp.take_along_axis(logits, rows["y"][:, None], axis=1)[:, 0]
 
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        return jax.random.categorical(key, jnp.concatenate([jnp.zeros_like(eta[:, :1]), eta], axis=1))
+
 
 @dataclasses.dataclass(frozen=True)
 class Ordinal(_Classes):
     """Classes in an order: P(class k or below) = sigmoid(cutpoint_k - eta)."""
 
     name = "ordinal"
+    ratio = "odds ratio of a higher class"
     has_intercept = False
 
     def settled(self, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
@@ -114,3 +124,8 @@ class Ordinal(_Classes):
         at_most = jnp.where(y < last, jax.nn.log_sigmoid(upper), 0.0)
         at_least = jnp.where(y > 0, jax.nn.log_sigmoid(-lower), 0.0)
         return at_most + at_least + jnp.where(inner, apart, 0.0)
+
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        # a logistic number around eta is in the class between whose cutpoints it lies
+        latent = eta + jax.random.logistic(key, eta.shape, eta.dtype)
+        return jnp.searchsorted(params["cutpoints"], latent)

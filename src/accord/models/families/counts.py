@@ -26,6 +26,12 @@ class Bernoulli(Family):
 
     name = "bernoulli"
     separates = True
+    ratio = "odds ratio"
+    replicates = True
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return "0", "1"
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y = numbers(site, columns[0], "0 or 1 (name the level that counts as 1: y['level'] ~ ...)")
@@ -44,6 +50,9 @@ class Bernoulli(Family):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         return rows["y"] * eta - jax.nn.softplus(eta)
 
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        return jax.random.bernoulli(key, jax.nn.sigmoid(eta))
+
 
 @dataclasses.dataclass(frozen=True)
 class Binomial(Family):
@@ -52,6 +61,9 @@ class Binomial(Family):
     name = "binomial"
     columns = ("y", "trials")
     left = "prop(y, trials)"
+    ratio = "odds ratio"
+    is_whole = True
+    replicates = True
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y, trials = (numbers(site, column) for column in columns)
@@ -73,8 +85,15 @@ class Binomial(Family):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         return rows["log_ways"] + rows["y"] * eta - rows["trials"] * jax.nn.softplus(eta)
 
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        return jax.random.binomial(key, rows["trials"], jax.nn.sigmoid(eta))
+
 
 class _Count(Positive):
+    ratio = "rate ratio"
+    is_whole = True
+    replicates = True
+
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y = numbers(site, columns[0])
         require(site, (y >= 0) & (y == np.round(y)), "counts 0, 1, 2, ...")
@@ -93,6 +112,9 @@ class Poisson(_Count):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         return rows["y"] * eta - jnp.exp(eta) - gammaln(rows["y"] + 1.0)
 
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        return jax.random.poisson(key, jnp.exp(eta))
+
 
 @dataclasses.dataclass(frozen=True)
 class NegativeBinomial(_Count):
@@ -108,6 +130,12 @@ class NegativeBinomial(_Count):
         log_ways = _log_rising(size, y) - gammaln(y + 1.0)
         log_size = jnp.log(size)
         return log_ways - y * jax.nn.softplus(log_size - eta) - size * jax.nn.softplus(eta - log_size)
+
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        # Poisson of a gamma rate of mean exp(eta)
+        size, (of_rate, of_count) = params["concentration"], jax.random.split(key)
+        rate = jax.random.gamma(of_rate, size, eta.shape) / size * jnp.exp(eta)
+        return jax.random.poisson(of_count, rate)
 
 
 def _log_rising(x: Array, y: Array) -> Array:

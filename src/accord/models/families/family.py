@@ -59,6 +59,12 @@ class Family(ABC):
     # a column that tells rows that are `extreme` from all others has a coefficient without bound; False: only where it
     # is the same in all others
     separates: ClassVar[bool] = False
+    # what exp(coefficient) is; empty where it is nothing
+    ratio: ClassVar[str] = ""
+    # responses are whole numbers
+    is_whole: ClassVar[bool] = False
+    # responses of rows can be drawn anew; times until an event, of which some are cut short, cannot
+    replicates: ClassVar[bool] = False
 
     @abstractmethod
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
@@ -94,6 +100,15 @@ class Family(ABC):
         """Two numbers a row, shape (row,); the sum of the first over that of the second is the mean of `Summary`."""
         y = rows["y"].astype(np.float64)
         return y, np.exp(rows["offset"]) if self.is_log_linear and "offset" in rows else np.ones(len(y))
+
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        """Responses drawn from the model given linear predictors, shape (row,), where it `replicates`."""
+        raise NotImplementedError(f"responses of the family {self.name} cannot be drawn anew")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes that responses are numbered by; empty where they are numbers."""
+        return ()
 
     @property
     def predictors(self) -> tuple[str, ...]:

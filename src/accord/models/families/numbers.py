@@ -46,10 +46,14 @@ class Normal(_Located):
     """y ~ Normal(eta, sigma)."""
 
     name = "normal"
+    replicates = True
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         sigma = params["sigma"]
         return -(((rows["y"] - eta) / sigma) ** 2) / 2.0 - jnp.log(sigma) - np.log(2.0 * np.pi) / 2.0
+
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        return eta + params["sigma"] * jax.random.normal(key, eta.shape, eta.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Student(_Located):
 
     nu: float | None = None
     name = "student"
+    replicates = True
 
     def __post_init__(self) -> None:
         if self.nu is not None:
@@ -77,12 +82,18 @@ class Student(_Located):
         nu = params["nu"] if self.nu is None else jnp.asarray(self.nu, eta.dtype)
         return log_student(rows["y"], nu, eta, params["sigma"])
 
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        nu = params["nu"] if self.nu is None else jnp.asarray(self.nu, eta.dtype)
+        return eta + params["sigma"] * jax.random.t(key, nu, eta.shape, eta.dtype)
+
 
 @dataclasses.dataclass(frozen=True)
 class Gamma(Positive):
     """Positive numbers of mean exp(eta), gamma with an unknown `shape` (1 / shape is the squared relative sd)."""
 
     name = "gamma"
+    ratio = "ratio of means"
+    replicates = True
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y = numbers(site, columns[0])
@@ -97,12 +108,17 @@ class Gamma(Positive):
         log_ratio = jnp.log(y) - eta
         return shape * (jnp.log(shape) + log_ratio - jnp.exp(log_ratio)) - gammaln(shape) - jnp.log(y)
 
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        return jnp.exp(eta) * jax.random.gamma(key, params["shape"], eta.shape, eta.dtype) / params["shape"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Beta(Family):
     """Fractions between 0 and 1 of mean sigmoid(eta), beta with an unknown `precision` (the sum of its shapes)."""
 
     name = "beta"
+    ratio = "ratio of the odds of the mean"
+    replicates = True
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         y = numbers(site, columns[0])
@@ -123,3 +139,7 @@ class Beta(Family):
         a, b = precision * jax.nn.sigmoid(eta), precision * jax.nn.sigmoid(-eta)
         log_constant = gammaln(precision) - gammaln(a) - gammaln(b)
         return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) + log_constant
+
+    def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
+        precision = params["precision"]
+        return jax.random.beta(key, precision * jax.nn.sigmoid(eta), precision * jax.nn.sigmoid(-eta))

@@ -40,6 +40,7 @@ class Weibull(_Survival):
     """Times of survival exp(-(t / exp(eta))^shape): coefficients are of log time, longer where they are positive."""
 
     name = "weibull"
+    ratio = "ratio of times"
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
         time, event = self.times(site, columns)
@@ -73,6 +74,7 @@ class PiecewiseExponential(_Survival):
     cuts: tuple[float, ...] | None = None
     intervals: int = 5
     name = "piecewise_exponential"
+    ratio = "hazard ratio"
     has_intercept = False
 
     def __post_init__(self) -> None:
@@ -139,6 +141,7 @@ class Cox(_Survival):
 
     efron: bool = True
     name = "cox"
+    ratio = "hazard ratio"
     has_intercept = False
     splits = False
 

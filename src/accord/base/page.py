@@ -1,0 +1,91 @@
+"""Pages of HTML that need no other file: one style for all of them, for screens in light and dark and for paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+
+# Colours are variables, so that drawings within the page, which name them, follow it into the dark.
+STYLE = """
+:root { color-scheme: light dark; --ink: #222; --soft: #5c5c5c; --line: #d5d5d5; --ground: #fff; --raised: #f5f6f7;
+  --good: #006b4e; --bad: #a34700; --blue: #0072b2; --vermillion: #c65500; --green: #00835f; --purple: #a8598a;
+  --orange: #a87400; --sky: #2a86b8; }
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e4e4e4; --soft: #aaa; --line: #454545;
+  --ground: #16181a; --raised: #22262a; --good: #4fd1a5; --bad: #ffa35c; --blue: #58b4ee; --vermillion: #ff8a3d;
+  --green: #2fc79b; --purple: #e59ac4; --orange: #f0b429; --sky: #8fd0f5; } }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; color: var(--ink);
+  background: var(--ground); overflow-wrap: break-word; }
+h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
+a { color: var(--blue); }
+img { width: 100%; height: auto; background: #fff; }
+svg { max-width: 100%; height: auto; } svg * { stroke-linejoin: round; }
+svg text { font-family: system-ui, sans-serif; }
+.drawings { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: flex-start; }
+figure { margin: 1rem 0; } figcaption, .soft { color: var(--soft); font-size: 14px; }
+table { border-collapse: collapse; font-size: 14px; margin: 1rem 0; }
+th, td { text-align: left; vertical-align: top; padding: .3rem .6rem; border-bottom: 1px solid var(--line); }
+th { vertical-align: bottom; }
+td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.holds { color: var(--good); white-space: nowrap; }
+td.fails { color: var(--bad); font-weight: 600; white-space: nowrap; }
+.wide { overflow-x: auto; }
+.verdict { border-left: .4rem solid var(--good); background: var(--raised); padding: .6rem 1rem; margin: 1rem 0; }
+.verdict.bad { border-color: var(--bad); }
+nav { font-size: 14px; } nav a { margin-right: .8rem; white-space: nowrap; }
+dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
+@page { size: A4; margin: 15mm; }
+@media print { body { font-size: 10.5pt; max-width: none; margin: 0; padding: 0; } nav { display: none; }
+  h2, h3 { break-after: avoid; } figure, tr, .verdict { break-inside: avoid; } .wide { overflow: visible; }
+  table, figcaption, .soft { font-size: 9pt; } th, td { padding: .15rem .35rem; } }
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: its text, and the class of its look."""
+
+    text: str
+    look: str = ""
+
+
+def number(text: str) -> Cell:
+    """A cell with a number."""
+    return Cell(text, "number")
+
+
+def paragraph(text: str, look: str = "") -> str:
+    """A paragraph."""
+    return f"<p{_look(look)}>{escape(text)}</p>"
+
+
+def bullets(texts: Iterable[str]) -> str:
+    """A list of sentences."""
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
+
+
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """A table of texts and `Cell`s, which scrolls by itself where it is wider than the screen; heads may all be ""."""
+    titles = [*head]
+    lines = [_row("th", titles)] if any(titles) else []
+    lines += [_row("td", row) for row in rows]
+    return f'<div class="wide"><table>{"".join(lines)}</table></div>'
+
+
+def document(title: str, body: str, heading: str | None = None) -> str:
+    """A whole page; `heading` stands above the body where it is not the title."""
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n<title>{escape(title)}</title>\n'
+        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title if heading is None else heading)}</h1>\n"
+        f"{body}\n</body>\n</html>\n"
+    )
+
+
+def _row(tag: str, cells: Iterable[object]) -> str:
+    made = [cell if isinstance(cell, Cell) else Cell(str(cell)) for cell in cells]
+    return f"<tr>{''.join(f'<{tag}{_look(cell.look)}>{escape(cell.text)}</{tag}>' for cell in made)}</tr>"
+
+
+def _look(name: str) -> str:
+    return f' class="{name}"' if name else ""

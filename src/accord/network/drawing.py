@@ -1,0 +1,71 @@
+"""A network as a picture: an SVG of the colours and letters around it, made without any other library's help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import networkx as nx
+import numpy as np
+
+# Agents that have a name in the picture, and a point in it.
+_NAMED, MOST = 24, 200
+# Pixels of the picture, and from its edge to the outermost point, which leaves room for names.
+_WIDTH, _HEIGHT, _EDGE = 420, 280, 46
+# Letters of a name that fit.
+_LETTERS = 14
+
+
+def svg(edges: np.ndarray, names: Sequence[str]) -> str:
+    """Points that are joined by lines; "" where they are more than `MOST`.
+
+    Parameters
+    ----------
+    edges
+        Pairs of agents that talk, (edge, 2).
+    names
+        Of the agents.
+    """
+    count = len(names)
+    if count > MOST:
+        return ""
+    place = _placed(edges, count)
+    lines = [
+        f'<line x1="{place[i, 0]:.1f}" y1="{place[i, 1]:.1f}" x2="{place[j, 0]:.1f}" y2="{place[j, 1]:.1f}"/>'
+        for i, j in edges
+    ]
+    radius = 6 if count <= _NAMED else 3.5
+    points = [
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"><title>{escape(name)}</title></circle>'
+        for (x, y), name in zip(place, names, strict=True)
+    ]
+    texts = []
+    if count <= _NAMED:
+        middle = place.mean(axis=0)
+        for (x, y), name in zip(place, names, strict=True):
+            below = y >= middle[1] - 1e-6
+            shown = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
+            texts.append(f'<text x="{x:.1f}" y="{y + (20 if below else -11):.1f}">{escape(shown)}</text>')
+    alt = f"Network of {count} agents and {len(edges)} edges"
+    return (
+        f'<svg role="img" aria-label="{alt}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        'font-family="system-ui, sans-serif" font-size="12">'
+        f'<g stroke="currentColor" stroke-opacity="0.4">{"".join(lines)}</g><g fill="#0072b2">{"".join(points)}</g>'
+        f'<g fill="currentColor" text-anchor="middle">{"".join(texts)}</g></svg>'
+    )
+
+
+def _placed(edges: np.ndarray, count: int) -> np.ndarray:
+    """Where each agent is, (agent, 2), in pixels."""
+    graph = nx.empty_graph(count)
+    graph.add_edges_from(edges.tolist())
+    circle = nx.circular_layout(graph)
+    # by distances in the network, which need one; else in a circle
+    near = count > 2 and nx.is_connected(graph) and nx.density(graph) < 1.0
+    found = nx.kamada_kawai_layout(graph, pos=circle) if near else circle
+    place = np.array([found[agent] for agent in range(count)])
+    low, high = place.min(axis=0), place.max(axis=0)
+    room = np.array([_WIDTH, _HEIGHT]) - 2 * _EDGE
+    # one scale for both directions, so that circles stay round
+    scale = float(np.min(room / np.maximum(high - low, 1e-9)))
+    return (place - (low + high) / 2.0) * scale + np.array([_WIDTH, _HEIGHT]) / 2.0

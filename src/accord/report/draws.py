@@ -1,0 +1,78 @@
+"""Drawings of draws: densities, traces, ranks and weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import gaussian_kde, rankdata
+
+from ..base.figures import COLORS, SOFT
+
+# Chains are told apart by colours in this order, which begins anew.
+_COLORS = tuple(COLORS.values())
+# Points of a curve, and draws that a density is made of at most; draws of a chain that a trace shows.
+_CURVE, _MOST, _SHOWN = 80, 2000, 200
+_BINS = 20
+
+
+def density(ax: Any, draws: np.ndarray) -> None:
+    """Densities of a parameter's draws (chain, draw), each chain a line, and the 90% interval of all."""
+    low, high = np.quantile(draws, [0.05, 0.95])
+    ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0)
+    first, last = np.quantile(draws, [0.002, 0.998])
+    beyond = 0.08 * max(last - first, 1e-12)
+    low_end, high_end = first - beyond, last + beyond
+    x = np.linspace(low_end, high_end, _CURVE)
+    for chain, own in enumerate(draws):
+        if np.ptp(own) > 0:
+            some = own[:: max(1, len(own) // _MOST)]
+            ax.plot(x, gaussian_kde(some)(x), color=_COLORS[chain % len(_COLORS)], linewidth=1.1)
+    ax.set_yticks([])
+    ax.set_ylim(bottom=0.0)
+
+
+def trace(ax: Any, draws: np.ndarray) -> None:
+    """A parameter's draws (chain, draw) in their order, some of them where there are many."""
+    step = max(1, -(-draws.shape[1] // _SHOWN))
+    at = np.arange(0, draws.shape[1], step)
+    for chain, own in enumerate(draws):
+        ax.plot(at, own[at], color=_COLORS[chain % len(_COLORS)], linewidth=0.6, alpha=0.8)
+    ax.set_xlim(0, draws.shape[1])
+
+
+def thinned(draws: int) -> int:
+    """From how many draws to the next one a trace goes."""
+    return max(1, -(-draws // _SHOWN))
+
+
+def ranks(ax: Any, draws: np.ndarray) -> None:
+    """How the ranks of a parameter's draws (chain, draw) among all chains are spread in each chain.
+
+    The band is where nineteen of twenty counts are that are as even as chance makes them, for independent draws.
+    """
+    chains, count = draws.shape
+    order = rankdata(draws, method="ordinal").reshape(draws.shape)
+    edges = np.linspace(0, draws.size, _BINS + 1)
+    expected = count / _BINS
+    half = 1.96 * np.sqrt(count / _BINS * (1.0 - 1.0 / _BINS) * (1.0 - 1.0 / chains))
+    ax.axhspan(max(0.0, expected - half), expected + half, color=SOFT, alpha=0.15, linewidth=0)
+    for chain, own in enumerate(order):
+        counts, _ = np.histogram(own, edges + 0.5)
+        ax.stairs(counts, edges, color=_COLORS[chain % len(_COLORS)], linewidth=1.0)
+    ax.set_xticks([])
+    ax.set_ylim(bottom=0.0)
+
+
+def weights(ax: Any, weight: np.ndarray) -> None:
+    """Weights of mean one from the largest to the smallest: how many points carry how much."""
+    falling = np.sort(weight)[::-1]
+    place = np.unique(np.geomspace(1, falling.size, 150).round().astype(int))
+    ax.plot(place, falling[place - 1], color=COLORS["blue"], linewidth=1.5)
+    ax.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--")
+    ax.set(xscale="log", yscale="log", xlabel="points, the heaviest first", ylabel="weight (mean 1)")
+    ax.set_ylim(max(falling[-1], falling[0] * 1e-6) / 1.5, falling[0] * 1.5)
+    for axis in (ax.xaxis, ax.yaxis):
+        # powers would be formulas
+        axis.set_major_formatter(lambda x, _: f"{x:,.5g}" if x >= 1e-4 else f"{x:.0e}")
+        axis.set_minor_formatter(lambda x, _: "")

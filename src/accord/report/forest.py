@@ -1,0 +1,83 @@
+"""Forest plots: coefficients with their intervals, and what each site says of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..base.figures import COLORS, INK, SOFT
+from .told import Interval, OfSite
+
+# Inches of a line, and of what stands above and below all lines.
+LINE, EDGES = 0.21, 0.55
+
+
+def forest(
+    ax: Any,
+    names: Sequence[str],
+    mean: np.ndarray,
+    inner: np.ndarray,
+    outer: np.ndarray,
+    *,
+    reference: float | None = 0.0,
+    label: str = "",
+) -> None:
+    """Means with two intervals each, from top to bottom.
+
+    Parameters
+    ----------
+    ax
+        Axes of matplotlib.
+    names
+        Of the lines.
+    mean
+        A number of each, (line,).
+    inner, outer
+        Ends of their intervals, (2, line): the thick line and the thin one.
+    reference
+        Where to draw an upright line; None: nowhere.
+    label
+        Below the axis.
+    """
+    place = np.arange(len(names))
+    ax.hlines(place, *outer, color=COLORS["blue"], linewidth=1.2)
+    ax.hlines(place, *inner, color=COLORS["blue"], linewidth=3.5)
+    ax.plot(mean, place, "o", color=COLORS["blue"], markeredgecolor=COLORS["blue"], markersize=4.5)
+    if reference is not None:
+        ax.axvline(reference, color=SOFT, linewidth=0.8, linestyle="--")
+    _lines(ax, names)
+    ax.set_xlabel(label, parse_math=False)
+
+
+def sites(ax: Any, found: Sequence[OfSite], together: Interval, parameter: int) -> None:
+    """One parameter by each site alone, without each site, and of all together, which is the band."""
+    assert together.mean is not None and together.low is not None and together.high is not None
+    ax.axvspan(together.low[parameter], together.high[parameter], color=SOFT, alpha=0.15, linewidth=0)
+    ax.axvline(together.mean[parameter], color=SOFT, linewidth=1.0)
+    for place, one in enumerate(found):
+        _interval(ax, one.alone, parameter, place - 0.17, COLORS["vermillion"], "o")
+        _interval(ax, one.without, parameter, place + 0.17, COLORS["blue"], "s")
+    _lines(ax, [one.name for one in found])
+
+
+def _interval(ax: Any, own: Interval, parameter: int, place: float, color: str, marker: str) -> None:
+    if own.mean is None or own.low is None or own.high is None:
+        # beside the axis, where no interval is
+        ax.text(0.01, place, "not known", color=color, fontsize=7, va="center", transform=ax.get_yaxis_transform())
+        return
+    ax.hlines(place, own.low[parameter], own.high[parameter], color=color, linewidth=1.5)
+    ax.plot(own.mean[parameter], place, marker, color=color, markeredgecolor=color, markersize=3.5)
+
+
+def _lines(ax: Any, names: Sequence[str]) -> None:
+    ax.set_yticks(range(len(names)), [shortened(name) for name in names], parse_math=False, color=INK)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.grid(False, axis="y")
+    ax.tick_params(axis="y", length=0)
+
+
+def shortened(name: str, most: int = 28) -> str:
+    """A name that fits beside a drawing; the page has it in full."""
+    return name if len(name) <= most else f"{name[: most - 10]}…{name[-9:]}"

@@ -1,0 +1,33 @@
+"""The drawing of a posterior predictive check."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..base.figures import COLORS, INK
+from .told import Histogram
+
+
+def histogram(ax: Any, check: Histogram) -> None:
+    """Observed rows in each bin, and what the model's own responses make of them: the median and nine of ten draws."""
+    place = np.arange(len(check.labels))
+    low, middle, high = np.quantile(check.replicated, [0.05, 0.5, 0.95], axis=0)
+    ax.bar(place, check.observed, width=0.8, color=COLORS["sky"], alpha=0.55, label="observed")
+    ax.vlines(place, low, high, color=INK, linewidth=1.5, label="from the model, 9 of 10 draws")
+    ax.plot(place, middle, "o", color=INK, markeredgecolor=INK, markersize=3.5, label="median")
+    crowded = len(place) > 6
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    ax.set_xticks(place, check.labels, parse_math=False, **turned)
+    ax.set_ylabel("rows")
+    ax.grid(False, axis="x")
+    # over all bars
+    ax.set_ylim(0.0, 1.25 * max(check.observed.max(), high.max(), 1.0))
+    ax.legend(ncols=3, loc="upper center", columnspacing=1.0, handletextpad=0.5)
+
+
+def outside(check: Histogram) -> np.ndarray:
+    """Bins whose observed count is outside what 98 of 100 replicated ones are in."""
+    low, high = np.quantile(check.replicated, [0.01, 0.99], axis=0)
+    return np.flatnonzero((check.observed < low) | (check.observed > high))

@@ -1,0 +1,123 @@
+"""The posterior of each site's data alone: adaptive importance sampling, all sites at once, from the draws of a run."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import multivariate_t
+
+from ..base.counters import generator
+from ..base.weights import effective
+from .diagnostics import pareto
+from .points import Points
+from .reweighting import FEWEST, LARGEST_K, Agents
+
+# Points that each site is asked at in a pass, passes at most, and degrees of freedom of what points are drawn from.
+_POINTS, _PASSES, _FREEDOM = 2000, 8, 5.0
+# Effective draws that a covariance is refitted from, for each parameter; weights are tempered until it has as many.
+_REFIT = 30.0
+# How much wider a proposal is than the covariance that it is fitted to.
+_WIDER = 1.2
+
+
+class Alone(NamedTuple):
+    """The posterior of the data of one agent alone, with the whole prior.
+
+    Parameters
+    ----------
+    agent
+        Whose.
+    points
+        Weighted points: `points.mean`, `.sd`, `.weight`, `.values`.
+    k
+        Pareto k of the weights.
+    why
+        Why they are not to be relied on; empty where they are.
+    """
+
+    agent: int
+    points: Points
+    k: float
+    why: str
+
+
+def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list[Alone]:
+    """Each agent's own posterior, by points that each agent is asked at.
+
+    A proposal begins as wide as a site's share of the data makes it, and is fitted again to the points, weighted, until
+    the weights can be relied on or there were passes enough.
+
+    Parameters
+    ----------
+    draws
+        Of the posterior of all data, in the numbers that methods move in, (draw, dim).
+    agents
+        Who answers.
+    num_agents
+        How many they are.
+    seed
+        Of the points.
+    """
+    dim = draws.shape[1]
+    mean = np.repeat(draws.mean(axis=0)[None], num_agents, axis=0)
+    cov = np.repeat(np.cov(draws, rowvar=False).reshape(dim, dim)[None] * num_agents, num_agents, axis=0)
+    found: dict[int, Alone] = {}
+    random = generator(seed, "alone")
+    for step in range(_PASSES):
+        laws = [_proposal(mean[agent], cov[agent]) for agent in range(num_agents)]
+        positions = np.stack([law.rvs(_POINTS, random_state=random).reshape(_POINTS, dim) for law in laws])
+        values = agents.alone(positions)
+        for agent, law in enumerate(laws):
+            if agent in found and not found[agent].why:
+                continue
+            proposal = np.reshape(law.logpdf(positions[agent]), _POINTS)
+            # where a site's likelihood is no number, no mass is
+            value = np.where(np.isfinite(values[agent]), values[agent], -np.inf)
+            found[agent] = _judged(agent, positions[agent], value, proposal, agents)
+            if found[agent].why and step + 1 < _PASSES:
+                mean[agent], cov[agent] = _refitted(positions[agent], value - proposal)
+        if not any(one.why for one in found.values()):
+            break
+    return [found[agent] for agent in range(num_agents)]
+
+
+def _proposal(mean: np.ndarray, cov: np.ndarray) -> multivariate_t:
+    """Student's t about a mean; directions without any spread get a little."""
+    floor = 1e-10 * np.trace(cov) / len(cov) + np.finfo(float).tiny
+    return multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=_FREEDOM)
+
+
+def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.ndarray, agents: Agents) -> Alone:
+    log_weight = value - proposal
+    if not np.isfinite(log_weight).any():
+        points = Points(positions, np.zeros(len(positions)), proposal, positions)
+        return Alone(agent, points, np.inf, "Its likelihood is no number where the posterior of all data is.")
+    points = Points(positions, value, proposal, agents.reported(positions))
+    k, worth = pareto(log_weight), effective(log_weight)
+    good = k <= LARGEST_K and worth >= FEWEST
+    why = (
+        ""
+        if good
+        else f"Reweighting says no: Pareto k is {k:.2f} and {worth:.0f} effective draws are left, where at most "
+        f"{LARGEST_K} and at least {FEWEST:.0f} are needed. Its data may say too little of some parameters."
+    )
+    return Alone(agent, points, k, why)
+
+
+def _refitted(positions: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of points by weights that are tempered until enough of them count."""
+    wanted = min(_REFIT * positions.shape[1], 0.2 * len(positions))
+    finite = np.isfinite(log_weight)
+    positions, log_weight = positions[finite], log_weight[finite]
+    low, high = 0.0, 1.0
+    if effective(log_weight) < wanted:
+        for _ in range(30):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if effective(middle * log_weight) >= wanted else (low, middle)
+        log_weight = low * log_weight
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    mean = weight @ positions
+    apart = positions - mean
+    return mean, (apart.T * weight) @ apart

@@ -1,0 +1,75 @@
+"""What a run was asked: the model in words, the sites and their rows, and who talks to whom."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+
+from ..network import Network
+from ..posterior import Posterior
+
+# Agents of networks that are kept to be drawn; more are no picture.
+MOST_DRAWN = 200
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run was asked; kept with it, also in its file.
+
+    Parameters
+    ----------
+    model, formula
+        The model in words and its formula; empty where nobody said.
+    priors
+        Lines of names and priors.
+    sites
+        Names of the agents, where the model knows them.
+    rows
+        Rows of each agent; empty where nobody counted.
+    ratio, ratios
+        What the exponential of a coefficient is, as "odds ratio", and the coefficients of which it is one.
+    edges
+        Pairs of agents that talk; None where there was no network, or one too large to be drawn.
+    """
+
+    model: str = ""
+    formula: str = ""
+    priors: tuple[tuple[str, str], ...] = ()
+    sites: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
+    ratio: str = ""
+    ratios: tuple[str, ...] = ()
+    edges: tuple[tuple[int, int], ...] | None = None
+
+    @classmethod
+    def of(cls, post: Posterior) -> Asked:
+        """What a posterior says."""
+        about = post.about
+        return cls(
+            about.model,
+            about.formula,
+            about.priors,
+            about.sites,
+            about.rows or post.counted_rows,
+            about.ratio,
+            about.ratios,
+        )
+
+    def on(self, network: Network) -> Asked:
+        """The same over a network."""
+        if network.num_agents > MOST_DRAWN:
+            return self
+        return replace(self, edges=tuple((int(i), int(j)) for i, j in network.edges))
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Asked:
+        """What `to_json` wrote."""
+        found = json.loads(text)
+        pairs = {name: tuple(map(tuple, found[name])) for name in ("priors",)}
+        edges = None if found["edges"] is None else tuple((int(i), int(j)) for i, j in found["edges"])
+        whole = {name: tuple(found[name]) for name in ("sites", "rows", "ratios")}
+        return cls(**{**found, **pairs, **whole, "edges": edges})

@@ -1,0 +1,51 @@
+"""Ratios: what the exponential of a coefficient is, on the scale of the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..base.errors import unknown_name_error
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What a unit of a column may be, by name.
+UNITS = ("original", "model")
+
+
+def factors(names: Sequence[str], units: str | Mapping[str, float], sds: Mapping[str, float]) -> np.ndarray:
+    """By how much each coefficient is multiplied for so many units of its column, (name,).
+
+    Parameters
+    ----------
+    names
+        Of the coefficients.
+    units
+        "original": one unit of the column as it was in the files; "model": as the model was given it; or by name how
+        many original units, 1 of those that are not named.
+    sds
+        By column, what it was divided by before the model was given it.
+    """
+    own = np.array([1.0 / sds.get(name, 1.0) for name in names])
+    if isinstance(units, str):
+        if units not in UNITS:
+            raise unknown_name_error("units", units, UNITS)
+        return own if units == "original" else np.ones(len(names))
+    for name, amount in units.items():
+        if name not in names:
+            raise unknown_name_error("coefficient of units", name, names)
+        if not (np.isfinite(amount) and amount != 0):
+            raise ValueError(f"units of {name} must be a finite number other than 0, found {amount!r}")
+    return own * np.array([float(units.get(name, 1.0)) for name in names])
+
+
+def ratios(draws: np.ndarray, names: Sequence[str], ratio: str) -> pd.DataFrame:
+    """Median, 5% and 95% quantiles of exp(draws), and the share above 1, by name, of draws (chain, draw, name)."""
+    import pandas as pd
+
+    low, middle, high = np.exp(np.quantile(draws.astype(np.float64), [0.05, 0.5, 0.95], axis=(0, 1)))
+    columns = {ratio: middle, "5%": low, "95%": high, "P(> 1)": (draws > 0).mean(axis=(0, 1))}
+    return pd.DataFrame(columns, index=list(names))
