@@ -29,13 +29,17 @@ th { vertical-align: bottom; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 td.holds { color: var(--good); white-space: nowrap; }
 td.fails { color: var(--bad); font-weight: 600; white-space: nowrap; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide table { margin-top: .3rem; }
+p, li, dd, figcaption { max-width: 52rem; }
 .verdict { border-left: .4rem solid var(--good); background: var(--raised); padding: .6rem 1rem; margin: 1rem 0; }
 .verdict.bad { border-color: var(--bad); }
 nav { font-size: 14px; } nav a { margin-right: .8rem; white-space: nowrap; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
+@media screen and (max-width: 32rem) { table { font-size: 13px; } th, td { padding: .25rem .3rem; }
+  th.number { white-space: normal; } }
 @page { size: A4; margin: 15mm; }
-@media print { body { font-size: 10.5pt; max-width: none; margin: 0; padding: 0; } nav { display: none; }
+@media print { .drawings svg { max-width: 48%; } .small svg { max-width: 31%; }
+  body { font-size: 10.5pt; max-width: none; margin: 0; padding: 0; } nav { display: none; }
   h2, h3 { break-after: avoid; } figure, tr, .verdict { break-inside: avoid; } .wide { overflow: visible; }
   table, figcaption, .soft { font-size: 9pt; } th, td { padding: .15rem .35rem; } }
 """

@@ -22,7 +22,7 @@ from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
 from .federation import commands
-from .output import WORST, Place
+from .output import REPORT, WORST, Place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,10 +120,12 @@ def run(
         if not quiet:
             _report(drawn, table)
             print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
-            if report:
-                print(f"wrote {folder / 'report.html'}")
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
+        if first and report:
+            page = drawn.report(folder / REPORT)
+            if not quiet:
+                print(f"wrote {page}")
         if drawn.settings.get("interrupted"):
             raise typer.Exit(130)
 

@@ -35,7 +35,7 @@ class Place:
     config
         Its configuration file, as it was read.
     with_report
-        Whether a page goes with them.
+        Whether a page is to go with them.
     """
 
     job: Job
@@ -79,8 +79,6 @@ class Place:
         summary = drawn.summary(self.job.sites)
         write_whole(folder / SUMMARY, _as_csv(summary))
         write_whole(folder / CONFIG, self.config)
-        if self.with_report:
-            drawn.report(folder / REPORT)
         return folder, summary
 
     def _free(self) -> Path:
@@ -97,7 +95,8 @@ class Place:
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
             return f"another run ({CONFIG})" if draws.exists() else f"another file {CONFIG}"
         if not draws.exists():
-            return f"another file {SUMMARY}" if summary.exists() else ""
+            others = [summary, *([folder / REPORT] if self.with_report else [])]
+            return next((f"another file {other.name}" for other in others if other.exists()), "")
         if not (self.job.has_checkpoint and copy.exists()):
             return f"another run ({DRAWS})"
         try:

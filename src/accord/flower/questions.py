@@ -39,9 +39,14 @@ def name_of(function: Callable[..., Any], among: dict[str, Callable[..., Any]]) 
         if known is function:
             return name
     raise TypeError(
-        f"sites answer {', '.join(among)} and nothing else, found {getattr(function, '__name__', function)}: a "
+        f"sites answer {', '.join(among)} and nothing else, found {_called(function)}: a "
         "federation goes with Importance() or ChEES(), and its run answers no questions that need the rows of one site"
     )
+
+
+def _called(function: Any) -> Any:
+    """What a function, or a part of one, is called."""
+    return getattr(getattr(function, "func", function), "__name__", function)
 
 
 def written(

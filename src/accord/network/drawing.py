@@ -10,8 +10,8 @@ import numpy as np
 
 # Agents that have a name in the picture, and a point in it.
 _NAMED, MOST = 24, 200
-# Pixels of the picture, and from its edge to the outermost point, which leaves room for names.
-_WIDTH, _HEIGHT, _EDGE = 420, 280, 46
+# Pixels of the picture, and from its edges to the outermost points, which leave room for names.
+_WIDTH, _HEIGHT, _ASIDE, _ABOVE = 460, 280, 110, 30
 # Letters of a name that fit.
 _LETTERS = 14
 
@@ -41,17 +41,21 @@ def svg(edges: np.ndarray, names: Sequence[str]) -> str:
     ]
     texts = []
     if count <= _NAMED:
-        middle = place.mean(axis=0)
-        for (x, y), name in zip(place, names, strict=True):
-            below = y >= middle[1] - 1e-6
+        outwards = place - place.mean(axis=0)
+        for (x, y), (right, down), name in zip(place, outwards, names, strict=True):
             shown = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
-            texts.append(f'<text x="{x:.1f}" y="{y + (20 if below else -11):.1f}">{escape(shown)}</text>')
+            # beside points on the left and right, below or above those in between: lines go inwards
+            sideways = abs(right) > abs(down)
+            anchor = ("start" if right > 0 else "end") if sideways else "middle"
+            x += np.sign(right) * 10 if sideways else 0
+            y += 4 if sideways else (20 if down >= 0 else -11)
+            texts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown)}</text>')
     alt = f"Network of {count} agents and {len(edges)} edges"
     return (
         f'<svg role="img" aria-label="{alt}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
         'font-family="system-ui, sans-serif" font-size="12">'
         f'<g stroke="currentColor" stroke-opacity="0.4">{"".join(lines)}</g><g fill="#0072b2">{"".join(points)}</g>'
-        f'<g fill="currentColor" text-anchor="middle">{"".join(texts)}</g></svg>'
+        f'<g fill="currentColor">{"".join(texts)}</g></svg>'
     )
 
 
@@ -65,7 +69,7 @@ def _placed(edges: np.ndarray, count: int) -> np.ndarray:
     found = nx.kamada_kawai_layout(graph, pos=circle) if near else circle
     place = np.array([found[agent] for agent in range(count)])
     low, high = place.min(axis=0), place.max(axis=0)
-    room = np.array([_WIDTH, _HEIGHT]) - 2 * _EDGE
+    room = np.array([_WIDTH - 2 * _ASIDE, _HEIGHT - 2 * _ABOVE])
     # one scale for both directions, so that circles stay round
     scale = float(np.min(room / np.maximum(high - low, 1e-9)))
     return (place - (low + high) / 2.0) * scale + np.array([_WIDTH, _HEIGHT]) / 2.0

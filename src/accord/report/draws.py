@@ -59,7 +59,7 @@ def ranks(ax: Any, draws: np.ndarray) -> None:
     ax.axhspan(max(0.0, expected - half), expected + half, color=SOFT, alpha=0.15, linewidth=0)
     for chain, own in enumerate(order):
         counts, _ = np.histogram(own, edges + 0.5)
-        ax.stairs(counts, edges, color=_COLORS[chain % len(_COLORS)], linewidth=1.0)
+        ax.stairs(counts, edges, baseline=None, color=_COLORS[chain % len(_COLORS)], linewidth=1.0)
     ax.set_xticks([])
     ax.set_ylim(bottom=0.0)
 
@@ -71,7 +71,7 @@ def weights(ax: Any, weight: np.ndarray) -> None:
     ax.plot(place, falling[place - 1], color=COLORS["blue"], linewidth=1.5)
     ax.axhline(1.0, color=SOFT, linewidth=0.8, linestyle="--")
     ax.set(xscale="log", yscale="log", xlabel="points, the heaviest first", ylabel="weight (mean 1)")
-    ax.set_ylim(max(falling[-1], falling[0] * 1e-6) / 1.5, falling[0] * 1.5)
+    ax.set_ylim(max(falling[-1], falling[0] * 1e-3) / 1.5, falling[0] * 1.5)
     for axis in (ax.xaxis, ax.yaxis):
         # powers would be formulas
         axis.set_major_formatter(lambda x, _: f"{x:,.5g}" if x >= 1e-4 else f"{x:.0e}")

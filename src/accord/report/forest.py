@@ -59,7 +59,7 @@ def sites(ax: Any, found: Sequence[OfSite], together: Interval, parameter: int) 
     for place, one in enumerate(found):
         _interval(ax, one.alone, parameter, place - 0.17, COLORS["vermillion"], "o")
         _interval(ax, one.without, parameter, place + 0.17, COLORS["blue"], "s")
-    _lines(ax, [one.name for one in found])
+    _lines(ax, [shortened(one.name, 20) for one in found])
 
 
 def _interval(ax: Any, own: Interval, parameter: int, place: float, color: str, marker: str) -> None:

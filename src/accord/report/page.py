@@ -16,6 +16,12 @@ from .told import Histogram, Interval, Line, Told
 
 # Parameters that are drawn one by one, those whose chains agree least where there are more, and sites in a drawing.
 _MOST, _MOST_SITES = 30, 24
+# Lines of forest plots.
+_MOST_LINES = 120
+# Parameters that are drawn site by site, those that most depend on a site where there are more.
+_MOST_BY_SITE = 12
+# Letters of a name above a small drawing.
+_LETTERS = 28
 # Width and height of a small drawing, in inches of 96 pixels.
 _SMALL = (2.75, 1.75)
 _TITLE = "Report of a run"
@@ -45,8 +51,9 @@ def page(told: Told) -> str:
     links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for title, anchor, _ in parts)
     body = [f"<nav>{links}</nav>"]
     body += [f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>' for title, anchor, text in parts]
-    of = f" of {told.formula}" if told.formula else ""
-    return document(f"{_TITLE}{of}: accord", "\n".join(body), f"{_TITLE}{of}")
+    of = told.formula or told.model
+    title = f"{_TITLE}: {of}" if of else _TITLE
+    return document(f"{title} (accord)", "\n".join(body), title)
 
 
 # --- what was found, first in words ---
@@ -150,10 +157,10 @@ def _numbers(told: Told) -> str:
         return "\n".join([*parts, paragraph(told.ratios)])
     head = ["parameter", *(Cell(name, "number") for name in (told.ratio, "5%", "95%", "probability above 1"))]
     rows = [
-        (one.name, *(number(f"{x:.3g}") for x in (one.median, one.low, one.high)), number(f"{one.above:.3f}"))
+        (one.name, *(number(f"{x:#.3g}") for x in (one.median, one.low, one.high)), number(f"{one.above:.3f}"))
         for one in told.ratios
     ]
-    note = f"The {told.ratio} of one unit more of a column: median and 90% interval of exp(coefficient)."
+    note = f"The {told.ratio} of one unit more of a column{told.units}: median and 90% interval of exp(coefficient)."
     return "\n".join([*parts, paragraph(note), table(head, rows)])
 
 
@@ -171,18 +178,20 @@ def _cells(line: Line) -> list[Cell]:
 def _coefficients(told: Told) -> str:
     flat = told.draws.reshape(-1, len(told.names))
     (low, first, third, high), mean = np.quantile(flat, [0.05, 0.25, 0.75, 0.95], axis=0), flat.mean(axis=0)
-    made = []
-    for begin in range(0, len(told.names), _MOST):
-        names = told.names[begin : begin + _MOST]
-        own = slice(begin, begin + _MOST)
+    made, shown = [], told.names[:_MOST_LINES]
+    for begin in range(0, len(shown), _MOST):
+        names = shown[begin : begin + _MOST]
+        own = slice(begin, begin + len(names))
         inner, outer = np.stack([first[own], third[own]]), np.stack([low[own], high[own]])
 
         def draw(ax: Any, names: Any = names, own: Any = own, inner: Any = inner, outer: Any = outer) -> None:
             forest.forest(ax, names, mean[own], inner, outer)
 
         alt = f"Forest plot of {', '.join(names)}: means with 50% and 90% intervals"
-        made.append(figures.inline(draw, alt, 5.2, forest.EDGES + forest.LINE * len(names)))
+        made.append(figures.inline(draw, alt, 4.4, forest.EDGES + forest.LINE * len(names)))
     caption = "Mean, 50% interval (thick) and 90% interval (thin) of each parameter. The dashed line is 0."
+    if len(shown) < len(told.names):
+        caption += f" The first {len(shown)} of {len(told.names)} parameters."
     return _figure(_grid(made), caption)
 
 
@@ -192,25 +201,40 @@ def _of_sites(told: Told) -> str:
     flat = told.draws.reshape(-1, len(told.names))
     low, high = np.quantile(flat, [0.05, 0.95], axis=0)
     together, found = Interval(flat.mean(axis=0), low, high), told.of_sites[:_MOST_SITES]
-    chosen = _drawn(told)
+    chosen = _dependent(told, together)
     made = []
     for d in chosen:
 
         def draw(ax: Any, d: int = d) -> None:
             forest.sites(ax, found, together, d)
-            ax.set_title(forest.shortened(told.names[d], 40), parse_math=False)
+            ax.set_title(forest.shortened(told.names[d], _LETTERS), parse_math=False)
 
         alt = f"{told.names[d]} by site: each site alone, without each site, and all together"
-        made.append(figures.inline(draw, alt, 3.6, forest.EDGES + 1.7 * forest.LINE * len(found)))
+        made.append(figures.inline(draw, alt, 3.4, forest.EDGES + 1.7 * forest.LINE * len(found)))
     more = len(told.of_sites) - len(found)
     caption = (
         "Circles, red: the posterior of one site's data alone. Squares, blue: that of all data without the site. Grey: "
         "all together. Mean and 90% interval." + (f" {more} more sites are not drawn." if more else "")
     )
-    parts = [_figure(_grid(made), f"{caption}{_which(told)}")]
+    if len(chosen) < len(told.names):
+        caption += f" The {len(chosen)} of {len(told.names)} parameters that most depend on a site."
+    parts = [_figure(_grid(made), caption)]
     parts += _not_known([(one.name, one.alone.why) for one in told.of_sites], "alone")
     parts += _not_known([(one.name, one.without.why) for one in told.of_sites], "left out")
     return "\n".join(parts)
+
+
+def _dependent(told: Told, together: Interval) -> list[int]:
+    """The parameters that are drawn site by site: those that a site's data moves most, in their order."""
+    assert together.mean is not None and not isinstance(told.of_sites, str)
+    sd = np.maximum([line.sd for line in told.average], np.finfo(float).tiny)
+    moved = np.zeros(len(told.names))
+    for one in told.of_sites:
+        for own in (one.without, one.alone):
+            if own.mean is not None:
+                moved = np.maximum(moved, np.abs(own.mean - together.mean) / sd)
+                break
+    return sorted(np.argsort(-moved, kind="stable")[:_MOST_BY_SITE].tolist())
 
 
 def _not_known(reasons: Sequence[tuple[str, str]], what: str) -> list[str]:
@@ -251,7 +275,7 @@ def _weights(told: Told) -> str:
     if isinstance(weight, str):
         return paragraph(weight)
     alt = f"Weights of {weight.size} points from the largest to the smallest"
-    drawing = figures.inline(lambda ax: draws.weights(ax, weight), alt, 4.6, 2.6)
+    drawing = figures.inline(lambda ax: draws.weights(ax, weight), alt, 4.0, 2.4)
     worth = weight.sum() ** 2 / np.square(weight).sum()
     caption = (
         f"{weight.size:,} weighted points, worth {worth:,.0f} independent draws. The heaviest carries "
@@ -265,7 +289,7 @@ def _check(told: Told) -> str:
     if not isinstance(check, Histogram):
         return paragraph(check)
     alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
-    drawing = figures.inline(lambda ax: predictive.histogram(ax, check), alt, 5.6, 3.0)
+    drawing = figures.inline(lambda ax: predictive.histogram(ax, check), alt, 4.8, 2.8)
     far = predictive.outside(check)
     verdict = (
         f"In {len(far)} of {len(check.labels)} bins ({', '.join(check.labels[i] for i in far)}) the count is one that "
@@ -325,11 +349,11 @@ def _panels(told: Told, draw: Callable[[Any, np.ndarray], None], what: str, capt
 
         def titled(ax: Any, d: int = d) -> None:
             draw(ax, told.draws[..., d])
-            ax.set_title(forest.shortened(told.names[d], 40), parse_math=False)
+            ax.set_title(forest.shortened(told.names[d], _LETTERS), parse_math=False)
             ax.xaxis.get_major_locator().set_params(nbins=5)
 
         made.append(figures.inline(titled, f"{what} {told.names[d]}", *_SMALL))
-    return _figure(_grid(made), f"{caption}{_which(told)}")
+    return _figure(_grid(made, "drawings small"), f"{caption}{_which(told)}")
 
 
 def _drawn(told: Told) -> list[int]:
@@ -344,8 +368,8 @@ def _which(told: Told) -> str:
     return "" if len(told.names) <= _MOST else f" The {_MOST} of {len(told.names)} parameters with the smallest ESS."
 
 
-def _grid(drawings: Sequence[str]) -> str:
-    return f'<div class="drawings">{"".join(drawings)}</div>'
+def _grid(drawings: Sequence[str], look: str = "drawings") -> str:
+    return f'<div class="{look}">{"".join(drawings)}</div>'
 
 
 def _figure(drawing: str, caption: str) -> str:

@@ -15,8 +15,8 @@ def histogram(ax: Any, check: Histogram) -> None:
     place = np.arange(len(check.labels))
     low, middle, high = np.quantile(check.replicated, [0.05, 0.5, 0.95], axis=0)
     ax.bar(place, check.observed, width=0.8, color=COLORS["sky"], alpha=0.55, label="observed")
-    ax.vlines(place, low, high, color=INK, linewidth=1.5, label="from the model, 9 of 10 draws")
-    ax.plot(place, middle, "o", color=INK, markeredgecolor=INK, markersize=3.5, label="median")
+    ax.vlines(place, low, high, color=INK, linewidth=1.5, label="model, 9 of 10")
+    ax.plot(place, middle, "o", color=INK, markeredgecolor=INK, markersize=3.5, label="model, median")
     crowded = len(place) > 6
     turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
     ax.set_xticks(place, check.labels, parse_math=False, **turned)
@@ -24,7 +24,10 @@ def histogram(ax: Any, check: Histogram) -> None:
     ax.grid(False, axis="x")
     # over all bars
     ax.set_ylim(0.0, 1.25 * max(check.observed.max(), high.max(), 1.0))
-    ax.legend(ncols=3, loc="upper center", columnspacing=1.0, handletextpad=0.5)
+    handles, labels = ax.get_legend_handles_labels()
+    # the data first
+    order = sorted(range(len(labels)), key=lambda i: labels[i] != "observed")
+    ax.legend([handles[i] for i in order], [labels[i] for i in order], ncols=3, loc="upper center", columnspacing=1.0)
 
 
 def outside(check: Histogram) -> np.ndarray:

@@ -130,6 +130,8 @@ class Told:
         Lines of the table by parameter; `worst` is empty where no agent's draws were kept.
     ratio, ratios
         What the exponential of a coefficient is, as "odds ratio", and those of this run; or why there are none.
+    units
+        What a unit of a column is, to be said of ratios; "" where it is that of the model.
     weights
         Of the points that the draws are of, of mean one, (point,); or why there are none.
     of_sites
@@ -140,6 +142,8 @@ class Told:
         Leave-one-out figures; log evidence and its standard error.
     rounds, exchanges, sums, seconds
         What it took.
+    meaning
+        What left a site, in words.
     asked_later
         What the agents were asked for by this page, in sentences.
     """
@@ -160,6 +164,7 @@ class Told:
     worst: tuple[Line, ...]
     ratio: str
     ratios: tuple[Ratio, ...] | str
+    units: str
     weights: np.ndarray | str
     of_sites: tuple[OfSite, ...] | str
     check: Histogram | str

@@ -13,8 +13,10 @@ from .diagnostics import pareto
 from .points import Points
 from .reweighting import FEWEST, LARGEST_K, Agents
 
-# Points that each site is asked at in a pass, passes at most, and degrees of freedom of what points are drawn from.
-_POINTS, _PASSES, _FREEDOM = 2000, 8, 5.0
+# Points that each site is asked at in each pass: few until a proposal fits, more where they are not enough.
+_POINTS = (2000, 2000, 2000, 2000, 8000, 8000, 8000)
+# Least degrees of freedom of what points are drawn from; of many parameters heavy tails would be nearly all.
+_FREEDOM = 5.0
 # Effective draws that a covariance is refitted from, for each parameter; weights are tempered until it has as many.
 _REFIT = 30.0
 # How much wider a proposal is than the covariance that it is fitted to.
@@ -64,18 +66,18 @@ def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list
     cov = np.repeat(np.cov(draws, rowvar=False).reshape(dim, dim)[None] * num_agents, num_agents, axis=0)
     found: dict[int, Alone] = {}
     random = generator(seed, "alone")
-    for step in range(_PASSES):
+    for step, count in enumerate(_POINTS):
         laws = [_proposal(mean[agent], cov[agent]) for agent in range(num_agents)]
-        positions = np.stack([law.rvs(_POINTS, random_state=random).reshape(_POINTS, dim) for law in laws])
+        positions = np.stack([law.rvs(count, random_state=random).reshape(count, dim) for law in laws])
         values = agents.alone(positions)
         for agent, law in enumerate(laws):
             if agent in found and not found[agent].why:
                 continue
-            proposal = np.reshape(law.logpdf(positions[agent]), _POINTS)
+            proposal = np.reshape(law.logpdf(positions[agent]), count)
             # where a site's likelihood is no number, no mass is
             value = np.where(np.isfinite(values[agent]), values[agent], -np.inf)
             found[agent] = _judged(agent, positions[agent], value, proposal, agents)
-            if found[agent].why and step + 1 < _PASSES:
+            if found[agent].why and step + 1 < len(_POINTS):
                 mean[agent], cov[agent] = _refitted(positions[agent], value - proposal)
         if not any(one.why for one in found.values()):
             break
@@ -85,7 +87,7 @@ def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list
 def _proposal(mean: np.ndarray, cov: np.ndarray) -> multivariate_t:
     """Student's t about a mean; directions without any spread get a little."""
     floor = 1e-10 * np.trace(cov) / len(cov) + np.finfo(float).tiny
-    return multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=_FREEDOM)
+    return multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=max(_FREEDOM, len(cov)))
 
 
 def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.ndarray, agents: Agents) -> Alone:

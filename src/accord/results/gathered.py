@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from .asked import Asked
 from .loo import Loo
 from .points import Points
 from .reported import Reported
+from .reweighting import LeftOut
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,19 +56,22 @@ def told(run: Reported, sites: Sequence[str] | None = None, ask: bool = True) ->
         priors=asked.priors,
         method=_method(run.settings),
         network=str(run.settings.get("network", "")).strip("<>"),
-        settings=tuple((n, str(value)) for n, value in run.settings.items() if n not in _ELSEWHERE),
+        settings=tuple(
+            (n, str(value)) for n, value in run.settings.items() if n not in _ELSEWHERE and value is not False
+        ),
         drawing=_drawing(asked, names),
         sites=_sites(run, names),
         certificate=()
         if run.certificate is None
         else tuple((check.holds, check.name, check.text) for check in run.certificate.checks),
-        warnings=tuple(run.warnings(names)),
+        warnings=(*_of_temperature(run), *run.warnings(names)),
         names=run.names,
         draws=run.average.astype(np.float64),
         average=_lines(table, "average"),
         worst=_lines(table, "worst agent"),
         ratio=asked.ratio,
         ratios=found,
+        units=" as it was in the files, before it was standardised" if run.settings.get("sds") else "",
         weights=_weights(run),
         of_sites=of_sites,
         check=check,
@@ -107,6 +110,16 @@ def _or_why(find: Callable[[], Found], what: str) -> Found | str:
         return text if text.startswith("No ") else f"No {what}: {text}."
 
 
+def _of_temperature(run: Reported) -> tuple[str, ...]:
+    """What draws at another temperature are, of which `warnings` says nothing."""
+    temperature = run.settings.get("temperature", 1.0)
+    if temperature == 1.0:
+        return ()
+    if temperature == 0.0:
+        return ("these are no draws: at temperature 0 the method only optimises; sample at temperature 1",)
+    return (f"these draws are at temperature {temperature:g}, and not of the posterior; sample at temperature 1",)
+
+
 def _method(settings: Mapping[str, Any]) -> str:
     chosen = settings.get("chosen")
     return str(settings.get("method", "not known")) + (f". Chosen: {chosen}" if chosen else "")
@@ -141,6 +154,11 @@ def _meaning(run: Reported) -> str:
         return (
             "What left a site: values, slopes and curvatures of its log likelihood at points that all sites are asked "
             f"at, added up over the sites; no row.{masked} A sum tells of the rows too: this is no privacy guarantee."
+        )
+    if "network" not in run.settings:
+        return (
+            "What left a site: the draws of its own data's posterior, or what stands for them, once; no row. Draws "
+            "tell of the rows too: this is no privacy guarantee."
         )
     return (
         "What left a site: the messages of the method, as positions or gradients, sent to its neighbours in each "
@@ -178,6 +196,12 @@ def _of_sites(run: Reported, names: Sequence[str]) -> tuple[tuple[OfSite, ...] |
     """What each site's data says, and what it was asked for."""
     if len(names) < 2:
         return "No sites to compare: there is one.", ()
+    if run.settings.get("masks"):
+        return (
+            "No site by itself: sums of this run are masked, and each site would tell its own log likelihood here. "
+            "run.plot_sites asks for it all the same.",
+            (),
+        )
     found = by_site(run, names)
     asked: tuple[str, ...] = ()
     alone, without = ([getattr(one, part) for one in found] for part in ("alone", "without"))
@@ -192,12 +216,16 @@ def _of_sites(run: Reported, names: Sequence[str]) -> tuple[tuple[OfSite, ...] |
 
 def by_site(run: Reported, names: Sequence[str]) -> tuple[OfSite, ...]:
     """The posterior of each site's data alone, and without it."""
-    alone, found = _or_why(run.alone, "posterior of a site alone"), []
-    for agent, name in enumerate(names):
-        own = _or_why(partial(_without, run, agent), "posterior without a site")
-        mine = Interval(None, None, None, alone) if isinstance(alone, str) else _of_alone(alone[agent])
-        found.append(OfSite(name, mine, Interval(None, None, None, own) if isinstance(own, str) else own))
-    return tuple(found)
+    alone = _or_why(run.alone, "posterior of a site alone")
+    without = _or_why(run.leave_each_out, "posterior without a site")
+    return tuple(
+        OfSite(
+            name,
+            _not_known(alone) if isinstance(alone, str) else _of_alone(alone[agent]),
+            _not_known(without) if isinstance(without, str) else _of_left_out(without[agent]),
+        )
+        for agent, name in enumerate(names)
+    )
 
 
 def together(average: np.ndarray) -> Interval:
@@ -207,12 +235,16 @@ def together(average: np.ndarray) -> Interval:
     return Interval(flat.mean(axis=0), low, high)
 
 
-def _without(run: Reported, agent: int) -> Interval:
-    return _of_points(run.leave_out(agent).points)
+def _not_known(why: str) -> Interval:
+    return Interval(None, None, None, why)
+
+
+def _of_left_out(one: LeftOut | str) -> Interval:
+    return _not_known(one) if isinstance(one, str) else _of_points(one.points)
 
 
 def _of_alone(one: Alone) -> Interval:
-    return Interval(None, None, None, one.why) if one.why else _of_points(one.points)
+    return _not_known(one.why) if one.why else _of_points(one.points)
 
 
 def _of_points(points: Points) -> Interval:

@@ -45,6 +45,6 @@ class Reported(Protocol):
     def table(self, sites: Sequence[str] | None = None) -> pd.DataFrame: ...  # noqa: D102
     def ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame: ...  # noqa: D102
     def loo(self) -> Loo: ...  # noqa: D102
-    def leave_out(self, agent: int) -> LeftOut: ...  # noqa: D102
+    def leave_each_out(self) -> tuple[LeftOut | str, ...]: ...  # noqa: D102
     def alone(self) -> tuple[Alone, ...]: ...  # noqa: D102
     def predictive_check(self) -> Histogram: ...  # noqa: D102

@@ -26,6 +26,10 @@ class Agents(RowOwners, Protocol):
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
         ...
 
+    def log_likelihoods(self, positions: np.ndarray) -> np.ndarray:
+        """That of every agent, each told by itself; (agent, point)."""
+        ...
+
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
         ...
@@ -100,11 +104,26 @@ class LeftOut(NamedTuple):
 
 def leave_out(points: Points, agents: Agents, agent: int) -> LeftOut:
     """The posterior without the data of one agent, as `Run.leave_out` has it."""
-    log_ratio = -agents.log_likelihood(points.positions, agent)
-    without = points.reweighted(log_ratio)
-    k = reliable(without, f"leaving out agent {agent}", f"sample the posterior of the others without agent {agent}")
-    pull = (points.mean - without.mean) / points.sd
-    return LeftOut(agent, without, pull, points.log_evidence[0] - without.log_evidence[0], k)
+    return without(points, agents.log_likelihood(points.positions, agent), agent)
+
+
+def leave_each_out(points: Points, agents: Agents) -> tuple[LeftOut | str, ...]:
+    """The posterior without each agent's data, by one question to all of them; or why it is not known."""
+    found: list[LeftOut | str] = []
+    for agent, log_likelihood in enumerate(agents.log_likelihoods(points.positions)):
+        try:
+            found.append(without(points, log_likelihood, agent))
+        except ArithmeticError as error:
+            found.append(str(error))
+    return tuple(found)
+
+
+def without(points: Points, log_likelihood: np.ndarray, agent: int) -> LeftOut:
+    """The posterior without the data of an agent whose log likelihood at the points, (point,), is known."""
+    left = points.reweighted(-log_likelihood)
+    k = reliable(left, f"leaving out agent {agent}", f"sample the posterior of the others without agent {agent}")
+    pull = (points.mean - left.mean) / points.sd
+    return LeftOut(agent, left, pull, points.log_evidence[0] - left.log_evidence[0], k)
 
 
 def updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Points, Certificate]:

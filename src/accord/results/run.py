@@ -35,7 +35,7 @@ from .netcdf import (
     write,
 )
 from .points import Points
-from .reweighting import Agents, LeftOut, leave_out, updated
+from .reweighting import Agents, LeftOut, leave_each_out, leave_out, updated
 from .scales import Unconstrained, for_all
 from .shown import Shown
 from .traffic import Traffic
@@ -134,6 +134,18 @@ class Run(Shown):
         """
         points, agents = self._weighted("leave_out"), self._agents("leave_out")
         return leave_out(points, agents, whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1))
+
+    def leave_each_out(self) -> tuple[LeftOut | str, ...]:
+        """`leave_out` of every agent in one question; in place of what is not known, a sentence says why.
+
+        Raises
+        ------
+        AttributeError
+            The method has no weights, or the run was read from a file.
+        ArithmeticError
+            The weights are not certified.
+        """
+        return leave_each_out(self._weighted("leave_each_out"), self._agents("leave_each_out"))
 
     def update(self, rows: Mapping[int, Any]) -> Run:
         """The run on more data, from the points of this one: nothing is sampled, and agents are asked for one sum.

@@ -47,10 +47,16 @@ class Questions:
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
-        asked = np.arange(self.post.num_agents) == agent
+        # the others answer zeros
+        return self._log_likelihoods(positions, np.arange(self.post.num_agents) == agent)[agent]
+
+    def log_likelihoods(self, positions: np.ndarray) -> np.ndarray:
+        """That of every agent, each told by itself; (agent, point)."""
+        return self._log_likelihoods(positions, np.ones(self.post.num_agents, dtype=bool))
+
+    def _log_likelihoods(self, positions: np.ndarray, asked: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True), self.builder.placed(self.post) as placed:
-            # the others answer zeros
-            return np.asarray(placed.each(_log_likelihood, positions, own=(asked.astype(float),)))[agent]
+            return np.asarray(placed.each(_log_likelihood, positions, own=(asked.astype(float),)))
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""

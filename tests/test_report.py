@@ -1,0 +1,419 @@
+"""Reports of runs: each number is the run's own, names are anybody's, and what is missing says why."""
+
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib as mpl
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+from scipy.stats import beta, binom, gamma, nbinom, norm, poisson
+from scipy.stats import t as student
+from typer.testing import CliRunner
+
+import accord
+from accord.base import figures
+from accord.cli.commands import app
+from accord.report.predictive import outside
+from accord.results.alone import alone
+from accord.sampling.predictive import _candidates, _labels, checked
+
+SITES = ["north", "<script>alert('x')</script>", 'west & "east"', "$cost$"]
+NAMES = ["intercept", "a<b>&c", "dose $x_1$"]
+
+
+def logistic(rows=(60, 80, 100, 70), seed=0):
+    rng = np.random.default_rng(seed)
+    shards = []
+    for count in rows:
+        X = np.column_stack([np.ones(count), rng.standard_normal((count, 2))])
+        shards.append((X, (rng.random(count) < 1 / (1 + np.exp(-X @ [0.3, -0.6, 1.1]))).astype(float)))
+    return accord.models.logistic_regression(shards, 4.0, names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return accord.sample(logistic(), accord.Network.ring(4), draws=500, chains=2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def page(run, tmp_path_factory):
+    return run.report(tmp_path_factory.mktemp("report") / "study.html", sites=SITES).read_text()
+
+
+@pytest.fixture(scope="module")
+def walked():
+    return walk(1.0)
+
+
+def walk(temperature):
+    sampler = accord.samplers.DESGLD(0.001, temperature=temperature)
+    return accord.sample(logistic(), accord.Network.star(4), sampler, draws=30, burn_in=5, chains=2, seed=0)
+
+
+class Reader(HTMLParser):
+    """Checks that tags close in order, and keeps texts, ids and attributes."""
+
+    VOID = ("meta", "path", "use", "rect", "line", "circle", "img", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.texts, self.ids, self.attributes, self.tags = [], [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    @property
+    def text(self):
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+
+def test_the_page_is_whole_and_loads_nothing(page):
+    read = Reader(page)
+    assert read.open == [] and len(page) < 3_000_000
+    assert "http" not in page and "url(" not in page.replace("url(#", "")
+    loading = [(tag, name, value) for tag, name, value in read.attributes if name in ("src", "href", "data", "srcset")]
+    assert all(value.startswith("#") for _, _, value in loading)
+    assert not {"script", "link", "iframe", "object", "img"} & set(read.tags)
+    # drawings share a page: no id is there twice, and each that is named is there
+    assert len(read.ids) == len(set(read.ids))
+    named = {value[1:] for _, name, value in loading} | set(re.findall(r"url\(#([^)]+)\)", page))
+    assert named <= set(read.ids)
+
+
+def test_names_are_texts_and_not_tags(page):
+    assert "<script" not in page and "<b>&c" not in page
+    text = Reader(page).text
+    for name in [*SITES, *NAMES]:
+        assert name in text
+    # neither in drawings, where a dollar begins no formula
+    labels = [html.unescape(label) for label in re.findall(r"<text[^>]*>(.*?)</text>", page)]
+    assert {"a<b>&c", "dose $x_1$", "$cost$"} <= set(labels)
+
+
+def test_every_drawing_has_a_text_in_its_place(page):
+    drawings = re.findall(r"<svg[^>]*>", page)
+    alts = [re.search(r'aria-label="([^"]+)"', drawing)[1] for drawing in drawings]
+    assert len(drawings) > 8 and len(set(alts)) == len(alts) and all('role="img"' in drawing for drawing in drawings)
+
+
+def test_the_numbers_are_those_of_the_run(run, page):
+    text = Reader(page).text
+    summary, ratios, loo = run.table(), run.odds_ratios(), run.loo()
+    for name in NAMES:
+        line = summary["average"].loc[name]
+        assert f"{name} {line['mean']:.2f} {line['sd']:.2f} {line['5%']:.2f} {line['95%']:.2f}" in text
+    for name in NAMES[1:]:
+        line = ratios.loc[name]
+        assert f"{name} {line['odds ratio']:#.3g} {line['5%']:#.3g} {line['95%']:#.3g}" in text
+    value, error = run.log_evidence
+    assert f"Log evidence: {value:.2f}, standard error {error:.2g}" in text
+    assert f"elpd {loo.elpd:.1f}, standard error {loo.se:.1f}" in text
+    assert f"{run.traffic.sums:,}" in text and "together 310" in text
+    for check in run.certificate.checks:
+        assert re.sub(r"\s+", " ", check.text) in text
+    assert "The draws can be relied on" in text
+
+
+def test_missing_parts_say_why(walked, run, tmp_path):
+    text = Reader(walked.report(tmp_path / "walked.html").read_text()).text
+    assert "No certificate: only methods that work by sums" in text
+    assert "No evidence: log_evidence needs the weights of Importance(), and DESGLD has none" in text
+    assert "No weights: DESGLD draws without them." in text
+    assert "Each site left out: not known." in text
+    # so few draws of such steps are warned of, and the page says so before all else
+    assert walked.warnings() and text.index("Do not rely on these draws yet") < text.index(walked.warnings()[0][:60])
+    run.save(tmp_path / "run.nc")
+    loaded = accord.Run.load(tmp_path / "run.nc")
+    assert loaded.asked == run.asked
+    text = Reader(loaded.report(tmp_path / "loaded.html").read_text()).text
+    for part in ("predictive check", "leave-one-out figures", "posterior of a site alone"):
+        assert re.search(f"No (posterior )?{part}: [a-z_]+ asks the agents, and this run knows none", text), part
+    assert "Log evidence" in text and "Odds ratios" in text
+
+
+def test_nobody_is_asked_who_should_not_be(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(run), "_agents", lambda *_: pytest.fail("an agent was asked"))
+    text = Reader(run.report(tmp_path / "quiet.html", ask=False).read_text()).text
+    assert text.count("No agent was asked for this page") == 3 and "asked once more" not in text
+
+
+@pytest.mark.parametrize("temperature, words", [(0.0, "these are no draws"), (0.5, "at temperature 0.5")])
+def test_other_temperatures_are_no_posterior(temperature, words, tmp_path):
+    text = Reader(walk(temperature).report(tmp_path / "cold.html", ask=False).read_text()).text
+    assert "Do not rely on these draws yet" in text and words in text
+
+
+def test_a_site_alone_is_the_posterior_of_its_data(run):
+    post = logistic()
+    found = run.alone()
+    assert [one.agent for one in found] == [0, 1, 2, 3] and not any(one.why for one in found)
+    own = accord.models.logistic_regression([post.shards[2]], 4.0, names=NAMES)
+    mode = accord.sample(own, accord.Network.ring(1), draws=1000, chains=2, seed=1)
+    # Monte Carlo errors of some 1000 effective draws each
+    np.testing.assert_allclose(found[2].points.mean, mode.points.mean, atol=0.12 * mode.points.sd.max())
+    np.testing.assert_allclose(found[2].points.sd, mode.points.sd, rtol=0.1)
+    np.testing.assert_allclose(found[2].points.log_evidence[0], mode.log_evidence[0], atol=0.1)
+
+
+def test_a_site_whose_posterior_has_no_bound_is_not_known():
+    class Flat:
+        """Likelihood without a bound in the first parameter: no mass can be found."""
+
+        def alone(self, positions):
+            return np.square(positions[..., 0]) - np.square(positions[..., 1])
+
+        def reported(self, positions):
+            return positions
+
+    (one,) = alone(np.random.default_rng(0).standard_normal((500, 2)), Flat(), 1, 0)
+    assert one.why.startswith("Reweighting says no")
+
+
+def test_sites_are_plotted_with_their_intervals(run):
+    mpl.use("agg")
+    ax = run.plot_forest()
+    assert [label.get_text() for label in ax.get_yticklabels()] == NAMES
+    middle = next(line for line in ax.lines if line.get_marker() == "o").get_xdata()
+    np.testing.assert_allclose(middle, run.table()["average", "mean"], rtol=1e-6)
+    ax = run.plot_sites(NAMES[1])
+    marks = {line.get_marker(): [] for line in ax.lines}
+    for line in ax.lines:
+        marks[line.get_marker()].append(float(np.mean(line.get_xdata())))
+    np.testing.assert_allclose(marks["s"], [run.leave_out(agent).mean[1] for agent in range(4)])
+    np.testing.assert_allclose(marks["o"], [one.points.mean[1] for one in run.alone()])
+    with pytest.raises(ValueError, match="unknown parameter 'dosis'"):
+        run.plot_sites("dosis")
+
+
+def test_ratios_are_of_the_units_that_are_asked_for(run):
+    own = run.odds_ratios("model")
+    low, high = np.quantile(run.average[..., 2].astype(float), [0.05, 0.95])
+    np.testing.assert_allclose(own.loc[NAMES[2], ["5%", "95%"]].astype(float), np.exp([low, high]))
+    assert list(own.index) == NAMES[1:] and own.equals(run.ratios()) and own.equals(run.odds_ratios())
+    np.testing.assert_allclose(run.ratios({NAMES[2]: 10.0})["odds ratio"], own["odds ratio"] ** [1.0, 10.0])
+    settings = {**run.settings, "sds": {NAMES[1]: 4.0}}
+    kept = accord.Run(**{**{f: getattr(run, f) for f in run.__dataclass_fields__}, "settings": settings})
+    np.testing.assert_allclose(kept.ratios()["odds ratio"], own["odds ratio"] ** [0.25, 1.0])
+    assert kept.ratios("model").equals(own)
+    for wrong, message in [("orignal", "unknown units"), ({"dosis": 1.0}, "unknown coefficient"), ({NAMES[1]: 0}, "0")]:
+        with pytest.raises(ValueError, match=message):
+            run.ratios(wrong)
+    with pytest.raises(ValueError, match="no hazard ratios of this run.* is the odds ratio"):
+        run.hazard_ratios()
+
+
+FORMULAS = {
+    "poisson": ("rate ratio", "y ~ x"),
+    "gamma": ("ratio of means", "z ~ x"),
+    "cox": ("hazard ratio", "surv(z, b) ~ x"),
+    "normal": ("", "z ~ x"),
+}
+
+
+@pytest.mark.parametrize("family", FORMULAS)
+def test_families_say_what_their_ratios_are(family):
+    rng = np.random.default_rng(0)
+    tables = [
+        {"x": rng.normal(size=60), "y": rng.poisson(2, 60), "z": rng.gamma(2, size=60), "b": rng.integers(0, 2, 60)}
+        for _ in range(3)
+    ]
+    ratio, formula = FORMULAS[family]
+    post = accord.models.glm(tables, formula, family)
+    assert (post.about.ratio, post.about.ratios) == (ratio, ("x",) if ratio else ())
+    assert formula in html.unescape(post._repr_html_())
+    assert (post.about.predictive is None) == (family == "cox")
+
+
+# --- predictive checks ---
+
+
+def table_post(family, formula, seed=0, rows=(200, 300, 250), **columns):
+    rng = np.random.default_rng(seed)
+    tables = [{"x": rng.normal(size=n), **{name: make(rng, n) for name, make in columns.items()}} for n in rows]
+    return accord.models.glm(tables, formula, family), tables
+
+
+def check_of(post, draws=60, floor=None):
+    positions = np.repeat(post.mode()[None], draws, axis=0)
+    with jax.enable_x64(True):
+        totals = post.totals(accord.Network.ring(post.num_agents))
+        return checked(post.about.predictive, totals, positions, floor or post.about.floor, 0)
+
+
+def test_counts_of_a_check_are_those_of_the_rows():
+    post, tables = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n))
+    check = check_of(post)
+    y = np.concatenate([table["y"] for table in tables])
+    assert (check.sites, check.of_sites, check.rows, check.observed.sum()) == (3, 3, 750, 750)
+    assert (check.replicated.sum(axis=1) == 750).all()
+    first = check.labels[0]
+    most = int(first.split(" to ")[-1])
+    assert check.observed[0] == (y <= most).sum()
+    # replicated counts scatter about the model's: Poisson of the mean of all rows, nearly
+    assert abs(check.replicated[:, 0].mean() - check.observed[0]) < 60 and check.replicated[:, 0].std() > 3
+
+
+def test_a_check_is_silent_where_the_model_is_right_and_not_where_it_is_wrong():
+    right, _ = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n))
+    wrong, _ = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n) * rng.integers(0, 3, n))
+    assert outside(check_of(right)).size == 0 and outside(check_of(wrong)).size > 0
+
+
+def test_no_small_count_leaves_a_site():
+    # the second site has two events
+    post, _ = table_post("bernoulli", "y ~ x", y=lambda rng, n: np.arange(n) % (2 if n != 300 else 150) == 0)
+    check = check_of(post)
+    assert (check.sites, check.of_sites, check.rows) == (2, 3, 450) and check.observed.tolist() == [225, 225]
+    assert (check.replicated.sum(axis=1) == 450).all()
+    nobody, _ = table_post("bernoulli", "y ~ x", y=lambda rng, n: np.arange(n) < 2)
+    assert "every site has a bin with some rows and fewer than 3" in check_of(nobody)
+
+
+ONE = np.ones(20_000)
+# The linear predictor, parameters and rows of a family, and the law of its responses.
+LAWS = {
+    "Bernoulli": (0.4, {}, {}, binom(1, expit(0.4))),
+    "Binomial": (0.4, {}, {"trials": 7.0 * ONE}, binom(7, expit(0.4))),
+    "Poisson": (1.1, {}, {}, poisson(np.exp(1.1))),
+    "NegativeBinomial": (1.1, {"concentration": 2.5}, {}, nbinom(2.5, 2.5 / (2.5 + np.exp(1.1)))),
+    "Normal": (1.1, {"sigma": 0.7}, {}, norm(1.1, 0.7)),
+    "Student": (1.1, {"sigma": 0.7, "nu": 6.0}, {}, student(6.0, 1.1, 0.7)),
+    "Gamma": (1.1, {"shape": 2.5}, {}, gamma(2.5, scale=np.exp(1.1) / 2.5)),
+    "Beta": (0.4, {"precision": 5.0}, {}, beta(5.0 * expit(0.4), 5.0 * expit(-0.4))),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_responses_are_drawn_from_the_family(name):
+    eta, params, rows, law = LAWS[name]
+    family = getattr(accord.models.families, name)()
+    params = {key: jnp.asarray(value) for key, value in params.items()}
+    y = np.asarray(family.replicated(params, jnp.asarray(eta * ONE), rows, jax.random.key(0)), float)
+    # shares below three quantiles, within five of their standard errors
+    for quantile in law.ppf([0.2, 0.5, 0.8]):
+        share = law.cdf(quantile)
+        assert abs((y <= quantile).mean() - share) <= 5.0 * np.sqrt(share * (1.0 - share) / y.size)
+    assert y.shape == ONE.shape and family.replicates
+
+
+def test_classes_are_drawn_from_the_family():
+    shares = np.array([0.2, 0.5, 0.3])
+    ordinal = accord.models.families.Ordinal(levels=(1, 2, 3))
+    cutpoints = {"cutpoints": jnp.asarray(logit(np.cumsum(shares)[:-1]) + 0.7)}
+    categorical = accord.models.families.Categorical(levels=("a", "b", "c"))
+    log_odds = jnp.broadcast_to(jnp.asarray(np.log(shares[1:] / shares[0])), (ONE.size, 2))
+    for y in (
+        ordinal.replicated(cutpoints, jnp.asarray(0.7 * ONE), {}, jax.random.key(0)),
+        categorical.replicated({}, log_odds, {}, jax.random.key(0)),
+    ):
+        np.testing.assert_allclose(np.bincount(y, minlength=3) / ONE.size, shares, atol=0.018)
+
+
+def test_bins_are_ascending_and_named():
+    for whole in (True, False):
+        for edges in _candidates(3.0, 1.5, whole):
+            assert (np.diff(edges) > 0).all() and len(_labels(edges, whole)) == len(edges) + 1
+    assert _labels(np.array([0.5, 1.5, 4.5]), True) == ("0", "1", "2 to 4", "5 or more")
+    np.testing.assert_allclose(_candidates(0.0, 1.0, False)[-1], norm.ppf([0.5]), atol=1e-12)
+
+
+# --- cards, drawings, the command ---
+
+
+def test_cards_of_notebooks_are_quick_and_escaped(run):
+    card = run._repr_html_()
+    assert Reader(card).open == [] and "Certified." in card and "a&lt;b&gt;&amp;c" in card
+    ring = accord.Network.ring(5)
+    assert Reader(ring._repr_html_()).tags.count("circle") == 5 and ring._repr_html_().count("<line") == 5
+    assert "<circle" not in accord.Network.empty(1000)._repr_html_()
+    named = accord.Network(2, [(0, 1)], labels=("<b>", "south"))
+    assert "<b>" not in named._repr_html_()
+    # data that nobody has read stays unread
+    lazy = accord.models.logistic_regression([lambda: pytest.fail("read")] * 2, names=["x"])
+    assert "logistic regression" in lazy._repr_html_()
+
+
+def test_a_plan_has_a_card():
+    plan = accord.plan(
+        logistic(),
+        accord.Network.ring(4),
+        [accord.samplers.Replicated("mala", 0.1)],
+        draws=50,
+        chains=2,
+        progress=False,
+    )
+    assert Reader(plan._repr_html_()).open == [] and "Replicated" in plan._repr_html_()
+
+
+def test_colours_of_drawings_are_the_pages_and_texts_stay():
+    def draw(ax):
+        ax.plot([0, 1], [0, 1.23456], color=figures.COLORS["blue"])
+        ax.set_xlabel('#0072b2 id="x" 1.23456 <b>')
+
+    drawing = figures.inline(draw, "one", 3.0, 2.0)
+    assert "stroke: var(--blue)" in drawing and "1.23456" in re.sub(r"<[^>]*>", "", drawing)
+    assert '#0072b2 id="x" 1.23456 &lt;b&gt;' in drawing and "DejaVu" not in drawing
+    other = figures.inline(draw, "two", 3.0, 2.0)
+    assert not set(Reader(drawing).ids) & set(Reader(other).ids)
+    # the same each time
+    assert drawing == figures.inline(draw, "one", 3.0, 2.0)
+
+
+@pytest.mark.parametrize("draws, chains", [(1, 1), (2, 2)])
+def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
+    few = accord.sample(
+        logistic(), accord.Network.star(4), accord.samplers.DESGLD(0.001), draws=draws, burn_in=0, chains=chains, seed=0
+    )
+    text = Reader(few.report(tmp_path / "few.html", ask=False).read_text()).text
+    assert "too few to tell how many are effective" in text
+
+
+def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
+    masked = accord.sample(logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, masks=True)
+    for name in ("alone", "log_likelihoods", "log_likelihood"):
+        monkeypatch.setattr(type(masked.agents_data), name, lambda *_: pytest.fail("a site was asked by itself"))
+    text = Reader(masked.report(tmp_path / "masked.html").read_text()).text
+    assert "No site by itself: sums of this run are masked" in text and "310 rows of 4 sites" in text
+
+
+def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
+    folder = Path(__file__).parents[1] / "examples" / "hospitals"
+    config = (folder / "config.toml").read_text().replace("hospital-*.csv", str(folder / "hospital-*.csv"))
+    config = config.replace("draws = 1000", "draws = 200").replace('output = "results"', 'output = "out"')
+    (tmp_path / "job.toml").write_text(config)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.html").write_text("mine")
+    command = ["run", str(tmp_path / "job.toml"), "--report"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code != 0 and (tmp_path / "out" / "report.html").read_text() == "mine"
+    (tmp_path / "out" / "report.html").unlink()
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert f"wrote {tmp_path / 'out' / 'report.html'}" in result.stdout
+    text = Reader((tmp_path / "out" / "report.html").read_text()).text
+    loaded = accord.Run.load(tmp_path / "out" / "run.nc")
+    # of a year, and not of a standard deviation of all ages
+    ratio = np.exp(np.median(loaded.average[..., 1]) / loaded.settings["sds"]["age"])
+    assert f"age {ratio:#.3g}" in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
