@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import accord
 from accord.base import figures
 from accord.cli.commands import app
+from accord.report.forest import of_one_size
 from accord.report.predictive import outside
 from accord.results.alone import alone
 from accord.sampling.predictive import _candidates, _labels, checked
@@ -205,6 +206,11 @@ def test_sites_are_plotted_with_their_intervals(run):
     np.testing.assert_allclose(marks["o"], [one.points.mean[1] for one in run.alone()])
     with pytest.raises(ValueError, match="unknown parameter 'dosis'"):
         run.plot_sites("dosis")
+
+
+def test_parameters_of_one_size_share_an_axis():
+    assert of_one_size(np.array([0.7, 0.001, 0.4, 30.0, 0.002]), 30) == [[0, 2], [1, 4], [3]]
+    assert of_one_size(np.ones(5), 2) == [[0, 1], [2, 3], [4]] and of_one_size(np.zeros(2), 9) == [[0, 1]]
 
 
 def test_ratios_are_of_the_units_that_are_asked_for(run):

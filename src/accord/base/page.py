@@ -35,7 +35,7 @@ p, li, dd, figcaption { max-width: 52rem; }
 .verdict.bad { border-color: var(--bad); }
 nav { font-size: 14px; } nav a { margin-right: .8rem; white-space: nowrap; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
-@media screen and (max-width: 32rem) { table { font-size: 13px; } th, td { padding: .25rem .3rem; }
+@media screen and (max-width: 32rem) { table { font-size: 12.5px; } th, td { padding: .25rem .2rem; }
   th.number { white-space: normal; } }
 @page { size: A4; margin: 15mm; }
 @media print { .drawings svg { max-width: 48%; } .small svg { max-width: 31%; }

@@ -10,7 +10,7 @@ import numpy as np
 
 # Agents that have a name in the picture, and a point in it.
 _NAMED, MOST = 24, 200
-# Pixels of the picture, and from its edges to the outermost points, which leave room for names.
+# Pixels of the picture, at most so high, and from its edges to the outermost points, which leave room for names.
 _WIDTH, _HEIGHT, _ASIDE, _ABOVE = 460, 280, 110, 30
 # Letters of a name that fit.
 _LETTERS = 14
@@ -30,6 +30,8 @@ def svg(edges: np.ndarray, names: Sequence[str]) -> str:
     if count > MOST:
         return ""
     place = _placed(edges, count)
+    height = float(np.ptp(place[:, 1])) + 2 * _ABOVE
+    place[:, 1] += height / 2.0
     lines = [
         f'<line x1="{place[i, 0]:.1f}" y1="{place[i, 1]:.1f}" x2="{place[j, 0]:.1f}" y2="{place[j, 1]:.1f}"/>'
         for i, j in edges
@@ -52,7 +54,7 @@ def svg(edges: np.ndarray, names: Sequence[str]) -> str:
             texts.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(shown)}</text>')
     alt = f"Network of {count} agents and {len(edges)} edges"
     return (
-        f'<svg role="img" aria-label="{alt}" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
+        f'<svg role="img" aria-label="{alt}" viewBox="0 0 {_WIDTH} {height:.0f}" width="{_WIDTH}" '
         'font-family="system-ui, sans-serif" font-size="12">'
         f'<g stroke="currentColor" stroke-opacity="0.4">{"".join(lines)}</g><g fill="#0072b2">{"".join(points)}</g>'
         f'<g fill="currentColor">{"".join(texts)}</g></svg>'
@@ -60,16 +62,29 @@ def svg(edges: np.ndarray, names: Sequence[str]) -> str:
 
 
 def _placed(edges: np.ndarray, count: int) -> np.ndarray:
-    """Where each agent is, (agent, 2), in pixels."""
+    """Where each agent is, (agent, 2), in pixels from the left and from the middle down."""
     graph = nx.empty_graph(count)
     graph.add_edges_from(edges.tolist())
     circle = nx.circular_layout(graph)
     # by distances in the network, which need one; else in a circle
     near = count > 2 and nx.is_connected(graph) and nx.density(graph) < 1.0
-    found = nx.kamada_kawai_layout(graph, pos=circle) if near else circle
+    found = nx.kamada_kawai_layout(graph, pos=_by_distances(graph, circle)) if near else circle
     place = np.array([found[agent] for agent in range(count)])
+    if np.ptp(place[:, 1]) > 1.01 * np.ptp(place[:, 0]):
+        # a page is wider than high
+        place = place[:, ::-1]
     low, high = place.min(axis=0), place.max(axis=0)
     room = np.array([_WIDTH - 2 * _ASIDE, _HEIGHT - 2 * _ABOVE])
     # one scale for both directions, so that circles stay round
     scale = float(np.min(room / np.maximum(high - low, 1e-9)))
-    return (place - (low + high) / 2.0) * scale + np.array([_WIDTH, _HEIGHT]) / 2.0
+    return (place - (low + high) / 2.0) * scale + np.array([_WIDTH / 2.0, 0.0])
+
+
+def _by_distances(graph: nx.Graph, circle: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
+    """A start for a layout: the plane that keeps distances in the network best (classical scaling)."""
+    square = np.square(np.asarray(nx.floyd_warshall_numpy(graph)))
+    centred = square - square.mean(axis=0) - square.mean(axis=1, keepdims=True) + square.mean()
+    values, vectors = np.linalg.eigh(-centred / 2.0)
+    plane = vectors[:, -2:] * np.sqrt(np.maximum(values[-2:], 0.0))
+    # agents whose distances are alike would lie upon one another
+    return {agent: plane[agent] + 0.1 * circle[agent] for agent in graph}

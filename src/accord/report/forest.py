@@ -51,14 +51,33 @@ def forest(
     ax.set_xlabel(label, parse_math=False)
 
 
+def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:
+    """Lines in groups that one axis shows: of sizes (line,) within a factor of twenty, and no more than so many."""
+    reach = np.maximum(reach, np.finfo(float).tiny)
+    of_line, largest = np.zeros(len(reach), dtype=int), np.inf
+    for place in np.argsort(-reach, kind="stable"):
+        # what is far smaller than the largest of a group begins another
+        if 20.0 * reach[place] < largest:
+            largest, own = reach[place], place
+        of_line[place] = own
+    groups = [np.flatnonzero(of_line == one).tolist() for one in dict.fromkeys(of_line.tolist())]
+    return [group[begin : begin + most] for group in groups for begin in range(0, len(group), most)]
+
+
 def sites(ax: Any, found: Sequence[OfSite], together: Interval, parameter: int) -> None:
     """One parameter by each site alone, without each site, and of all together, which is the band."""
     assert together.mean is not None and together.low is not None and together.high is not None
     ax.axvspan(together.low[parameter], together.high[parameter], color=SOFT, alpha=0.15, linewidth=0)
     ax.axvline(together.mean[parameter], color=SOFT, linewidth=1.0)
-    for place, one in enumerate(found):
-        _interval(ax, one.alone, parameter, place - 0.17, COLORS["vermillion"], "o")
-        _interval(ax, one.without, parameter, place + 0.17, COLORS["blue"], "s")
+    kinds = [
+        ([one.alone for one in found], COLORS["vermillion"], "o"),
+        ([one.without for one in found], COLORS["blue"], "s"),
+    ]
+    # where no site's is known, the reason stands below once
+    known = [kind for kind in kinds if any(own.mean is not None for own in kind[0])]
+    for offset, (intervals, color, marker) in zip((0.0,) if len(known) == 1 else (-0.17, 0.17), known, strict=False):
+        for place, own in enumerate(intervals):
+            _interval(ax, own, parameter, place + offset, color, marker)
     _lines(ax, [shortened(one.name, 20) for one in found])
 
 

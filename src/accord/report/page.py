@@ -178,10 +178,10 @@ def _cells(line: Line) -> list[Cell]:
 def _coefficients(told: Told) -> str:
     flat = told.draws.reshape(-1, len(told.names))
     (low, first, third, high), mean = np.quantile(flat, [0.05, 0.25, 0.75, 0.95], axis=0), flat.mean(axis=0)
-    made, shown = [], told.names[:_MOST_LINES]
-    for begin in range(0, len(shown), _MOST):
-        names = shown[begin : begin + _MOST]
-        own = slice(begin, begin + len(names))
+    shown, made = told.names[:_MOST_LINES], []
+    groups = forest.of_one_size(np.maximum(np.abs(low), np.abs(high))[: len(shown)], _MOST)
+    for own in groups:
+        names = [shown[d] for d in own]
         inner, outer = np.stack([first[own], third[own]]), np.stack([low[own], high[own]])
 
         def draw(ax: Any, names: Any = names, own: Any = own, inner: Any = inner, outer: Any = outer) -> None:
@@ -190,6 +190,8 @@ def _coefficients(told: Told) -> str:
         alt = f"Forest plot of {', '.join(names)}: means with 50% and 90% intervals"
         made.append(figures.inline(draw, alt, 4.4, forest.EDGES + forest.LINE * len(names)))
     caption = "Mean, 50% interval (thick) and 90% interval (thin) of each parameter. The dashed line is 0."
+    if len(groups) > 1:
+        caption += " Parameters of another size have an axis of their own."
     if len(shown) < len(told.names):
         caption += f" The first {len(shown)} of {len(told.names)} parameters."
     return _figure(_grid(made), caption)

@@ -23,11 +23,18 @@ def histogram(ax: Any, check: Histogram) -> None:
     ax.set_ylabel("rows")
     ax.grid(False, axis="x")
     # over all bars
-    ax.set_ylim(0.0, 1.25 * max(check.observed.max(), high.max(), 1.0))
+    ax.set_ylim(0.0, 1.1 * max(check.observed.max(), high.max(), 1.0))
     handles, labels = ax.get_legend_handles_labels()
     # the data first
     order = sorted(range(len(labels)), key=lambda i: labels[i] != "observed")
-    ax.legend([handles[i] for i in order], [labels[i] for i in order], ncols=3, loc="upper center", columnspacing=1.0)
+    ax.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        ncols=3,
+        loc="lower center",
+        columnspacing=1.0,
+        bbox_to_anchor=(0.5, 1.0),
+    )
 
 
 def outside(check: Histogram) -> np.ndarray:
