@@ -1,8 +1,8 @@
-"""Two network namespaces and a link between them that is slow and loses packets; no privilege but root's is used.
+"""Two network namespaces and a link between them that is slow and loses packets.
 
-Each end is a TUN device, so what crosses are whole IP packets: a packet that is lost is lost to TCP, which sends it again.
-Run as a program, `lossy_link.py FD FD LOSS DELAY SEED` is the link itself: it reads packets at one device, holds them for
-DELAY seconds, and writes them to the other, except the part LOSS of them.
+Each end is a TUN device, so what crosses are whole IP packets: one that is lost is lost to TCP, which sends it again.
+Run as a program, `lossy_link.py FD FD LOSS DELAY SEED` is the link itself: it reads packets at one device, holds them
+for DELAY seconds, and writes them to the other, except the part LOSS of them.
 """
 
 import collections

@@ -1,7 +1,8 @@
-"""Studies of sites in two networks with a slow link between them that loses packets: they draw what one process draws.
+"""Studies of sites in two networks with a slow link between them, which loses packets: draws are those of one process.
 
-`two_networks.py silo` is three agents, one here and two there, over a link that loses 5% of the packets and takes 100 ms
-in each direction; `cut` is the same with the link cut for 90 seconds in the middle; `flower` is a federation whose server
+The link takes 100 ms and loses 5% of the packets, in each direction. `two_networks.py silo` is three agents, one here
+and two there; `cut` is the same with the link cut for 90 seconds in the middle, and `rejoin` with Ray as it is by
+itself, which gives up a node that is away so long, and a node that joins again; `flower` is a federation whose server
 is here and whose sites are there. Each ends with an error where draws are others.
 """
 
@@ -21,6 +22,9 @@ from lossy_link import FAR, NEAR, PRIVATE, Link
 from several import HERE
 
 PORT = 6379
+# Ray's settings for networks that are away at times, as docs/silo.md has them.
+PATIENT = {"RAY_health_check_failure_threshold": "60", "RAY_gcs_rpc_server_reconnect_timeout_s": "600"}
+AGAIN = 'while true; do "$@"; sleep 1; done'
 # Draws of engines differ by the order of their sums, in double precision.
 APART = 1e-9
 
@@ -42,7 +46,10 @@ def draw(engine, draws):
 
 @contextlib.contextmanager
 def cluster(link, folder, settings):
-    """Ray's head here and a node there, with folders of their own; the arguments of a silo on them."""
+    """Ray's head here and a node there, with folders of their own; the arguments of a silo on them.
+
+    Either is begun again where it ends. `settings` are variables that Ray reads.
+    """
     common = ["--block", "--num-cpus=1", "--object-store-memory=100000000"]
     head = ["--head", f"--port={PORT}", f"--node-ip-address={NEAR}", "--include-dashboard=false"]
     node = [f"--address={NEAR}:{PORT}", f"--node-ip-address={FAR}"]
@@ -54,7 +61,7 @@ def cluster(link, folder, settings):
         own = folder / name
         own.mkdir()
         environment = {**os.environ, "TMPDIR": str(own), **settings}
-        command = [*there, str(Path(sys.executable).parent / "ray"), "start", *words, *common]
+        command = ["sh", "-c", AGAIN, "_", *there, str(Path(sys.executable).parent / "ray"), "start", *words, *common]
         with open(folder / f"{name}.log", "w") as log:
             nodes.append(
                 subprocess.Popen(
@@ -83,19 +90,21 @@ def compare(found, expected, link):
         raise SystemExit("draws are not those of one process")
 
 
-def silo(link, folder, draws=20):
+def silo(link, folder, draws=20, settings=PATIENT):
     """A run of three agents over the link."""
     import accord
 
-    with cluster(link, folder, {}) as places, accord.Silo(**places, start_timeout=240.0) as sites:
+    with cluster(link, folder, settings) as places, accord.Silo(**places, start_timeout=240.0) as sites:
         began = time.monotonic()
         found = draw(sites, draws)
         print(f"{100 + 10 * draws} rounds in {time.monotonic() - began:.0f} s, restarts {sites.restarts}")
     compare(found.draws, draw("local", draws).draws, link)
 
 
-def cut(link, folder, seconds=90.0, draws=60):
+def cut(link, folder, settings=PATIENT, seconds=90.0):
     """A run of three agents, with the link cut in the middle."""
+    import ray
+
     from accord.engines.silo.engine import SiloEngine
 
     record, begun = SiloEngine.record, []
@@ -112,15 +121,45 @@ def cut(link, folder, seconds=90.0, draws=60):
         print(f"the link is cut for {seconds:g} s", flush=True)
         time.sleep(seconds)
         link.mend()
-        print("the link is back", flush=True)
+        print(f"the link is back, {sum(one['Alive'] for one in ray.nodes())} of 2 nodes count as alive", flush=True)
 
     SiloEngine.record = recorded
-    silo(link, folder, draws)
+    silo(link, folder, 40, settings)
+
+
+def rejoin(link, folder):
+    """The same, where Ray gives up the node."""
+    cut(link, folder, {})
+
+
+def flower(link, folder):
+    """A federation whose server is here and whose sites are there, with TLS."""
+    # an example, and no package
+    sys.path.insert(0, str(HERE.parent / "examples" / "federation"))
+    import run
+
+    import accord
+    from accord.flower import StudyDocument
+
+    study = StudyDocument.read(run.HERE / "study.toml")
+    with contextlib.closing(run.Federation(folder, study, host=NEAR, there=link.there)) as federation:
+        federation.start_superlink()
+        federation.register()
+        for site in study.sites:
+            federation.start_supernode(site)
+        began = time.monotonic()
+        (folder / "run.log").write_text(federation.run())
+    found = accord.Run.load(folder / "results" / "run.nc")
+    print(f"{found.traffic.sums} sums in {time.monotonic() - began:.0f} s")
+    compare(found.draws, run.drawn_here(folder, study), link)
+
+
+STUDIES = {"silo": silo, "cut": cut, "rejoin": rejoin, "flower": flower}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("study", choices=["silo", "cut"])
+    parser.add_argument("study", choices=list(STUDIES))
     parser.add_argument("--folder", type=Path, help="where logs are kept; a temporary folder by default")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -137,7 +176,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="two-", ignore_cleanup_errors=True) as temporary:
         folder = arguments.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        {"silo": silo, "cut": cut}[arguments.study](link, folder)
+        STUDIES[arguments.study](link, folder)
     link.close()
 
 

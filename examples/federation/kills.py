@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
-from run import HERE, Federation
+from run import HERE, Federation, drawn_here
 
 import accord
 from accord.flower import StudyDocument, audit
@@ -106,11 +106,7 @@ def main() -> None:
         federation.run()
         again = lines_of(federation, second, "sum") - sums
         run = accord.Run.load(folder / "results" / "run.nc")
-        files = [folder / site / "rows.csv" for site in study.sites]
-        formula = "recovered ~ scale(age) + scale(dose)"
-        here = accord.models.glm(accord.data.study(files, formula=formula), formula, "bernoulli")
-        expected = accord.sample(here, accord.Network.star(3), draws=1000, progress=False)
-        apart = float(np.abs(run.draws - expected.draws).max())
+        apart = float(np.abs(run.draws - drawn_here(folder, study)).max())
         rows.append(("all of these", f"{run.traffic.sums} sums, {sums} + {again} asked for; draws {apart:.1e} apart"))
     # what travelled is in the SuperLink's database, uncompressed
     looked = [path for path in folder.rglob("*") if path.is_file() and path != data]

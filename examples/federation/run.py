@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,10 +34,12 @@ from accord.flower.keys import new_identity
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
+# What only this machine can reach.
+HERE_ONLY = "127.0.0.1"
 
 
-def make_certificates(folder: Path) -> None:
-    """An authority, and a certificate of it for the SuperLink on this machine."""
+def make_certificates(folder: Path, host: str) -> None:
+    """An authority, and a certificate of it for the SuperLink at an address."""
     now = datetime.datetime.now(datetime.UTC)
 
     def certificate(name, key, issuer, signer, *extensions):
@@ -58,7 +61,7 @@ def make_certificates(folder: Path) -> None:
         "accord example", authority_key, None, authority_key,
         (x509.BasicConstraints(ca=True, path_length=0), True), (usage, True), (own, False),
     )  # fmt: skip
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(host))]
     server = certificate(
         "localhost", key, authority.subject, authority_key,
         (x509.SubjectAlternativeName(names), False), (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -87,27 +90,29 @@ def make_site(folder: Path, site: str, study: StudyDocument, peers: dict[str, st
     (folder / "node.pub").write_bytes(public + b"\n")
 
 
-def free_port() -> int:
+def free_port(host: str = HERE_ONLY) -> int:
     with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
+        found.bind((host, 0))
         return found.getsockname()[1]
 
 
 class Federation:
-    """A SuperLink and a SuperNode for each site, below a folder."""
+    """A SuperLink at an address, and a SuperNode for each site, whose commands begin with `there`; below a folder."""
 
-    def __init__(self, folder: Path, study: StudyDocument, tls: bool = True) -> None:
-        self.folder, self.study, self.tls = folder, study, tls
-        self.port, self.processes = free_port(), {}
+    def __init__(
+        self, folder: Path, study: StudyDocument, tls: bool = True, host: str = HERE_ONLY, there: Sequence[str] = ()
+    ) -> None:
+        self.folder, self.study, self.tls, self.host, self.there = folder, study, tls, host, there
+        self.port, self.processes = free_port(host), {}
         self.env = {
             **os.environ, "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0", "TF_CPP_MIN_LOG_LEVEL": "3",
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }  # fmt: skip
         (folder / "flwr").mkdir()
-        make_certificates(folder)
+        make_certificates(folder, host)
         security = f'root-certificates = "{folder}/ca.crt"' if tls else "insecure = true"
         (folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{security}\n'
+            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{host}:{self.port}"\n{security}\n'
         )
         peers = {}
         for site in study.sites:
@@ -124,11 +129,12 @@ class Federation:
             f"--ssl-keyfile={self.folder}/server.key", "--enable-supernode-auth",
         ]  # fmt: skip
         self.start(
-            "superlink", "flower-superlink", *(secure if self.tls else ["--insecure"]), f"--port={self.port}",
-            f"--database={self.folder}/superlink.db", "--disable-runtime-dependency-installation",
+            "superlink", BIN / "flower-superlink", *(secure if self.tls else ["--insecure"]), f"--host={self.host}",
+            f"--port={self.port}", f"--database={self.folder}/superlink.db",
+            "--disable-runtime-dependency-installation",
         )  # fmt: skip
         ends = time.monotonic() + 60.0
-        while socket.socket().connect_ex(("127.0.0.1", self.port)) != 0:
+        while socket.socket().connect_ex((self.host, self.port)) != 0:
             if time.monotonic() > ends or self.processes["superlink"].poll() is not None:
                 raise RuntimeError(f"the SuperLink does not begin, see {self.folder}/superlink.log")
             time.sleep(0.2)
@@ -144,15 +150,16 @@ class Federation:
             f"--auth-supernode-private-key={self.folder}/{site}/node",
         ]
         self.start(
-            site, "flower-supernode", *(secure if self.tls else ["--insecure"]), f"--superlink=127.0.0.1:{self.port}",
-            f"--port={free_port()}", f'--node-config=policy="{self.folder}/{site}/site.toml"',
+            site, *self.there, BIN / "flower-supernode", *(secure if self.tls else ["--insecure"]),
+            f"--superlink={self.host}:{self.port}", f"--port={free_port()}",
+            f'--node-config=policy="{self.folder}/{site}/site.toml"',
         )  # fmt: skip
 
-    def start(self, name: str, command: str, *arguments: str) -> None:
+    def start(self, name: str, *command: str | Path) -> None:
         log = open(self.folder / f"{name}.log", "ab")
         # a group of its own, so that what it starts ends with it
         self.processes[name] = subprocess.Popen(
-            [str(BIN / command), *arguments], env=self.env, stdout=log, stderr=log, start_new_session=True
+            [*map(str, command)], env=self.env, stdout=log, stderr=log, start_new_session=True
         )
         log.close()
 
@@ -181,6 +188,14 @@ class Federation:
             self.kill(name)
 
 
+def drawn_here(folder: Path, study: StudyDocument) -> np.ndarray:
+    """The draws of one process that has all sites' rows."""
+    files = [folder / site / "rows.csv" for site in study.sites]
+    formula = "recovered ~ scale(age) + scale(dose)"
+    here = accord.models.glm(accord.data.study(files, formula=formula), formula, "bernoulli")
+    return accord.sample(here, accord.Network.star(3), draws=1000, progress=False).draws
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="where to keep everything; a temporary folder by default")
@@ -204,11 +219,7 @@ def main() -> None:
         raise SystemExit(f"no run was kept; see {folder}/run.log and the logs beside it")
     run = accord.Run.load(path)
     print(run.summary().to_string())
-    files = [folder / site / "rows.csv" for site in study.sites]
-    formula = "recovered ~ scale(age) + scale(dose)"
-    here = accord.models.glm(accord.data.study(files, formula=formula), formula, "bernoulli")
-    expected = accord.sample(here, accord.Network.star(3), draws=1000, progress=False)
-    apart = float(np.abs(run.draws - expected.draws).max())
+    apart = float(np.abs(run.draws - drawn_here(folder, study)).max())
     lines = audit.read(folder / study.sites[0] / "kept")
     print(f"\n{run.traffic.sums} sums in {seconds:.0f} s; draws are {apart:.1e} from those of one process")
     print(f"\naudit of {study.sites[0]}, {len(lines)} lines:")
