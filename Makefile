@@ -9,7 +9,8 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo test test-all test-portability lint bench accuracy no-knobs splittings reproduce constraints clean flower
+.PHONY: demo test test-all test-portability lint bench accuracy no-knobs splittings reproduce constraints clean flower \
+	kills lossy
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -51,6 +52,15 @@ splittings: $(VENV)/.installed-demo
 # Flower asks for older versions than those that the tests run with.
 flower: .venv-flower/.installed
 	.venv-flower/bin/python examples/federation/run.py
+
+# A quarter of an hour each: a hundred kills over all engines, and sites in two networks with a slow link between them
+# that loses packets and is cut (root on Linux).
+kills: $(VENV)/.installed-test
+	$(BIN)/python tests/kills.py
+
+lossy: $(VENV)/.installed-test .venv-flower/.installed
+	@set -e; for study in silo cut rejoin; do echo "$$study"; $(BIN)/python tests/two_networks.py $$study; done
+	.venv-flower/bin/python tests/two_networks.py flower
 
 .venv-flower/.installed: pyproject.toml
 	$(MAKE) VENV=.venv-flower .venv-flower/.made

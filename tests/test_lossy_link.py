@@ -79,5 +79,13 @@ def test_nothing_is_lost_where_nothing_is_to_be():
     assert found["while_cut"] == 0 and found["after"] == 10 and found["lost"] == 10
 
 
+@pytest.mark.slow
+def test_a_silo_over_it_draws_what_one_process_draws():
+    pytest.importorskip("ray")
+    script = [sys.executable, HERE / "two_networks.py", "silo"]
+    found = subprocess.run(script, capture_output=True, text=True, timeout=600)
+    assert found.returncode == 0 and "draws are" in found.stdout, found.stdout[-2000:] + found.stderr[-2000:]
+
+
 if __name__ == "__main__":
     print(json.dumps(seen(*map(float, sys.argv[1:]))))
