@@ -66,7 +66,7 @@ CASES = [
     Case("silo", "three/GTDULA", 1000, 10),
     Case("silo", "three/Gibbs", 500, 15, agents=True),
 ]
-# Draws between two checkpoints.
+# Rounds between two checkpoints.
 EVERY = 20
 
 
