@@ -1,5 +1,6 @@
 """Numbers that are left out are chosen, what is chosen serves every agent, and a plan says what to expect."""
 
+import itertools
 import re
 import shutil
 from collections import Counter
@@ -10,6 +11,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 from posteriors import half_heavy, unbounded
 from screens import shown
 from tables import AGENTS, METHODS, NETWORKS, among, quadrature, unequal_curvature, unequal_shards
@@ -32,7 +34,7 @@ from accord.samplers import (
     Replicated,
 )
 from accord.schedules import diminishing
-from accord.tuning.forecast import SHARE, forecast, gaussian_model
+from accord.tuning.forecast import SHARE, Forecast, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers
 from accord.tuning.search import choose, try_out, tunable_methods, usual_methods
 from accord.tuning.warmup import warm_up
@@ -249,6 +251,11 @@ def test_a_plan_ranks_methods_and_says_why(compared, tmp_path):
     assert cheapest.why(cheapest.best).endswith("; the fewest rounds of 2 methods")
 
 
+def names(plan):
+    """What is written in the plot of a plan, each name on one line."""
+    return [text.get_text().replace("\n", " ") for text in plan.plot().texts]
+
+
 def rows_apart(batch_size):
     """A plan of a method with minibatches, as given and to be tuned, beside the same with all rows."""
     post = unequal_shards(2)
@@ -272,8 +279,7 @@ def test_a_plan_marks_minibatches_whose_noise_it_leaves_out(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert ["minibatch noise left out" in line for line in lines[2:4]] == [False, True]
     assert lines[-1].startswith("minibatch noise left out: draws will be wider") and "run.summary()" in lines[-1]
-    legend = [text.get_text() for text in found.plot().get_legend().get_texts()]
-    assert sum("minibatch noise left out" in text for text in legend) == 1
+    assert sum("minibatch noise left out" in text for text in names(found)) == 1
     alone = Plan((noisy,), 0.5, "exchanges", found.warmup)
     assert repr(alone).endswith("minibatch noise left out>")
     missed = Plan((noisy,), 1e-9, "exchanges", found.warmup)
@@ -314,8 +320,9 @@ def test_a_plan_says_what_it_allows_and_why(compared, capsys):
     assert found.why(beyond).endswith("the nearest is off by 0.0051")
     with pytest.raises(ArithmeticError, match=r"within 0.05 .* where 0.005 is allowed .* is off by 0.0051"):
         _ = Plan((beyond,), 0.05, "exchanges", compared.warmup).best
-    (line,) = [line for line in found.plot().get_lines() if str(line.get_label()).startswith("0.005 allowed")]
-    assert np.unique(line.get_ydata()) == pytest.approx([0.005]) and "tenth of 0.05" in line.get_label()
+    (line,) = [line for line in found.plot().get_lines() if line.get_color() == "grey"]
+    assert np.unique(line.get_ydata()) == pytest.approx([0.005])
+    assert any(name.endswith("a tenth of 0.05") for name in names(found))
 
 
 @pytest.mark.parametrize("columns", [50, 80, 120])
@@ -382,8 +389,7 @@ def test_what_sums_certify_comes_first_whatever_it_costs(by_sums, capsys):
     assert refused.why(refused.ranked[-1]) == "Importance is not expected to be certified: k is 3"
     row = refused.table().set_index("method").loc["Importance"]
     assert not row["meets"] and row["trouble"] == "k is 3" and row["sums"] == found.best.cost.sums
-    legend = [text.get_text() for text in refused.plot().get_legend().get_texts()]
-    assert "ChEES" in legend and "Importance\n(not expected to be certified)" in legend
+    assert "ChEES" in names(refused) and "Importance (not expected to be certified)" in names(refused)
     printed(refused)
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].startswith("ChEES; ") and any("Importance; k is 3" in line for line in lines)
@@ -503,3 +509,32 @@ def test_a_file_without_a_method_runs_what_accord_chooses(tmp_path):
     result = CliRunner().invoke(app, ["run", str(config), "--quiet"])
     assert result.exit_code == 0, result.stderr
     assert accord.Run.load(folder / "out" / "run.nc").settings["chosen"] == "Importance is certified"
+
+
+def test_lines_of_a_plot_are_told_apart_and_named_beside_one_another():
+    found = accord.plan(unequal_shards(2), NETWORKS["ring"])
+    ax = found.plot()
+    ax.figure.canvas.draw()
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in ax.get_lines()}
+    assert len(looks) == len(ax.get_lines()) > 8
+    walking = {trial.label for trial in found.trials if isinstance(trial.forecast, Forecast)}
+    # of an annotation without its arrow
+    named = [text for text in ax.texts if text.get_text().replace("\n", " ") in walking]
+    boxes = [Text.get_window_extent(text) for text in named]
+    assert len(boxes) == len(walking)
+    boxes.sort(key=lambda box: box.y0)
+    assert all(below.y1 <= above.y0 + 1.0 for below, above in itertools.pairwise(boxes))
+
+
+def test_an_estimate_has_seconds_memory_and_what_an_agent_sends():
+    post = unequal_shards(2)
+    found = accord.plan(post, NETWORKS["ring"], [accord.samplers.Importance(), GTBAOAB()], draws=500)
+    best = found.estimate()
+    rows = sum(8 * leaf.size for leaf in jax.tree.leaves(post.stacked().rows))
+    assert best.label == "Importance" and best.seconds > 0 and best.bytes_sent == found.best.cost.bytes_sent
+    assert best.memory == rows + 500 * 4 * post.dim * 3 * 8
+    walks = found.estimate(found.ranked[1])
+    assert walks.memory == rows + 500 * 4 * post.dim * (1 + post.num_agents) * 4
+    assert str(best).startswith("Importance: ") and str(best).endswith(" sent by the busiest agent")
+    with pytest.raises(ValueError, match="GTBAOAB has no forecast: "):
+        found.estimate(found.best._replace(label="GTBAOAB", cost=None, trouble="it does not fit"))

@@ -159,3 +159,15 @@ def test_draws_are_written_before_anything_is_found_out_about_them(run, tmp_path
     with pytest.raises(StoppedError):
         run.save(tmp_path / "run.nc")
     np.testing.assert_array_equal(accord.Run.load(tmp_path / "run.nc").draws, run.draws)
+
+
+def test_a_table_shows_all_its_columns_in_eighty(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    run = accord.sample(accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), accord.Network.ring(3), draws=200)
+    table = run.table()
+    text = repr(table)
+    assert all(len(line) <= 80 for line in text.splitlines()) and "..." not in text.replace("....", "")
+    assert all(text.count(str(name)) >= 1 for _, name in table.columns)
+    assert text.count("mean") == 2 and repr(table[["average"]]).count("mean") == 1
+    numbers = table.to_csv().splitlines()[-1].split(",")[1:]
+    assert all(len(number.strip("-").replace(".", "")) <= 12 for number in numbers)

@@ -469,6 +469,8 @@ class Run(Shown):
         """The table of `summary`, and no warning."""
         import pandas as pd
 
+        from .table import Table
+
         sites = self.settings.get("sites") if sites is None else sites
         blocks = {"average": pd.DataFrame(statistics(self.average), index=list(self.names))}
         if self.agents.size:
@@ -479,7 +481,7 @@ class Run(Shown):
             named = self.agents[worst] if sites is None else [sites[agent] for agent in self.agents[worst]]
             table = pd.DataFrame({"agent": named, **statistics(chosen)}, index=list(self.names))
             blocks["worst agent"] = table
-        return pd.concat(blocks, axis=1)
+        return Table(pd.concat(blocks, axis=1))
 
     def alone(self) -> tuple[Alone, ...]:
         """The posterior of each agent's data alone, by weighted points that each agent is asked at.

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 
+import jax
 import numpy as np
 
 from ..base.checks import positive, whole_number
@@ -115,8 +116,16 @@ def plan(
             if isinstance(method, ByTotals):
                 stage(f"{label(method)} in prospect")
                 trials.append(_by_totals(post, network, method, draws, chains, seed))
-        found = Plan(tuple(trials), tolerance, cost, None, draws, chains)
+        size = (network.num_agents, post.dim, _rows_bytes(post))
+        found = Plan(tuple(trials), tolerance, cost, None, draws, chains, *size)
         return _with_walking(found, walking, post, network) if walking else found
+
+
+def _rows_bytes(post: Posterior) -> float:
+    """The memory of all rows in double precision; NaN where they lie elsewhere."""
+    if len(post.held) < post.num_agents:
+        return np.nan
+    return float(sum(8 * leaf.size for leaf in jax.tree.leaves(post.stacked().rows)))
 
 
 def every_method(post: Posterior, network: Network) -> list[Sampler | ByTotals]:

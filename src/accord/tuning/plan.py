@@ -10,14 +10,14 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from ..base import figures
 from ..base.page import number, paragraph, table
 from ..base.terminal import folded
-from ..base.text import human_bytes
+from ..base.text import human_bytes, human_seconds
 from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
 from .forecast import SHARE, Cost, Forecast, SumsForecast, left_out
+from .plot import Curve, drawn
 from .warmup import Warmup
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # What methods may be compared by; exchanges where nothing else is said: mostly a message takes long, not its bytes.
 COSTS = ("exchanges", "bytes_sent", "gradient_rows", "rounds")
 # How the forecast of a method with a batch_size is marked.
-_WITHOUT = "minibatch noise left out"
+WITHOUT = "minibatch noise left out"
 
 
 class Trial(NamedTuple):
@@ -66,6 +66,33 @@ class Trial(NamedTuple):
         return "" if self.forecast is None else left_out(self.sampler)
 
 
+class Estimate(NamedTuple):
+    """What a run is expected to take.
+
+    Parameters
+    ----------
+    label
+        The method's name.
+    seconds
+        On this machine, all agents in one process, without compiling; NaN where rounds were not timed.
+    memory
+        Bytes for all rows and the draws that are kept; what programs take while they run comes on top.
+    bytes_sent
+        What the busiest agent sends.
+    """
+
+    label: str
+    seconds: float
+    memory: float
+    bytes_sent: float
+
+    def __str__(self) -> str:
+        """All of it as a line."""
+        seconds = "a time that was not measured" if np.isnan(self.seconds) else human_seconds(self.seconds)
+        memory = "memory unknown" if np.isnan(self.memory) else f"{human_bytes(self.memory)} of memory"
+        return f"{self.label}: {seconds}, {memory}, {human_bytes(self.bytes_sent)} sent by the busiest agent"
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """The forecasts of all methods; made by `accord.plan`.
@@ -82,6 +109,8 @@ class Plan:
         What warm-up found, and what it took; None where no method needs it, or it found nothing.
     draws, chains
         Effective draws of each chain, and chains, that costs are for.
+    num_agents, dim, rows_bytes
+        Agents, parameters, and the memory that all rows take in double precision; NaN where nobody looked.
     """
 
     trials: tuple[Trial, ...]
@@ -90,11 +119,14 @@ class Plan:
     warmup: Warmup | None
     draws: int = 1000
     chains: int = 4
+    num_agents: int = 1
+    dim: int = 1
+    rows_bytes: float = np.nan
 
     def __repr__(self) -> str:
         first = self.ranked[0]
         best = f"{first.label}, {numbers(first.sampler)}" if self.meets(first) else "none meets the tolerance"
-        best += f", {_WITHOUT}" if self.meets(first) and first.left_out else ""
+        best += f", {WITHOUT}" if self.meets(first) and first.left_out else ""
         return f"<Plan: {len(self.trials)} settings of {len(self.ranked)} methods; best: {best}>"
 
     @property
@@ -241,7 +273,7 @@ class Plan:
             yield Text(line, "dim italic")
         if any(trial.left_out for trial in self.ranked):
             yield Text(
-                f"{_WITHOUT}: draws will be wider than forecast. run.summary() of a run measures their temperature; "
+                f"{WITHOUT}: draws will be wider than forecast. run.summary() of a run measures their temperature; "
                 "where it is above 1, a larger batch_size, smaller steps or all rows are needed.",
                 "dim italic",
             )
@@ -266,13 +298,14 @@ class Plan:
             notes.append(found.basis)
         elif found is not None:
             notes.append("" if self.meets(trial) else f"no setting within {self.allowed:.2g}; the nearest")
-            notes.append(_WITHOUT if trial.left_out else "")
+            notes.append(WITHOUT if trial.left_out else "")
         return [note for note in notes if note]
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Largest bias of an agent against bytes for all effective draws, a line for each method.
 
-        Methods by sums, which have no bias, are vertical lines.
+        A method has one colour and marker, common noise is dashed, and names stand beside their lines. Methods by sums,
+        which have no bias, are vertical lines.
 
         Parameters
         ----------
@@ -284,39 +317,48 @@ class Plan:
         ImportError
             Matplotlib is not installed.
         """
-        figures.require()
-        import matplotlib.pyplot as plt
-
-        ax = plt.subplots(figsize=(8, 5), layout="constrained")[1] if ax is None else ax
-        colors = ["black", *figures.COLORS.values()]
-        for place, name in enumerate(dict.fromkeys(trial.label for trial in self.trials)):
-            tried = [t for t in self.trials if t.label == name]
-            found = [(t.cost.bytes_sent, t.forecast) for t in tried if t.forecast is not None and t.cost is not None]
-            color = colors[place % len(colors)]
-            if found and isinstance(found[0][1], SumsForecast):
-                for sent, forecast in found:
-                    doubted = "" if forecast.meets(self.tolerance) else "\n(not expected to be certified)"
-                    ax.axvline(sent, color=color, linestyle=":", label=name + doubted)
-                continue
-            ax.plot(
-                [sent for sent, _ in found],
-                [f.bias for _, f in found],
-                color=color,
-                linestyle="-" if place < len(colors) else "--",
-                marker="osD^v<>"[place % len(colors)],
-                markersize=4,
-                label=f"{name}\n({_WITHOUT})" if any(t.left_out for t in tried) else name,
-            )
-        allowed = f"{self.allowed:.2g} allowed on the Gaussian,\na tenth of {self.tolerance:g}"
-        ax.axhline(self.allowed, color="grey", linewidth=1, label=allowed)
-        ax.set(
-            xscale="log",
-            yscale="log",
-            xlabel=f"bytes sent for {self.draws * self.chains:,} effective draws (busiest agent)",
+        curves = []
+        for label in dict.fromkeys(trial.label for trial in self.trials):
+            tried = [(t.forecast, t.cost) for t in self.trials if t.label == label and t.forecast and t.cost]
+            for found, spent in tried:
+                if isinstance(found, SumsForecast):
+                    doubted = "" if found.meets(self.tolerance) else " (not expected to be certified)"
+                    curves.append(Curve(label + doubted, [spent.bytes_sent], None))
+            walking = [(spent.bytes_sent, found.bias) for found, spent in tried if isinstance(found, Forecast)]
+            if walking:
+                left_out = f" ({WITHOUT})" if any(t.left_out for t in self.trials if t.label == label) else ""
+                sent, bias = zip(*walking, strict=True)
+                curves.append(Curve(label + left_out, list(sent), list(bias)))
+        texts = (
+            f"{self.allowed:.2g} allowed on the Gaussian, a tenth of {self.tolerance:g}",
+            f"bytes sent for {self.draws * self.chains:,} effective draws (busiest agent)",
+            "largest bias of an agent (posterior sd, on the Gaussian approximation)",
         )
-        ax.set_ylabel("largest bias of an agent (posterior sd, on the Gaussian approximation)")
-        ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-        return ax
+        return drawn(curves, self.allowed, texts, ax)
+
+    def estimate(self, trial: Trial | None = None) -> Estimate:
+        """What the effective draws that the plan is for take on this machine: seconds, memory, bytes an agent sends.
+
+        Parameters
+        ----------
+        trial
+            One of the plan's; None: `best`.
+
+        Raises
+        ------
+        ArithmeticError
+            None is the best.
+        ValueError
+            The trial has no forecast, so that nobody knows what it takes.
+        """
+        trial = self.best if trial is None else trial
+        if trial.cost is None:
+            raise ValueError(f"{trial.label} has no forecast: {trial.trouble or 'it was not priced'}")
+        # by sums all agents have the same draws, and weighted points besides; else each has its own, and their average
+        sums = isinstance(trial.forecast, SumsForecast)
+        copies, width = (3, 8) if sums else (1 + self.num_agents, 4)
+        kept = self.draws * self.chains * self.dim * copies * width
+        return Estimate(trial.label, trial.cost.seconds, float(self.rows_bytes + kept), trial.cost.bytes_sent)
 
 
 def _trouble(trial: Trial) -> str:

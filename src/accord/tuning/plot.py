@@ -1,0 +1,83 @@
+"""The plot of a plan: what each method's draws cost, and how far they are off."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..base import figures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# As many methods can be told apart.
+_COLORS = (*figures.COLORS.values(), figures.INK, "#8c564b", "#005f5f", "#bcbd22")
+_MARKERS = "osD^v<>PX*"
+# Of the height of the axes, from one name beside the lines to the next.
+_APART = 0.085
+
+
+class Curve(NamedTuple):
+    """The settings of a method: bytes sent for all draws, and the largest bias; None where draws have no bias."""
+
+    label: str
+    sent: list[float]
+    bias: list[float] | None
+
+
+def drawn(curves: list[Curve], allowed: float, texts: tuple[str, str, str], ax: Axes | None) -> Axes:
+    """The plot of some curves, the bias that is allowed, and what is written at it and at the two axes."""
+    figures.require()
+    import matplotlib.pyplot as plt
+
+    ax = plt.subplots(figsize=(9, 5.5), layout="constrained")[1] if ax is None else ax
+    ax.set(xscale="log", yscale="log", xlabel=texts[1], ylabel=texts[2])
+    ends: list[tuple[float, float, str, str]] = []
+    looks: dict[str, tuple[str, str]] = {}
+    for label, sent, bias in curves:
+        method = label.split(",")[0].split(" (")[0]
+        color, marker = looks.setdefault(method, (_COLORS[len(looks) % len(_COLORS)], _MARKERS[len(looks) % 10]))
+        if bias is None:
+            ax.axvline(sent[0], color=color, linestyle=":", linewidth=1.5)
+            place: dict[str, Any] = {"rotation": 90, "va": "bottom", "ha": "right", "color": color, "fontsize": 8}
+            ax.text(sent[0], 0.02, label, transform=ax.get_xaxis_transform(), **place)
+            continue
+        points = [(x, y) for x, y in zip(sent, bias, strict=True) if np.isfinite(y) and y > 0 and x > 0]
+        if points:
+            dash = "--" if "common noise" in label else "-"
+            ax.plot(*np.transpose(points), color=color, marker=marker, linestyle=dash, markersize=4, linewidth=1.2)
+            ends.append((*max(points), label, color))
+    ax.axhline(allowed, color="grey", linewidth=1)
+    ax.text(0.01, allowed, texts[0], transform=ax.get_yaxis_transform(), va="bottom", fontsize=8, color="dimgrey")
+    _name(ax, ends)
+    return ax
+
+
+def _name(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+    """Names beside the ends of lines, (x, y, name, colour), at the right of the axes, none over another."""
+    ax.autoscale_view()
+    to_axes = ax.transData + ax.transAxes.inverted()
+    heights = [float(to_axes.transform((x, y))[1]) for x, y, *_ in ends]
+    order = np.argsort(heights)
+    apart = min(_APART, 1.0 / max(len(ends), 1))
+    placed, lowest = np.zeros(len(ends)), 0.0
+    for rank in order:
+        placed[rank] = lowest = max(heights[rank], lowest)
+        lowest += apart
+    # what was pushed out above comes down again, and pushes those below it
+    highest = 1.0
+    for rank in order[::-1]:
+        placed[rank] = highest = min(placed[rank], highest)
+        highest -= apart
+    for (x, y, name, color), height in zip(ends, placed, strict=True):
+        ax.annotate(
+            name.replace(", ", ",\n", 1) if len(name) > 28 else name,
+            (x, y),
+            (1.02, height),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8,
+            color=color,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.5, "alpha": 0.6},
+        )
