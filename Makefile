@@ -53,7 +53,7 @@ splittings: $(VENV)/.installed-demo
 flower: .venv-flower/.installed
 	.venv-flower/bin/python examples/federation/run.py
 
-# A quarter of an hour each: a hundred kills over all engines, and sites in two networks with a slow link between them
+# Half an hour at most each: a hundred kills over all engines, and sites in two networks with a slow link between them
 # that loses packets and is cut (root on Linux).
 kills: $(VENV)/.installed-test
 	$(BIN)/python tests/kills.py
