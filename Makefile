@@ -9,12 +9,17 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo test test-all test-portability lint bench accuracy no-knobs splittings reproduce constraints clean flower \
-	kills lossy
+.PHONY: demo docs test test-all test-portability lint bench accuracy no-knobs splittings picture reproduce constraints clean
+.PHONY: flower kills lossy
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/accord demo
+
+# Some minutes: the pages of docs/, which run their own code, in build/docs/index.html; warnings are errors. DOCS has more
+# options, as in make docs DOCS="-D nb_execution_mode=off", which runs nothing.
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --jobs 2 $(DOCS) docs build/docs
 
 # Idle workers take tests from busy ones: most of the time goes to a few large tables.
 test: $(VENV)/.installed-test
@@ -47,6 +52,10 @@ no-knobs: $(VENV)/.installed-demo
 # Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
 splittings: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/splittings.py
+
+# Two minutes: docs/error-bars.svg, the picture of the README.
+picture: $(VENV)/.installed-demo $(VENV)/.installed-plot
+	$(BIN)/python benchmarks/error_bars.py
 
 # Five minutes: a federation on this machine, with TLS, three sites and their policies, in an environment of its own:
 # Flower asks for older versions than those that the tests run with.
@@ -86,7 +95,7 @@ constraints:
 	@touch $(VENV)/.installed-test $(VENV)/.installed-dev
 
 clean:
-	rm -rf $(VENV) .cache .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) docs/api/generated .cache .mypy_cache .pytest_cache .ruff_cache build dist
 
 # A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml or of the
 # constraints runs pip again. The environment's own stamp comes last, so that one half made is made again.

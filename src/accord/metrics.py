@@ -92,7 +92,7 @@ def hpd_error(
     Returns
     -------
     float
-        |eta - eta_reference| / |eta_reference|.
+        `|eta - eta_reference| / |eta_reference|`.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, found {level}")

@@ -71,7 +71,7 @@ class LeftOut(NamedTuple):
     agent
         Whose.
     points
-        The run's points, with the weights that they have for it: `points.mean`, `.sd`, `.weight`, `.log_evidence`.
+        The run's points, with the weights that they have for it: its `mean`, `weight` and evidence.
     pull
         How far the agent's data moves each mean, in standard deviations of the posterior of all data, shape (dim,).
     log_predictive

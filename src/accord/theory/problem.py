@@ -71,11 +71,11 @@ class Start(NamedTuple):
     cov: np.ndarray
 
     def spread(self, center: np.ndarray) -> float:
-        """sum_i E |x_i - center|^2, center of shape (dim,)."""
+        """`sum_i E |x_i - center|^2`, center of shape (dim,)."""
         return float(np.sum((self.mean - center) ** 2) + np.trace(self.cov, axis1=1, axis2=2).sum())
 
     def average_spread(self, center: np.ndarray) -> float:
-        """E |xbar - center|^2 of the agents' average."""
+        """`E |xbar - center|^2` of the agents' average."""
         noise = np.trace(self.cov, axis1=1, axis2=2).sum() / len(self.mean) ** 2
         return float(np.sum((self.mean.mean(axis=0) - center) ** 2) + noise)
 

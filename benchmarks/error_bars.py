@@ -1,0 +1,108 @@
+"""Each agent's error bars under five methods, beside the truth: the picture of the README, docs/error-bars.svg.
+
+The data, network and methods are those of `accord demo`, and so is the truth: NUTS on the pooled data. The parameter is
+the one in which DE-SGLD's agents are furthest from it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+import accord
+from accord.base.figures import COLORS
+from accord.cli import demo
+
+PAGE = Path(__file__).parents[1] / "docs" / "error-bars.svg"
+# the demo's methods by their labels, and what their panels are called
+HEADINGS = {
+    "DE-SGLD": "DE-SGLD",
+    "GT-DULA": "GT-DULA",
+    "D-ADMMS as published": "D-ADMMS\nas published",
+    "D-ADMMS calibrated, common noise": "D-ADMMS, calibrated,\ncommon noise",
+    "nothing given": "accord.sample(post, net)\nnothing else given",
+}
+# of a normal distribution, between its 5% and its 95% quantile
+HALF = 1.645
+
+
+def moments(post: accord.Posterior, network: accord.Network) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Means and standard deviations of every agent, (agent, dim), of each method."""
+    warmup = accord.warmup.warm_up(post, network)
+    placed = post.transformed(warmup.coordinates)
+    found = {}
+    for entry in demo.ENTRIES:
+        if entry.label not in HEADINGS:
+            continue
+        lengths: dict[str, Any] = {}
+        if entry.sampler is not None:
+            thin = max(1, entry.rounds // 1000)
+            lengths = {"draws": entry.rounds // thin, "burn_in": entry.burn_in, "thin": thin}
+        run = accord.sample(
+            post if entry.sampler is None else placed, network, entry.sampler, chains=demo.CHAINS, seed=0, **lengths
+        )
+        draws = run.draws.astype(np.float64)
+        found[entry.label] = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
+    return found
+
+
+def verdict(mean: np.ndarray, sd: np.ndarray, truth: tuple[float, float]) -> tuple[str, str]:
+    """What the intervals of all agents are, by the tolerances of the demo, and the colour of that."""
+    off, ratio = np.abs(mean - truth[0]) / truth[1], sd / truth[1]
+    if off.max() > demo.MEAN_TOLERANCE and np.ptp(mean) > demo.MEAN_TOLERANCE * truth[1]:
+        return f"agents differ: their means\nare up to {off.max():.2f} sd off", COLORS["vermillion"]
+    if ratio.max() > 1 + demo.SD_TOLERANCE:
+        return f"too wide,\nby up to {ratio.max() - 1:.0%}", COLORS["vermillion"]
+    if ratio.min() < 1 - demo.SD_TOLERANCE:
+        return f"too narrow,\nby up to {1 - ratio.min():.0%}", COLORS["vermillion"]
+    return "right,\nat every agent", COLORS["green"]
+
+
+def panel(axis: Axes, label: str, mean: np.ndarray, sd: np.ndarray, truth: tuple[float, float]) -> None:
+    """One method: an interval an agent over the band of the truth."""
+    axis.axvspan(truth[0] - HALF * truth[1], truth[0] + HALF * truth[1], color="#d0d7de", lw=0)
+    axis.axvline(truth[0], color="#57606a", lw=1)
+    agents = np.arange(mean.size)
+    said, color = verdict(mean, sd, truth)
+    axis.errorbar(mean, agents, xerr=HALF * sd, fmt="o", ms=3.5, lw=1.8, color=color)
+    axis.set_title(HEADINGS[label], fontsize=9)
+    axis.set_xlabel(said, fontsize=9, color=color, fontweight="bold")
+    axis.set_ylim(mean.size - 0.4, -0.6)
+    axis.tick_params(labelsize=8)
+
+
+def draw(found: dict[str, tuple[np.ndarray, np.ndarray]], truth: tuple[np.ndarray, np.ndarray], names: Any) -> Figure:
+    """All panels, in the parameter in which DE-SGLD's agents are furthest from the truth."""
+    mean, sd = truth
+    d = int(np.argmax(np.abs(found["DE-SGLD"][0] - mean).max(axis=0) / sd))
+    figure = Figure(figsize=(10.0, 3.6), layout="constrained")
+    axes = figure.subplots(1, len(HEADINGS), sharey=True, sharex=True)
+    for axis, label in zip(axes, HEADINGS, strict=True):
+        own_mean, own_sd = found[label]
+        panel(axis, label, own_mean[:, d], own_sd[:, d], (mean[d], sd[d]))
+    axes[0].set_yticks(range(demo.AGENTS), [f"agent {k}" for k in range(demo.AGENTS)])
+    figure.suptitle(
+        f"What ten agents on a ring say of “{names[d]}”: means and 90% intervals. Grey: the posterior of all data",
+        fontsize=10,
+    )
+    return figure
+
+
+def main() -> None:
+    """Sample, draw and write."""
+    post, network = demo.breast_cancer(), accord.Network.ring(demo.AGENTS)
+    pooled = accord.reference.nuts(post, draws=2000, warmup=1000, chains=4, seed=0).reshape(-1, post.dim)
+    pooled = pooled.astype(np.float64)
+    figure = draw(moments(post, network), (pooled.mean(axis=0), pooled.std(axis=0)), post.names)
+    FigureCanvasSVG(figure)
+    figure.savefig(PAGE, metadata={"Date": None})
+    print(f"{PAGE} is written")
+
+
+if __name__ == "__main__":
+    main()
