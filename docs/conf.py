@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+
 import accord
 
 HERE = Path(__file__).parent
 # Kernels that run the pages inherit these: nothing is shown of what XLA says of this machine, and pictures look alike.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm's, where a page imports NumPyro
 
 project = "accord"
 author = copyright = "The accord developers"
@@ -41,6 +44,7 @@ html_title = "accord"
 html_static_path = ["_static"]
 html_css_files = ["accord.css"]
 html_copy_source = False
+html_sidebars = {"start": []}  # a page alone in its section
 html_theme_options = {
     "navbar_end": ["theme-switcher"],
     "header_links_before_dropdown": 6,
@@ -54,6 +58,8 @@ html_theme_options = {
 _BESIDE = {"contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md"}
 # doctest wants an empty line after what is printed; a reader does not
 _LAST_LINE = re.compile(r"\n\n```$", re.MULTILINE)
+# how Python names a cell of a notebook
+_CELL = re.compile(r"\S*/ipykernel_\d+/\d+\.py:(\d+)")
 
 
 def as_a_page_here(app: Any, name: str, source: list[str]) -> None:
@@ -77,7 +83,17 @@ def skip(app: Any, what: str, name: str, member: Any, skipped: bool, options: An
     return True if str(getattr(member, "__doc__", "")).startswith("Alias for field number") else None
 
 
+def without_paths(app: Any, doctree: nodes.document) -> None:
+    """Warnings that a page shows name the line of its cell, and no file of the machine that ran it."""
+    for block in doctree.findall(nodes.literal_block):
+        if "stderr" in block.get("classes", ()):
+            text = _CELL.sub(r"line \1", block.astext())
+            block.children = [nodes.Text(text)]
+            block.rawsource = text
+
+
 def setup(app: Any) -> None:
     """What Sphinx calls."""
     app.connect("autodoc-skip-member", skip)
     app.connect("source-read", as_a_page_here)
+    app.connect("doctree-read", without_paths)
