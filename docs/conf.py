@@ -27,9 +27,12 @@ templates_path = ["_templates"]
 autosummary_generate = True
 # of a name in single backticks a link where there is such a name, and code in any case
 default_role = "py:obj"
+nitpicky = True
+nitpick_ignore_regex = [("py:obj", "(?s).*")]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+suppress_warnings = ["myst-nb.lexer"]  # of pages that are not run
 nb_execution_timeout = 240
 nb_execution_raise_on_error = True
 nb_merge_streams = True

@@ -72,8 +72,8 @@ class Needs(NamedTuple):
     Parameters
     ----------
     inbox
-        Which form of the messages `update` reads: `inbox.mix()`, `.neighbour_sum()`, `.total()`, `.permuted()` or
-        `.query(state)`.
+        Which form of the messages `update` reads: `inbox.mix()`, `inbox.neighbour_sum()`, `inbox.total()`,
+        `inbox.permuted()` or `inbox.query(state)`.
     turns
         "together": all agents update at once. "by color": colour by colour, so that each reads the neighbours' values
         of this round where their colour came before its own; a draw is the state after all colours. "at the hub": the

@@ -90,7 +90,7 @@ class Bound(NamedTuple):
 
 
 def graph_condition(network: Network) -> float:
-    """Eq. 89: tau_G = sigma_max(M_+) / sigma_min(M_-) = sqrt(lambda_max(D + A) / lambda_2(D - A)).
+    """Eq. 89: `tau_G = sigma_max(M_+) / sigma_min(M_-) = sqrt(lambda_max(D + A) / lambda_2(D - A))`.
 
     Parameters
     ----------
@@ -208,7 +208,7 @@ def bound(
     Three corrections, each from the proof: c of eq. 21 has a factor 1 / rho (eq. 52 has it, eq. 57 drops it); the last
     two terms have 1 / (sqrt(2) m_f) as in eqs. 63 and 73, where the theorem prints 1 / sqrt(2 m_f); and the noise is
     sqrt(2) D w in the paper alone, so `calibrated` puts its own in its place. E(y) and E(r) are bounded by
-    E |D w| <= sqrt(E |D w|^2).
+    `E |D w| <= sqrt(E |D w|^2)`.
 
     Parameters
     ----------
@@ -269,9 +269,9 @@ def bound(
 def start_distance(network: Network, problem: Constants, start: Start, *, rho: float) -> float:
     """W_G(mu_U0, mu_U*) of Theorem 3: how far the edge variables Z and the multipliers beta start from their solution.
 
-    rho E |Z0 - Z*|^2 + |beta*|^2 / rho, where |Z0 - Z*|^2 = (X0 - X*)' (D + A) (X0 - X*) / 2, and beta* is the shortest
-    solution of M_- beta* = -grad f(X*), so that |beta*|^2 is grad f(X*)' L^+ grad f(X*) / 2. Parameters and errors are
-    those of `contraction`.
+    `rho E |Z0 - Z*|^2 + |beta*|^2 / rho`, where `|Z0 - Z*|^2 = (X0 - X*)' (D + A) (X0 - X*) / 2`, and `beta*` is the
+    shortest solution of `M_- beta* = -grad f(X*)`, so that `|beta*|^2` is `grad f(X*)' L^+ grad f(X*) / 2`. Parameters
+    and errors are those of `contraction`.
     """
     check_problem(network, problem)
     positive("rho", rho)

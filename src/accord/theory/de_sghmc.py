@@ -103,8 +103,8 @@ def friction_range(
 def rate(network: Network, problem: Constants, *, step_size: float, mixing: Any = "metropolis") -> float:
     """Theorem 7, eqs. 25-26: the factor per round at which the start is forgotten, for the frictions of the theorem.
 
-    It is the root of the larger of gamma^2 (W's second largest |eigenvalue|) and 1 - eta^2 mu (1 - eta^2 L / 2), which
-    is above the other factor, 1 - eta^2 mu. Parameters and errors are those of `friction_range`.
+    It is the root of the larger of gamma^2 (W's eigenvalue that is second in size) and 1 - eta^2 mu (1 - eta^2 L / 2),
+    which is above the other factor, 1 - eta^2 mu. Parameters and errors are those of `friction_range`.
     """
     below("step_size", step_size, max_step(network, problem, mixing=mixing), "sqrt((1 + lambda_N) / (2 (L + mu)))")
     h = step_size**2

@@ -70,7 +70,7 @@ def gradient_bound(
     gradient_noise: float = 0.0,
     mixing: Any = "metropolis",
 ) -> float:
-    """Lemma 2, eqs. 16-17: D, for which E |grad F(x^(k))|^2 <= D^2 at every round, all agents stacked.
+    """Lemma 2, eqs. 16-17: D, for which `E |grad F(x^(k))|^2 <= D^2` at every round, all agents stacked.
 
     Parameters and errors are those of `bound`.
     """
@@ -99,7 +99,7 @@ def consensus_bound(
     gradient_noise: float = 0.0,
     mixing: Any = "metropolis",
 ) -> float:
-    """Lemma 3: sum_i E |x_i - xbar|^2 after `rounds` rounds is at most this. Parameters as in `bound`."""
+    """Lemma 3: `sum_i E |x_i - xbar|^2` after `rounds` rounds is at most this. Parameters as in `bound`."""
     k = whole_number("rounds", rounds, 0)
     options: dict[str, Any] = {"step_size": step_size, "gradient_noise": gradient_noise, "mixing": mixing}
     D = gradient_bound(network, problem, start, **options)

@@ -19,7 +19,7 @@ class Bias(NamedTuple):
     Parameters
     ----------
     kl : float
-        A bound on KL(posterior || augmented law), in nats.
+        A bound on `KL(posterior || augmented law)`, in nats.
     total_variation : float
         A bound on their total variation distance, by Pinsker's inequality; above 1 it says nothing.
     """
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 def pair_contraction(problem: Constants, *, eta: float) -> float:
-    """Theorem 4.2: KL(nu_k || pi^X) shrinks at least by 1 / ((1 + eta alpha_f)^2 (1 + eta alpha_g)^2) in a round.
+    """Theorem 4.2: `KL(nu_k || pi^X)` shrinks at least by 1 / ((1 + eta alpha_f)^2 (1 + eta alpha_g)^2) in a round.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def plan(
     accuracy
         epsilon, in (0, 1): total variation distance between the average's law and the posterior.
     initial_kl
-        KL(nu_0 || augmented law) > 0, of the set of agents that is redrawn last, in nats.
+        `KL(nu_0 || augmented law)` > 0, of the set of agents that is redrawn last, in nats.
 
     Returns
     -------

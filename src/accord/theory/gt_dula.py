@@ -31,11 +31,11 @@ class Biases(NamedTuple):
     Parameters
     ----------
     consensus : float
-        B: a bound on sum_i E |x_i - xbar|^2.
+        B: a bound on `sum_i E |x_i - xbar|^2`.
     kl : float
-        O: a bound on KL(average's law || posterior), in nats.
+        O: a bound on `KL(average's law || posterior)`, in nats.
     gradient : float
-        E: a bound on sum_i E |d_i - ubar|^2, where ubar is the mean gradient at the average and d_i the agent's
+        E: a bound on `sum_i E |d_i - ubar|^2`, where ubar is the mean gradient at the average and d_i the agent's
         estimate of it (for D-ULA its own gradient).
     """
 
@@ -142,9 +142,9 @@ def consensus_bound(
     rounds: int,
     initial_error: float,
 ) -> float:
-    """Theorem 1, eq. 12, as printed: sum_i E |x_i - xbar|^2 after `rounds` rounds. It fails for far starts.
+    """Theorem 1, eq. 12, as printed: `sum_i E |x_i - xbar|^2` after `rounds` rounds. It fails for far starts.
 
-    The start enters as sigma^k E |Psi_0|^2, but a far start is felt for as long as the average travels to the mode,
+    The start enters as `sigma^k E |Psi_0|^2`, but a far start is felt for as long as the average travels to the mode,
     about 1 / (alpha rho_U) rounds: docs/theory.md has a counter-example. The limit B is that of `tracked_biases`.
 
     Parameters
@@ -154,7 +154,7 @@ def consensus_bound(
     rounds
         k >= 0.
     initial_error
-        E |Psi_0|^2 >= 0: sum_i E |x_i - xbar|^2 + alpha^2 sum_i E |grad f_i(x_i)|^2 at the start.
+        `E |Psi_0|^2 >= 0`: `sum_i E |x_i - xbar|^2 + alpha^2 sum_i E |grad f_i(x_i)|^2` at the start.
 
     Returns
     -------
@@ -182,16 +182,16 @@ def kl_bound(
     initial_kl: float,
     second_moment: float,
 ) -> float:
-    """Theorem 2, eqs. 16-18: KL(law of the average || posterior) after `rounds` rounds, in nats.
+    """Theorem 2, eqs. 16-18: `KL(law of the average || posterior)` after `rounds` rounds, in nats.
 
     Parameters
     ----------
     network, problem, step_size, consensus_step, rounds, initial_error
         As in `consensus_bound`.
     initial_kl
-        KL(law of the average || posterior) >= 0 at the start.
+        `KL(law of the average || posterior)` >= 0 at the start.
     second_moment
-        C_wbar: at least E |xbar|^2 at every round. The text shows in its appendix that it exists, and gives no number.
+        C_wbar: at least `E |xbar|^2` at every round. The paper's appendix shows that it exists, and gives no number.
 
     Returns
     -------
@@ -221,7 +221,7 @@ def budget(
     initial_kl: float,
     second_moment: float,
 ) -> Budget:
-    """Corollary 3, eqs. 19-20: a step and rounds for KL(law of the average || posterior) <= accuracy.
+    """Corollary 3, eqs. 19-20: a step and rounds for `KL(law of the average || posterior)` <= accuracy.
 
     The last lambda of eq. 19 is printed without its index; it is lambda_2.
 
