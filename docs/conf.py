@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 # Kernels that run the pages inherit these: nothing is shown of what XLA says of this machine, and pictures look alike.
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["MATPLOTLIBRC"] = str(HERE / "matplotlibrc")
+os.environ["ACCORD_PROGRESS"] = "off"
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm's, where a page imports NumPyro
 
 project = "accord"

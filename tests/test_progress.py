@@ -126,6 +126,15 @@ def test_what_is_off_says_nothing(monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_the_environment_can_turn_it_off(monkeypatch, capsys):
+    monkeypatch.setattr(progress_module._Log, "every", 0.02)
+    monkeypatch.setenv("ACCORD_PROGRESS", "off")
+    for show, shown in ((None, False), (True, True)):
+        with Progress("a run", show):
+            time.sleep(0.1)
+        assert (capsys.readouterr().err != "") == shown
+
+
 def test_a_terminal_shows_it_at_once(monkeypatch):
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)

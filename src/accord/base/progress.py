@@ -6,6 +6,7 @@ ten seconds. Whoever does a part of the work says so by `stage` and `step`, wher
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -53,11 +54,13 @@ class Progress:
     title
         What the line begins with.
     show
-        Whether to show it; None shows it on a terminal and in a notebook at once, elsewhere after ten seconds.
+        Whether to show it; None shows it on a terminal and in a notebook at once, elsewhere after ten seconds, unless
+        the environment has ACCORD_PROGRESS=off.
     """
 
     def __init__(self, title: str, show: bool | None = None) -> None:
-        self.title, self._show = title, show is not False
+        self.title = title
+        self._show = os.environ.get("ACCORD_PROGRESS") != "off" if show is None else show
         self._began = self._stage_began = time.monotonic()
         self._stage, self._detail = "", ""
         self._done, self._total = 0.0, 0.0

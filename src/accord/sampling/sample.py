@@ -113,7 +113,7 @@ def sample(
         numbers were left out, which are chosen there.
     progress
         Show what is being done, on standard error: a line that moves on a terminal or changes in a notebook, and a line
-        every ten seconds elsewhere. False shows nothing.
+        every ten seconds elsewhere. False shows nothing; nor does None where the environment has ACCORD_PROGRESS=off.
     checkpoint
         A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
         the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
