@@ -254,6 +254,17 @@ def _by_site(frame: pd.DataFrame, path: Path, site: str) -> tuple[tuple[str, ...
     return tuple(sites), [np.flatnonzero(values == name) for name in sites]
 
 
+def numbers(path: Path, names: Sequence[str]) -> dict[str, Float[np.ndarray, " row"]]:
+    """Columns of a file, each of finite numbers, by name.
+
+    Raises
+    ------
+    DataError
+        A column is missing, or a cell is no finite number: it is named by its line, and not quoted.
+    """
+    return dict(zip(names, _matrix(_frame(path, None), path, names).T, strict=True))
+
+
 def _frame(path: Path, site: str | None) -> pd.DataFrame:
     """Return a file as pandas reads it, the site column as text.
 

@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 
 from ..base.errors import DataError
 from ..data.elsewhere import Ask
-from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.masks import Words, added, decoded, require_masks
@@ -55,9 +54,9 @@ class Flower:
         self.session = secrets.token_hex(8)
         self._count, self._begun = 0, False
         self._answers: Sequence[Any] = []
-        self._model: Regression | None = None
+        self._model: Posterior | None = None
 
-    def model(self) -> Regression:
+    def model(self) -> Posterior:
         """The study's model, whose rows stay with the sites, once these have agreed on it."""
         if self._model is None:
             self._model = self.study.at(self)

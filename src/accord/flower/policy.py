@@ -46,6 +46,9 @@ class SitePolicy:
         Its private key, see `accord flower key`.
     peers
         The public key of every site by name, its own too.
+    modules
+        The hashes of the files of modules that studies' NumPyro models may be in, by the modules' names: code that runs
+        at the site, and that its administrator has read.
     floors
         Under which it tells nothing; in the file `rows`, `cells`, `parameters` and `rare`.
     """
@@ -59,6 +62,7 @@ class SitePolicy:
     masks: bool = True
     identity: Path | None = None
     peers: dict[str, str] = field(default_factory=dict)
+    modules: dict[str, str] = field(default_factory=dict)
     floors: Policy = field(default_factory=Policy)
 
     @classmethod
@@ -81,7 +85,7 @@ class SitePolicy:
     def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
         kinds = {
             "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int, "masks": bool,
-            "identity": str, "peers": dict,
+            "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
         for name, value in found.items():
@@ -101,6 +105,8 @@ class SitePolicy:
         for name in ("studies", "columns"):
             if name in found:
                 found[name] = tuple(found[name])
+        if not all(isinstance(one, str) for one in found.get("modules", {}).values()):
+            raise ValueError(f"modules must be a table of hashes, found {found['modules']!r}")
         whole_number("points", found.get("points", 1), 1)
         return cls(**found, floors=floors)
 
@@ -121,6 +127,12 @@ class SitePolicy:
         self.require_hash(study.hash)
         if self.site not in study.sites:
             raise RefusedError(f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}")
+        module = study.module
+        if module is not None and self.modules.get(module.name) != module.hash:
+            raise RefusedError(
+                f"{self.site}: refused, its policy does not allow the module {module.name} of hash {module.hash}: its "
+                "administrator has to read that file and to add the hash to `modules`"
+            )
         if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
             raise RefusedError(f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}")
         if self.masks and not study.masks:

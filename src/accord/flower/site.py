@@ -16,7 +16,6 @@ from ..base.errors import DataError
 from ..base.whole import make_private, write_private
 from ..data.meeting import ByCorrespondence, Unanswered
 from ..engines.silo.latents import keep
-from ..models.regression import Regression
 from ..posterior import Posterior
 from ..posterior.masks import Words, encoded
 from ..posterior.totals import TotalsHere
@@ -177,7 +176,7 @@ class Site:
     def _place(self, asked: _Asked) -> int:
         return asked.study.sites.index(self.policy.site)
 
-    def _model(self, asked: _Asked, answers: list[Any]) -> Regression:
+    def _model(self, asked: _Asked, answers: list[Any]) -> Posterior:
         meeting = _OwnKept(asked.study.sites, (self._place(asked),), answers)
         model = asked.study.model(meeting, self.policy.data, self.policy.floors)
         if not meeting.is_complete:

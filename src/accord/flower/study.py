@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import tomllib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from .. import models
+from ..base.errors import DataError
 from ..data.elsewhere import AsksSites, StudyAtSites
 from ..data.meeting import Meeting
 from ..data.mentions import Mentions
@@ -17,8 +18,9 @@ from ..data.policy import Policy
 from ..data.studies import study_at
 from ..documents.problem import arguments_of_glm, options_of_study
 from ..documents.sections import require_known, require_type
-from ..models.regression import Regression
 from ..models.tables import needed
+from ..posterior import Posterior
+from .module import ApprovedModule
 
 # The sections of a document, and what [run] may say.
 _SECTIONS = ("data", "model", "priors", "run")
@@ -58,8 +60,11 @@ class StudyDocument:
         for section in ("data", "model"):
             if not isinstance(document.get(section), dict):
                 raise ValueError(f"a study must have a [{section}] section")
-        if "formula" not in document["model"]:
-            raise ValueError("[model] of a study must have a formula: models come as data, never as code")
+        if "formula" not in document["model"] and "numpyro" not in document["model"]:
+            raise ValueError(
+                "[model] of a study must have a formula, or name a module of NumPyro that sites have installed: models "
+                "come as data, never as code"
+            )
         for key in ("files", "file", "site", "at_sites", "policy"):
             if key in document["data"]:
                 raise ValueError(f"[data] of a study names no {key}: each site has its own, which its policy names")
@@ -71,7 +76,11 @@ class StudyDocument:
         require_known("key of [run] of a study", self.run, _RUN)
         for key, value in self.run.items():
             require_type("[run]", key, value, _RUN[key])
-        self._options, self._arguments  # noqa: B018 - what is wrong with them is said at once
+        # what is wrong with them is said at once
+        if self.module is None:
+            self._options, self._arguments  # noqa: B018
+        elif set(document["data"]) > {"sites"} or "priors" in document:
+            raise ValueError("a study of a NumPyro model has nothing but sites in [data], and no [priors]")
 
     @classmethod
     def read(cls, path: str | Path) -> StudyDocument:
@@ -104,9 +113,17 @@ class StudyDocument:
     @property
     def columns(self) -> frozenset[str]:
         """What of a site's columns it is to read; names of functions are among them."""
+        if self.module is not None:
+            return self.module.columns
         asked = needed(*self._named)
         named = self._options.get("columns")
         return frozenset(Mentions.of(asked["formula"]).names if named is None else named)
+
+    @cached_property
+    def module(self) -> ApprovedModule | None:
+        """The module that the model is in; None: it is a formula."""
+        model = self._document["model"]
+        return ApprovedModule.of(model) if "numpyro" in model else None
 
     @cached_property
     def _document(self) -> dict[str, Any]:
@@ -128,12 +145,31 @@ class StudyDocument:
     def _named(self) -> tuple[Any, ...]:
         return tuple(self._arguments.get(key) for key in ("formula", "weights", "exposure"))
 
-    def at(self, engine: AsksSites) -> Regression:
+    def at(self, engine: AsksSites) -> Posterior:
         """The model over the sites of an engine."""
+        if self.module is not None:
+            return self.module.posterior([self.module.refusing()] * len(self.sites))
         table = StudyAtSites(engine, self.sites, self.sites, self._options)
         return models.glm(table, **self._arguments)
 
-    def model(self, meeting: Meeting, file: Path, floors: Policy) -> Regression:
+    def model(self, meeting: Meeting, file: Path, floors: Policy) -> Posterior:
         """The model as one of the sites that meet makes it, of its own file."""
+        if self.module is not None:
+            sources = [self.module.refusing()] * len(self.sites)
+            (here,) = meeting.here
+            sources[here] = partial(self.module.read, file, floors)
+            post = self.module.posterior(sources)
+            _require_few_parameters(post.alone(here), self.sites[here], floors)
+            return post
         options = {**needed(*self._named), **self._options}
         return models.glm(study_at(meeting, file, floors, **options), **self._arguments)
+
+
+def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:
+    """Raise `DataError` where a model has more parameters than a site's floors allow for its rows."""
+    rows = int(post.sizes[0])
+    if post.dim > floors.parameters * rows:
+        raise DataError(
+            f"{site}: the model's {post.dim} parameters are more than {floors.parameters:g} of the rows, which the "
+            "site's policy does not allow"
+        )

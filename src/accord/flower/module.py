@@ -1,0 +1,184 @@
+"""Models in NumPyro that a site has installed, and whose files its administrator approves by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import re
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..adapters.numpyro import from_numpyro
+from ..base.errors import DataError
+from ..data.csv import numbers
+from ..data.policy import Policy
+from ..documents.sections import require_known, require_type
+from ..posterior import Posterior
+
+_KEYS = {"numpyro": "str", "hash": "str", "rows": "str", "local": "str", "integers": "list[str]", "arguments": "dict"}
+_NAME = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*")
+# Rows of the made-up shard that tells what a model is; groups are of some rows each.
+_MADE_UP, _EACH = 12, 3
+
+
+@dataclass(frozen=True)
+class ApprovedModule:
+    """The [model] of a study whose model is a function of NumPyro in a module of one file.
+
+    Parameters
+    ----------
+    name
+        The module, which every site has installed.
+    function
+        The model in it.
+    hash
+        SHA-256 of the module's file, in hexadecimal digits: by it sites' policies approve of the module.
+    arguments
+        The model's keyword arguments, each made of columns of a site's file: the name of one, a list of some, which
+        become a matrix, {group = "..."}, the numbers from 0 on of the groups that a column names, or
+        {groups = "..."}, how many these are.
+    integers
+        Columns whose numbers are whole.
+    rows, local
+        As `accord.from_numpyro` has them.
+    """
+
+    name: str
+    function: str
+    hash: str
+    arguments: dict[str, Any]
+    integers: tuple[str, ...] = ()
+    rows: str = "rows"
+    local: str | None = None
+    columns: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns = [name for value in self.arguments.values() for name in _columns_of(value)]
+        object.__setattr__(self, "columns", frozenset(columns))
+
+    @classmethod
+    def of(cls, section: dict[str, Any]) -> ApprovedModule:
+        """What [model] says.
+
+        Raises
+        ------
+        ValueError
+            A key or a value is wrong.
+        """
+        require_known("key of [model] with numpyro", section, _KEYS)
+        for key in ("numpyro", "hash", "arguments"):
+            if key not in section:
+                raise ValueError(f"[model] with numpyro must have {key}")
+        for key in ("numpyro", "hash", "rows", "local"):
+            require_type("[model]", key, section.get(key, ""), "str")
+        if _NAME.fullmatch(section["numpyro"]) is None:
+            raise ValueError(f'numpyro in [model] must be "module:function", found {section["numpyro"]!r}')
+        if re.fullmatch("[0-9a-f]{64}", section["hash"]) is None:
+            raise ValueError(f"hash in [model] must be the SHA-256 of the module's file, found {section['hash']!r}")
+        integers, arguments = section.get("integers", []), section["arguments"]
+        if not isinstance(arguments, dict) or not arguments:
+            raise ValueError("[model.arguments] must say what the model's arguments are made of")
+        if not isinstance(integers, list) or not all(isinstance(name, str) for name in integers):
+            raise ValueError(f"integers in [model] must be a list of columns, found {integers!r}")
+        for name, value in arguments.items():
+            if not _columns_of(value):
+                raise ValueError(
+                    f"{name} in [model.arguments] must be a column, a list of columns, {{group = column}} or "
+                    f"{{groups = column}}, found {value!r}"
+                )
+        module, function = section["numpyro"].split(":")
+        rest = {key: section[key] for key in ("rows", "local") if key in section}
+        return cls(module, function, section["hash"], arguments, tuple(integers), **rest)
+
+    def posterior(self, sources: Sequence[Callable[[], dict[str, Any]]]) -> Posterior:
+        """The posterior of all sites, each of which reads its own arguments."""
+        return from_numpyro(self._model(), list(sources), self.rows, self.local, example=self._made_up())
+
+    def read(self, file: Path, floors: Policy) -> dict[str, Any]:
+        """The model's arguments of a site's file.
+
+        Raises
+        ------
+        DataError
+            A column is missing or holds something else than numbers, or there are fewer rows than the floors ask for.
+        """
+        columns = numbers(file, sorted(self.columns))
+        found = len(next(iter(columns.values())))
+        if found < floors.rows:
+            raise DataError(f"{file}: the site's policy allows no study of fewer than {floors.rows} rows")
+        return self._made_of(columns)
+
+    def refusing(self) -> Callable[[], dict[str, Any]]:
+        """The source of a site's arguments where that site is not."""
+        return _Elsewhere(self.name)
+
+    def _made_of(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in self.arguments.items():
+            if isinstance(value, dict):
+                ((what, column),) = value.items()
+                _, group = np.unique(columns[column], return_inverse=True)
+                found[name] = group if what == "group" else int(group.max()) + 1
+            elif isinstance(value, list):
+                found[name] = np.column_stack([self._typed(column, columns) for column in value])
+            else:
+                found[name] = self._typed(value, columns)
+        return found
+
+    def _typed(self, column: str, columns: dict[str, np.ndarray]) -> np.ndarray:
+        own = columns[column]
+        if column not in self.integers:
+            return own
+        if (own != own.round()).any():
+            raise DataError(f"column {column!r} has numbers that are not whole, and the study says that they are")
+        return own.astype(np.int64)
+
+    def _made_up(self) -> dict[str, Any]:
+        """A shard of ones, in groups."""
+        grouped = {next(iter(value.values())) for value in self.arguments.values() if isinstance(value, dict)}
+        groups = (np.arange(_MADE_UP) // _EACH).astype(float)
+        return self._made_of({name: groups if name in grouped else np.ones(_MADE_UP) for name in self.columns})
+
+    def _model(self) -> Callable[..., Any]:
+        """The model, from the very bytes whose hash is the study's."""
+        spec = importlib.machinery.PathFinder.find_spec(self.name)
+        if spec is None or spec.origin is None or spec.submodule_search_locations is not None:
+            raise DataError(f"the study's module {self.name!r} is not installed here as one file")
+        content = Path(spec.origin).read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.hash:
+            raise DataError(f"the study's module {self.name!r} is another one here: its file has another hash")
+        module = types.ModuleType(self.name)
+        module.__file__ = spec.origin
+        try:
+            exec(compile(content, spec.origin, "exec"), vars(module))
+            model = getattr(module, self.function)
+        except Exception as error:
+            # what it says may be anything
+            raise DataError(f"the study's module {self.name!r} cannot be run: {type(error).__name__}") from None
+        if not callable(model):
+            raise DataError(f"{self.function!r} of the study's module {self.name!r} is no function")
+        return model
+
+
+def _columns_of(value: Any) -> list[str]:
+    """The columns that an argument is made of; none where it is not written as one."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return value
+    if isinstance(value, dict) and len(value) == 1 and set(value) <= {"group", "groups"}:
+        return [name for name in value.values() if isinstance(name, str)]
+    return []
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    name: str
+
+    def __call__(self) -> dict[str, Any]:
+        raise DataError(f"rows of {self.name!r} are at another site")
