@@ -18,6 +18,7 @@ import thread_ray
 
 import accord
 from accord.engines.silo.engine import SiloEngine
+from accord.engines.silo.leftovers import Holds, clear_forgotten
 from accord.engines.silo.patience import Patience
 from accord.engines.silo.worker import Goal, Report, Status, Worker
 from accord.engines.silo.workers import Limits, SetbackError, WorkerPool
@@ -349,6 +350,27 @@ def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, t
         with pytest.raises(error):
             run(list(ROWS[:2]), engine="silo")
         assert list(site.iterdir()) == []
+
+
+def test_folders_of_a_killed_driver_are_cleared_away_after_a_day(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    names = {name: tmp_path / name for name in ("accord-" + 15 * "0" + end for end in "abc")}
+    old, held, new = names.values()
+    foreign = tmp_path / "accord-federation-x"
+    long_ago = time.time() - 90_000.0
+    for folder in (old, held, new, foreign):
+        (folder / "agent-0").mkdir(parents=True)
+        (folder / "agent-0" / "rows").write_text("digest")
+        for path in [*folder.rglob("*"), folder]:
+            os.utime(path, (long_ago, long_ago))
+    (new / "agent-0" / "rows").write_text("digest")
+    holds = Holds()
+    holds.hold(held)
+    clear_forgotten()
+    assert [folder.exists() for folder in (old, held, new, foreign)] == [False, True, True, True]
+    holds.let_go(held)
+    clear_forgotten()
+    assert not held.exists() and foreign.exists()
 
 
 def test_sites_have_temporary_folders_of_their_own(ray, monkeypatch, tmp_path):

@@ -36,6 +36,7 @@ from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, p
 from .collectives import SiloCollectives, row
 from .connections import Channels
 from .latents import keep, prepare
+from .leftovers import Holds, clear_forgotten
 from .messages import Communicator
 from .sealing import Peer
 
@@ -161,7 +162,8 @@ class Worker:
         # what fails in a round is told once, by the one who asked for it
         logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
         self.index = index
-        self.channels = Channels(index, host)
+        self.channels, self._holds = Channels(index, host), Holds()
+        clear_forgotten()
         # another one after every restart
         self.incarnation = os.urandom(8).hex()
         self.post: Posterior | None = None
@@ -201,6 +203,7 @@ class Worker:
     def _require_same_rows(self, folder: Path, key: bytes) -> None:
         assert self.post is not None
         require_same_rows(self._own(folder) / "rows", self.post, key)
+        self._holds.hold(self._own(folder).parent)
 
     def _own(self, folder: Path) -> Path:
         """The agent's part of a folder at its site; one that is not absolute is for temporary files."""
@@ -430,6 +433,7 @@ class Worker:
         """Remove the agent's part of a folder, and the folder where it is empty."""
         own = self._own(folder)
         shutil.rmtree(own, ignore_errors=True)
+        self._holds.let_go(own.parent)
         # the last agent on this machine finds it empty
         with suppress(OSError):
             own.parent.rmdir()
