@@ -171,3 +171,18 @@ def test_a_table_shows_all_its_columns_in_eighty(monkeypatch):
     assert text.count("mean") == 2 and repr(table[["average"]]).count("mean") == 1
     numbers = table.to_csv().splitlines()[-1].split(",")[1:]
     assert all(len(number.strip("-").replace(".", "")) <= 12 for number in numbers)
+
+
+def test_a_summary_may_leave_out_what_the_law_says(recwarn):
+    post, found = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), []
+    run = accord.sample(post, accord.Network.ring(3), accord.samplers.DESGLD(0.5), draws=200)
+    law = run.examine
+    object.__setattr__(run, "examine", lambda average: found.append(1) or law(average))
+    run.summary(findings=False)
+    quiet = [str(one.message) for one in recwarn.list]
+    assert not found and not any("predicts" in text for text in quiet)
+    run.summary()
+    assert found == [1] and len(recwarn.list) > 2 * len(quiet)
+    # what has been found already is told in any case
+    told = run.warnings(findings=False)
+    assert found == [1] and told == run.warnings()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.checks import whole_number
+from ..base.progress import Progress, stage
 from ..report.told import Histogram
 from .alone import Alone, alone
 from .asked import Asked
@@ -270,6 +271,7 @@ class Run(Shown):
         Found at first use, in some seconds where the method and its numbers were given: that is in no traffic. A run
         with a warm-up has measured its draws at its end, over the network.
         """
+        stage("what the method's law says")
         return UNKNOWN if self.examine is None else self.examine(self._moved.average)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -436,7 +438,7 @@ class Run(Shown):
             certificate=Certificate(tuple(Check(*check) for check in json.loads(checks))) if checks else None,
         )
 
-    def summary(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
+    def summary(self, sites: Sequence[str] | None = None, *, findings: bool = True) -> pd.DataFrame:
         """The posterior by parameter: mean, sd, 5% and 95% quantiles, bulk ESS and R-hat, of average and worst agent.
 
         The worst agent of a parameter is the kept one whose marginal lies furthest from the average's in the
@@ -451,18 +453,25 @@ class Run(Shown):
         ----------
         sites
             Names of all agents, to name them by; None: those that `accord run` wrote with the run, or their numbers.
+        findings
+            Whether `findings` are found for it, if nobody has asked for them yet, which may take some seconds; without
+            them it warns of what the draws alone show.
         """
-        for text in self.warnings(sites):
-            warnings.warn(text, stacklevel=2)
-        return self.table(sites)
+        with Progress("summary"):
+            for text in self.warnings(sites, findings=findings):
+                warnings.warn(text, stacklevel=2)
+            stage("effective draws and R-hat")
+            return self.table(sites)
 
-    def warnings(self, sites: Sequence[str] | None = None) -> list[str]:
-        """The sentences that `summary` warns of, each with the numbers found and a remedy."""
+    def warnings(self, sites: Sequence[str] | None = None, *, findings: bool = True) -> list[str]:
+        """The sentences that `summary` warns of, each with the numbers found and a remedy; arguments as it has them."""
         sites = self.settings.get("sites") if sites is None else sites
         free = self._moved
+        found = self.findings if findings else vars(self).get("findings", UNKNOWN)
         drawn = Drawn(
-            free.average, free.kept, self.agents, free.names, self.findings, self.certificate, self.points is not None
+            free.average, free.kept, self.agents, free.names, found, self.certificate, self.points is not None
         )
+        stage("what the draws show")
         return complaints(drawn, sites)
 
     def table(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
