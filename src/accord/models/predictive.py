@@ -13,9 +13,7 @@ from .regression import predictor
 
 
 @dataclasses.dataclass(frozen=True)
-class OfRows:
-    """Responses of a family whose rows a formula made."""
-
+class _OfFamily:
     family: Family
 
     @property
@@ -27,6 +25,10 @@ class OfRows:
     def whole(self) -> bool:
         """Whether responses are whole numbers."""
         return self.family.is_whole
+
+
+class OfRows(_OfFamily):
+    """Responses of a family whose rows a formula made."""
 
     def observed(self, rows: dict[str, Array]) -> Array:
         """The responses that there are, (row,)."""
@@ -38,7 +40,7 @@ class OfRows:
 
 
 @dataclasses.dataclass(frozen=True)
-class OfPairs:
+class OfPairs(_OfFamily):
     """Responses of a family whose rows are pairs (X, y), and whose parameters are coefficients alone or with a sigma.
 
     Parameters
@@ -49,18 +51,7 @@ class OfPairs:
         The sigma, where it is known.
     """
 
-    family: Family
     noise_scale: float | None = None
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The classes that responses are numbered by."""
-        return self.family.labels
-
-    @property
-    def whole(self) -> bool:
-        """Whether responses are whole numbers."""
-        return self.family.is_whole
 
     def observed(self, rows: tuple[Array, Array]) -> Array:
         """The responses that there are, (row,)."""
