@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import gaussian_kde, rankdata
+from arviz_stats.base.array import array_stats
+from scipy.stats import rankdata
 
 from ..base.figures import COLORS, SOFT
 
 # Chains are told apart by colours in this order, which begins anew.
 _COLORS = tuple(COLORS.values())
-# Points of a curve, and draws that a density is made of at most; draws of a chain that a trace shows.
-_CURVE, _MOST, _SHOWN = 80, 2000, 200
+# Points of a curve, at least, and draws of a chain that a trace shows.
+_CURVE, _SHOWN = 200, 200
 _BINS = 20
 
 
@@ -21,13 +22,14 @@ def density(ax: Any, draws: np.ndarray) -> None:
     low, high = np.quantile(draws, [0.05, 0.95])
     ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0)
     first, last = np.quantile(draws, [0.002, 0.998])
-    beyond = 0.08 * max(last - first, 1e-12)
-    low_end, high_end = first - beyond, last + beyond
-    x = np.linspace(low_end, high_end, _CURVE)
     for chain, own in enumerate(draws):
         if np.ptp(own) > 0:
-            some = own[:: max(1, len(own) // _MOST)]
-            ax.plot(x, gaussian_kde(some)(x), color=_COLORS[chain % len(_COLORS)], linewidth=1.1)
+            # no further than the draws: what is positive has no density below zero
+            x, height, _ = array_stats.kde(own, grid_len=_CURVE, bound_correction=True)
+            ax.plot(x, height, color=_COLORS[chain % len(_COLORS)], linewidth=1.1)
+    if last > first:
+        beyond = 0.08 * (last - first)
+        ax.set_xlim(max(first - beyond, draws.min()), min(last + beyond, draws.max()))
     ax.set_yticks([])
     ax.set_ylim(bottom=0.0)
 
