@@ -1,10 +1,12 @@
 """What long work says of itself, and Ctrl-C in the middle of it."""
 
+import hashlib
 import io
 import os
 import re
 import signal
 import sys
+import threading
 import time
 import types
 from dataclasses import replace
@@ -210,6 +212,40 @@ def test_what_is_let_through_is_let_through_once():
         os.kill(os.getpid(), signal.SIGINT)
         let_through()
         assert stopped()
+
+
+def test_ctrl_c_is_answered_while_nothing_can_be_left(monkeypatch, capsys):
+    told = []
+    monkeypatch.setattr(Progress, "_note", lambda self, text: told.append((time.monotonic(), text)))
+    with Progress("a command"), Progress("a run"), interruptions() as stopped:
+        began = time.monotonic()
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        # one call into compiled code, in which no handler of Python runs
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_500_000)
+        busy = time.monotonic() - began
+        while not stopped():
+            time.sleep(0.01)
+    assert busy > 0.4
+    assert len(told) == 1 and told[0][1].startswith("Ctrl-C was heard") and told[0][0] - began < busy
+
+
+def test_a_notice_stays_and_the_descriptor_of_before_is_put_back():
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+    try:
+        with Progress("a run", False) as line:
+            with interruptions():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+            line.say("another stage")
+            assert line.lines()[0].startswith("Ctrl-C was heard")
+        # who listened before has heard it too
+        assert os.read(reads, 8) == bytes([signal.SIGINT]) and signal.set_wakeup_fd(before) == writes
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reads)
+        os.close(writes)
 
 
 def pressed_in(monkeypatch, text):

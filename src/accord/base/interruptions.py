@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
+
+from .progress import current
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -45,7 +48,7 @@ def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
 
     token = _HEARD.set(heard)
     try:
-        with _handled(note, _SIGNALS):
+        with _handled(note, _SIGNALS), _answered():
             yield lambda: heard.pressed
     finally:
         _HEARD.reset(token)
@@ -72,6 +75,37 @@ def terminations() -> Iterator[None]:
     chosen = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     with _handled(stop, () if chosen else (signal.SIGTERM,)):
         yield
+
+
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """Say at once that Ctrl-C was heard: Python's own handlers wait until a compiled program or a compiler returns."""
+    shown = current()
+    if shown is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    before = signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while found := os.read(reads, 1):
+            if found[0] in _SIGNALS:
+                shown.notice("Ctrl-C was heard: it ends after this step, and at once when pressed again")
+            if before >= 0:
+                # an event loop, such as a notebook's, has other signals to hear
+                with contextlib.suppress(OSError):
+                    os.write(before, found)
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(writes)
+        thread.join()
+        os.close(reads)
 
 
 @contextlib.contextmanager

@@ -32,6 +32,11 @@ _MOST_LINES = 24
 _SECONDS, _PART = 0.5, 0.02
 
 
+def current() -> Progress | None:
+    """The line that is shown now, or None."""
+    return _CURRENT.get()
+
+
 def stage(text: str) -> None:
     """Say what is being done now, if anybody shows it."""
     if (shown := _CURRENT.get()) is not None:
@@ -65,6 +70,7 @@ class Progress:
         self._stage, self._detail = "", ""
         self._done, self._total = 0.0, 0.0
         self._news: list[str] = []
+        self._notice = ""
         self._outer: Progress | None = None
         self._sink: _Sink = _Nowhere()
         self._token: Token[Progress | None] | None = None
@@ -102,6 +108,14 @@ class Progress:
         """Show lines below, in place of those there."""
         self._news = lines
 
+    def notice(self, text: str) -> None:
+        """Say something at once that stays to the end; any thread may."""
+        (self if self._outer is None else self._outer)._note(text)
+
+    def _note(self, text: str) -> None:
+        self._notice = text
+        self._sink.tell()
+
     @property
     def part(self) -> float | None:
         """The part of the stage that is done, 0 to 1; None where nobody knows."""
@@ -126,7 +140,8 @@ class Progress:
     def lines(self) -> list[str]:
         """What is shown below."""
         hidden = len(self._news) - _MOST_LINES
-        return [*self._news[:_MOST_LINES], f"and {hidden} more"] if hidden > 0 else self._news
+        news = [*self._news[:_MOST_LINES], f"and {hidden} more"] if hidden > 0 else self._news
+        return [self._notice, *news] if self._notice else news
 
 
 _CURRENT: ContextVar[Progress | None] = ContextVar("progress", default=None)
@@ -141,12 +156,18 @@ class _Sink(Protocol):
     def start(self) -> None:
         """Begin."""
 
+    def tell(self) -> None:
+        """Show what is new now."""
+
     def stop(self) -> None:
         """End, with what was said last."""
 
 
 class _Nowhere:
     def start(self) -> None:
+        pass
+
+    def tell(self) -> None:
         pass
 
     def stop(self) -> None:
@@ -172,6 +193,9 @@ class _Terminal:
 
     def start(self) -> None:
         self._live.start()
+
+    def tell(self) -> None:
+        self._live.refresh()
 
     def stop(self) -> None:
         self._live.stop()

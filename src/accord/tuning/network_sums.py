@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ..base.interruptions import let_through
 from ..network import Network
 from ..network.averaging import Averaging
 from ..posterior import Posterior
@@ -101,6 +102,7 @@ class NetworkSums:
         ArithmeticError
             It would exceed the exchanges that are allowed.
         """
+        let_through()
         each = self._each
         self.exchanges += each
         if self.exchanges > self.max_exchanges:
