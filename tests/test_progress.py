@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import types
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 
 import accord
 from accord.base import progress as progress_module
-from accord.base.interruptions import interruptions, let_through
+from accord.base.interruptions import interruptions, let_through, terminations
 from accord.base.progress import Progress, stage, step
 from accord.base.text import human_seconds
 from accord.results.certificate import Certificate, Check
@@ -212,6 +213,30 @@ def test_what_is_let_through_is_let_through_once():
         os.kill(os.getpid(), signal.SIGINT)
         let_through()
         assert stopped()
+
+
+def test_ctrl_c_that_a_library_swallows_is_raised_again():
+    def callback():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+
+    with pytest.raises(KeyboardInterrupt), terminations():
+        with suppress(KeyboardInterrupt):
+            callback()
+        let_through()
+    with pytest.raises(KeyboardInterrupt), terminations():
+        with suppress(KeyboardInterrupt):
+            callback()
+        with interruptions():
+            pytest.fail("it goes on")
+    # and not after the run
+    let_through()
+    chosen = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with terminations():
+            callback()
+    finally:
+        signal.signal(signal.SIGINT, chosen)
 
 
 def test_ctrl_c_is_answered_while_nothing_can_be_left(monkeypatch, capsys):

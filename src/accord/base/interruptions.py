@@ -39,6 +39,7 @@ def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
     anywhere
         Whether `let_through` raises the first one, once.
     """
+    let_through()
     heard = _Heard()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -66,15 +67,22 @@ def let_through() -> None:
 def terminations() -> Iterator[None]:
     """Let SIGTERM be as Ctrl-C where no rounds run, so that what a run has begun is ended and cleared away.
 
-    A handler that somebody has chosen stays.
+    Both end it at once. Where a callback of a library swallows that, as one of JAX does now and then, `let_through`
+    does it again. A handler that somebody has chosen stays.
     """
+    heard = _Heard()
 
     def stop(number: int, frame: FrameType | None) -> None:
+        heard.pressed = heard.due = True
         raise KeyboardInterrupt
 
-    chosen = signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    with _handled(stop, () if chosen else (signal.SIGTERM,)):
-        yield
+    usual = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    token = _HEARD.set(heard)
+    try:
+        with _handled(stop, tuple(number for number, one in usual.items() if signal.getsignal(number) is one)):
+            yield
+    finally:
+        _HEARD.reset(token)
 
 
 @contextlib.contextmanager
