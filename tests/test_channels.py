@@ -637,6 +637,34 @@ def test_an_agent_that_is_called_must_be_the_one_that_is_there():
     assert str(outcome[1]).endswith(": it says that it is agent 0: its signature is not of the key that the agent has")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"nonsense",
+        b'{"agent": [1]}',
+        b'{"agent": 1, "z": 2}',
+        b"[" * 5000,
+        b'{"agent":"1","attempt":1,"parts":{}}',
+    ],
+)
+def test_who_knows_the_secret_and_does_not_greet_as_agents_do_ends_nothing(text, monkeypatch):
+    with listening(2) as (first, second):
+        spoilt = Identity()
+        monkeypatch.setattr(spoilt, "signed", lambda own, said: bytes(64) + text)
+
+        def intrude():
+            with pytest.raises((OSError, StrangerError)):
+                with greeted(first, Greeting(1, 1, PARTS), spoilt) as wire:
+                    wire.setblocking(True)
+                    while wire.recv(1024):
+                        pass
+                raise OSError
+
+        late, _ = at_once([lambda: first.connect({1: second.own}, KEY, 1, PARTS, 0.5), intrude])
+    assert isinstance(late, LateNeighbourError)
+
+
 def test_connections_have_keys_of_their_own():
     """What was recorded of one connection opens nothing of the next, which is under the same secret."""
     ours, theirs = Agreement(), Agreement()

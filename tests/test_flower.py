@@ -501,3 +501,106 @@ def test_numbers_that_are_classes_are_told_where_enough_rows_have_them(tmp_path)
     federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"parameters": 1000.0}))
     with pytest.raises(DataError, match=r"\d+ of \d+ classes of the response have fewer than 3 rows"):
         Flower(federation.study, federation).model()
+
+
+# --- what a dishonest server, or an administrator in a hurry, tries ---
+
+
+@pytest.mark.parametrize("above", ["\n", "\n\n", "  \n"])
+def test_a_blank_first_line_lets_no_column_through(tmp_path, above):
+    federation = Federation(tmp_path, south={"columns": ["age", "died"]})
+    path = tmp_path / "south" / "rows.csv"
+    path.write_text(above + path.read_text())
+    with pytest.raises(DataError, match="does not allow the columns ward|as the header|cannot be read|has no name"):
+        drawn(engine := Flower(federation.study, federation), engine.model())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rows = 500", r"rows in \[peers\]: a public key is what .* found 500; other keys .* stand above \[peers\]"),
+        ('west = "xx"', "a public key is what"),
+        ('west = "M3f0..."', "a public key is what"),
+    ],
+)
+def test_keys_of_a_policy_that_slip_into_its_peers_are_an_error(tmp_path, text, said):
+    Federation(tmp_path)
+    path = tmp_path / "north" / "site.toml"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("west")]
+    path.write_text("\n".join([*lines, text]))
+    with pytest.raises(ValueError, match=said):
+        SitePolicy.read(path)
+
+
+@pytest.mark.parametrize("found", ["A" * 64, "abc", "0" * 63 + " "])
+def test_a_hash_that_can_match_nothing_is_an_error(tmp_path, found):
+    with pytest.raises(ValueError, match="studies, entry 1: a hash is 64 hexadecimal digits in lower case"):
+        Federation(tmp_path, north={"studies": [found]}).site("north")
+
+
+def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
+    federation = Federation(tmp_path)
+    path = tmp_path / "south" / "rows.csv"
+    path.write_text("anna meier,hiv positive,yes\n" + "".join(path.read_text().splitlines(True)[1:]))
+    with pytest.raises(DataError):
+        drawn(engine := Flower(federation.study, federation), engine.model())
+    assert not any(word in content for content in federation.seen for word in (b"anna", b"hiv"))
+
+
+def test_no_site_tells_figures_of_its_own(finished):
+    federation, engine, _ = finished
+    told = []
+    for content in federation.seen:
+        found = packets.read(content)
+        if "own" in found.head:
+            told += jax.tree.leaves(packets.revived(found.head["own"]))
+    own = [np.loadtxt(federation.folder / n / "rows.csv", delimiter=",", skiprows=1, usecols=0) for n in SITES]
+    figures_of = [value for age in own for value in (age.mean(), age.std(), age.sum(), *np.quantile(age, [0.25, 0.5]))]
+    numbers = [float(one) for one in told if isinstance(one, int | float)]
+    # rows of each site are known, and levels by their names
+    assert {90.0} <= set(numbers) and "a" in told
+    assert not any(np.isclose(one, figures_of, rtol=1e-6).any() for one in numbers)
+
+
+def test_requests_that_come_again_are_answered_in_two_runs_at_once(tmp_path):
+    federation = Federation(tmp_path)
+    engines = [Flower(federation.study, federation) for _ in range(2)]
+    kept = {}
+
+    def again(requests):
+        # the other run asks in between, and every request comes twice
+        answers = federation(requests)
+        if not kept:
+            kept["other"] = True
+            engines[1]._begin()
+        assert federation(requests) == answers
+        return answers
+
+    engines[0].channel = again
+    engines[0]._begin()
+
+
+def test_numbers_of_a_run_that_cannot_be_are_told_before_it_travels():
+    for line, said in (("draws = 0", "draws in .run. must be"), ("chains = -1", "chains"), ("seed = -1", "seed")):
+        with pytest.raises(ValueError, match=said):
+            StudyDocument(STUDY.replace("draws = 200", line))
+    with pytest.raises(ValueError, match="no TOML"):
+        StudyDocument(STUDY + "x = " + "[" * 5000)
+    assert StudyDocument("\ufeff" + STUDY).hash == StudyDocument(STUDY).hash
+
+
+def test_what_a_site_keeps_and_is_damaged_is_named(tmp_path):
+    federation = Federation(tmp_path)
+    engine = Flower(federation.study, federation)
+    engine.model()
+    (found,) = (tmp_path / "north" / "kept").glob("points-*.txt")
+    found.write_text("")
+    with pytest.raises(DataError, match=r"north: its file points-.*\.txt is damaged"):
+        drawn(engine, engine.model())
+    found.write_text("0")
+    (tmp_path / "north" / "kept" / "runs" / engine.session / "answers.json").write_text("")
+    with pytest.raises(DataError, match="north: what it keeps of this run is damaged, see its audit file"):
+        drawn(engine, engine.model())
+    (tmp_path / "west" / "rows.csv").unlink()
+    with pytest.raises(DataError, match="west: its policy's `data` names no file"):
+        drawn(engine := Flower(federation.study, federation), engine.model())

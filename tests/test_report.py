@@ -217,7 +217,8 @@ def test_ratios_are_of_the_units_that_are_asked_for(run):
     own = run.odds_ratios("model")
     low, high = np.quantile(run.average[..., 2].astype(float), [0.05, 0.95])
     np.testing.assert_allclose(own.loc[NAMES[2], ["5%", "95%"]].astype(float), np.exp([low, high]))
-    assert list(own.index) == NAMES[1:] and own.equals(run.ratios()) and own.equals(run.odds_ratios())
+    with pytest.warns(UserWarning, match="for one unit of the columns that the model was given"):
+        assert list(own.index) == NAMES[1:] and own.equals(run.ratios()) and own.equals(run.odds_ratios())
     np.testing.assert_allclose(run.ratios({NAMES[2]: 10.0})["odds ratio"], own["odds ratio"] ** [1.0, 10.0])
     settings = {**run.settings, "sds": {NAMES[1]: 4.0}}
     kept = accord.Run(**{**{f: getattr(run, f) for f in run.__dataclass_fields__}, "settings": settings})
@@ -423,3 +424,23 @@ def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
     # of a year, and not of a standard deviation of all ages
     ratio = np.exp(np.median(loaded.average[..., 1]) / loaded.settings["sds"]["age"])
     assert f"age {ratio:#.3g}" in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
+
+
+def test_where_sites_are_left_out_by_their_counts_nothing_is_concluded(tmp_path):
+    """Counts of sites that were large enough to be told are larger than those that a true model draws."""
+    rng, count = np.random.default_rng(0), 60
+    frames = {f"s{k}": {"x": rng.normal(size=20), "y": (rng.random(20) < 0.12).astype(float)} for k in range(count)}
+    post = accord.models.glm(accord.data.as_study(frames), "y ~ x", "bernoulli")
+    run = accord.sample(post, accord.Network.star(count), draws=500)
+    check = run.predictive_check()
+    assert 10 < check.sites < 50 and check.of_sites == count and outside(check).size > 0
+    run.report(tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "says nothing of the model here" in text and "does not explain it" not in text
+
+
+@pytest.mark.parametrize("sites", ["abc", ["a", "a", "b"]])
+def test_names_of_sites_are_different_ones(sites, tmp_path):
+    run = accord.sample(accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), accord.Network.ring(3), draws=200)
+    with pytest.raises(ValueError, match="sites must be 3 different names"):
+        run.report(tmp_path / "page.html", sites=sites)

@@ -229,13 +229,15 @@ def agree(
         are not named. A model is built on them, and then they are told.
     """
     each = [_totals(InOnePlace((table.name,)), kinds, [table]) for table in tables]
+    # a model needs the figures of all together, and no site tells its own for it
+    told = _told if floors else _told_for_a_model
     said = meeting.gathered(
         [
             {
                 "rows": table.rows,
                 "dropped": table.policy.told(count),
                 "policy": asdict(table.policy),
-                "columns": {name: asdict(_told(name, kind, own, table.policy)) for name, kind in kinds.items()},
+                "columns": {name: asdict(told(name, kind, own, table.policy)) for name, kind in kinds.items()},
             }
             for table, count, own in zip(tables, dropped, each, strict=True)
         ]
@@ -393,10 +395,17 @@ def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> 
     )
 
 
+def _told_for_a_model(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
+    """What a site tells of its own column where a model is built: how many cells are missing."""
+    return Column(kind, policy.told(found.missing[name]))
+
+
 def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], policy: Policy) -> Column:
     """What is told of all sites, which tell this of their own."""
     missing = _sum_told([site.missing for site in sites])
     if kind == "factor":
+        if not any(site.levels for site in sites):
+            return Column(kind, missing, levels=tuple(found.counts[name].items()))
         # a site without a level does not name it
         parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))

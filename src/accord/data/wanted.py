@@ -67,14 +67,17 @@ def tables_of(
     meeting: Meeting, sources: Sequence[Source], wanted: Wanted, problems: Problems
 ) -> tuple[dict[str, str], list[SiteTable]]:
     """The kinds of all columns that are clear, and tables of them of the sites here; others are among the problems."""
-    tables = []
+    tables, headers = [], []
     for source, own in zip(sources, problems.own, strict=True):
         header = list(source.columns)
-        table, found = source.table([name for name in wanted.among(header) if name in header], wanted.rules)
+        chosen = [name for name in wanted.among(header) if name in header]
+        table, found = source.table(chosen, wanted.rules)
         tables.append(table)
+        # what nobody asked for is not told to others: a file without a header has its first row there
+        headers.append(header if meeting.is_whole else chosen)
         own += found
     told = meeting.gathered(
-        [{"header": list(source.columns), "kinds": table.kinds} for source, table in zip(sources, tables, strict=True)]
+        [{"header": header, "kinds": table.kinds} for header, table in zip(headers, tables, strict=True)]
     )
     said = [own["kinds"] for own in told]
     names = _chosen(meeting, sources, [own["header"] for own in told], wanted, problems)

@@ -16,6 +16,7 @@ import numpy as np
 from ..adapters.numpyro import from_numpyro
 from ..base.errors import DataError
 from ..data.csv import numbers
+from ..data.files import read_sheet
 from ..data.policy import Policy
 from ..documents.sections import require_known, require_type
 from ..posterior import Posterior
@@ -99,7 +100,7 @@ class ApprovedModule:
         """The posterior of all sites, each of which reads its own arguments."""
         return from_numpyro(self._model(), list(sources), self.rows, self.local, example=self._made_up())
 
-    def read(self, file: Path, floors: Policy) -> dict[str, Any]:
+    def read(self, file: Path, site: str, floors: Policy) -> dict[str, Any]:
         """The model's arguments of a site's file.
 
         Raises
@@ -107,10 +108,15 @@ class ApprovedModule:
         DataError
             A column is missing or holds something else than numbers, or there are fewer rows than the floors ask for.
         """
-        columns = numbers(file, sorted(self.columns))
-        found = len(next(iter(columns.values())))
-        if found < floors.rows:
-            raise DataError(f"{file}: the site's policy allows no study of fewer than {floors.rows} rows")
+        where, header = f"{site} ({file.name})", read_sheet(file).header
+        if missing := sorted(self.columns - set(header)):
+            raise DataError(f"{where}: there is no column {missing[0]!r}")
+        try:
+            columns = numbers(file, sorted(self.columns))
+        except DataError as error:
+            raise DataError(str(error).replace(str(file), where)) from None
+        if len(next(iter(columns.values()))) < floors.rows:
+            raise DataError(f"{where}: the site's policy allows no study of fewer than {floors.rows} rows")
         return self._made_of(columns)
 
     def refusing(self) -> Callable[[], dict[str, Any]]:
@@ -147,7 +153,8 @@ class ApprovedModule:
     def _model(self) -> Callable[..., Any]:
         """The model, from the very bytes whose hash is the study's."""
         spec = importlib.machinery.PathFinder.find_spec(self.name)
-        if spec is None or spec.origin is None or spec.submodule_search_locations is not None:
+        is_file = spec is not None and spec.origin is not None and Path(spec.origin).is_file()
+        if spec is None or spec.origin is None or not is_file or spec.submodule_search_locations is not None:
             raise DataError(f"the study's module {self.name!r} is not installed here as one file")
         content = Path(spec.origin).read_bytes()
         if hashlib.sha256(content).hexdigest() != self.hash:
@@ -157,7 +164,7 @@ class ApprovedModule:
         try:
             exec(compile(content, spec.origin, "exec"), vars(module))
             model = getattr(module, self.function)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # what it says may be anything
             raise DataError(f"the study's module {self.name!r} cannot be run: {type(error).__name__}") from None
         if not callable(model):

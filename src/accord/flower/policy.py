@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import csv
+import base64
+import binascii
+import re
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,11 +12,13 @@ from typing import Any
 
 from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
+from ..data.files import read_sheet
 from ..data.policy import Policy
 from .study import StudyDocument
 
 # Sites whose masks hide the numbers of each of them from the others.
 _FEWEST = 3
+_KEY_BYTES = 32
 _FLOORS = tuple(f.name for f in fields(Policy))
 
 
@@ -105,14 +109,30 @@ class SitePolicy:
         for name in ("studies", "columns"):
             if name in found:
                 found[name] = tuple(found[name])
-        if not all(isinstance(one, str) for one in found.get("modules", {}).values()):
-            raise ValueError(f"modules must be a table of hashes, found {found['modules']!r}")
+        hashes = {f"studies, entry {place}": one for place, one in enumerate(found["studies"], 1)}
+        hashes |= {f"{name} in [modules]": one for name, one in found.get("modules", {}).items()}
+        for name, one in hashes.items():
+            if not isinstance(one, str) or re.fullmatch("[0-9a-f]{64}", one) is None:
+                raise ValueError(f"{name}: a hash is 64 hexadecimal digits in lower case, found {one!r}")
+        for name, one in found.get("peers", {}).items():
+            if not _is_public_key(one):
+                raise ValueError(
+                    f"{name} in [peers]: a public key is what `accord flower key` prints, found {one!r}; other keys of "
+                    "the policy stand above [peers]"
+                )
+        if not found["site"].strip():
+            raise ValueError("site must be a name, found none")
+        if found["folder"].exists() and not found["folder"].is_dir():
+            raise ValueError(f"folder is {found['folder']}, which is a file")
         whole_number("points", found.get("points", 1), 1)
         return cls(**found, floors=floors)
 
     def _header(self) -> set[str]:
-        with open(self.data, newline="", encoding="utf-8-sig") as stream:
-            return {name.strip() for name in next(csv.reader(stream, skipinitialspace=True), [])}
+        """The columns of the site's file, as those who read it see them."""
+        sheet = read_sheet(self.data)
+        if sheet.problems:
+            raise DataError(f"{self.site} ({self.data.name}): {sheet.problems[0]}")
+        return set(sheet.header)
 
     def require_hash(self, found: str) -> None:
         """Raise `RefusedError` unless the site takes part in the study of a hash."""
@@ -147,3 +167,10 @@ class SitePolicy:
                 raise RefusedError(
                     f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`"
                 )
+
+
+def _is_public_key(text: Any) -> bool:
+    try:
+        return isinstance(text, str) and len(base64.b64decode(text, validate=True)) == _KEY_BYTES
+    except (binascii.Error, ValueError):
+        return False

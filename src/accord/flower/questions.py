@@ -93,8 +93,7 @@ def understood(question: Packet, dim: int) -> tuple[tuple[Any, ...], dict[str, A
     except (KeyError, TypeError) as error:
         raise ValueError(f"a question without {error}") from error
     if "points" in arrays and not arguments:
-        options["points"] = arrays["points"]
-        looks = arrays["points"]
+        options["points"] = looks = np.asarray(arrays["points"], np.float64)
     elif len(arguments) == 2 and arguments[0].shape == (dim,) and "points" not in arrays:
         # an origin, and offsets from it
         looks = arguments[1]

@@ -51,8 +51,7 @@ class Site:
     def _answer(self, request: bytes) -> bytes:
         policy, asked = self.policy, {"kind": "unclear"}
         # a request that comes again, as its answer was lost, has the very same answer
-        kept = policy.folder / "answered" / digest(request)
-        if kept.is_file():
+        for kept in (policy.folder / "answered").glob(f"*-{digest(request)}"):
             answer = kept.read_bytes()
             audit.note(policy.folder, again=kept.name, hash=digest(answer))
             return answer
@@ -70,6 +69,10 @@ class Site:
             make_private(run.folder)
             self._require_same_data(run)
             found, said = _ANSWERS[kind](self, run, Packet(head, arrays))
+        except json.JSONDecodeError:
+            audit.note(policy.folder, **asked, failed=traceback.format_exc())
+            text = f"{policy.site}: what it keeps of this run is damaged, see its audit file; begin another run"
+            return self._failure(text, refused=False)
         except (RefusedError, DataError, ValueError, ArithmeticError) as error:
             audit.note(policy.folder, **asked, refused=str(error)[:_LONGEST])
             return self._failure(str(error), refused=isinstance(error, RefusedError))
@@ -81,7 +84,7 @@ class Site:
         answer = Packet({**found.head, "site": policy.site}, found.arrays).to_bytes()
         # a line too many does no harm, one too few does
         audit.note(policy.folder, **asked, **said, bytes=len(answer), hash=digest(answer))
-        _keep_alone(kept, answer)
+        _keep_newest(policy.folder / "answered", session, digest(request), answer)
         return answer
 
     def _failure(self, text: str, *, refused: bool) -> bytes:
@@ -207,6 +210,8 @@ class Site:
 
     def _require_same_data(self, asked: _Asked) -> None:
         """Raise `DataError` where the site's file is another one than at the beginning of the run."""
+        if not self.policy.data.is_file():
+            raise DataError(f"{self.policy.site}: its policy's `data` names no file ({self.policy.data.name})")
         path, now = asked.folder / "data.txt", digest(self.policy.data.read_bytes())
         if not path.is_file():
             write_private(path, now.encode())
@@ -216,7 +221,10 @@ class Site:
     def _count_points(self, asked: _Asked, points: int) -> None:
         """Note positions that a study has asked for, before they are answered; refuse those beyond the policy's."""
         path = self.policy.folder / f"points-{asked.study.hash[:16]}.txt"
-        before = int(path.read_text()) if path.is_file() else 0
+        found = path.read_text().strip() if path.is_file() else "0"
+        if not found.isdecimal():
+            raise DataError(f"{self.policy.site}: its file {path.name} is damaged; its administrator has to mend it")
+        before = int(found)
         if before + points > self.policy.points:
             raise RefusedError(
                 f"{self.policy.site}: refused, its policy allows sums at {self.policy.points} positions of a study, "
@@ -225,12 +233,12 @@ class Site:
         write_private(path, str(before + points).encode())
 
 
-def _keep_alone(path: Path, answer: bytes) -> None:
-    """Keep an answer in place of the one before."""
-    make_private(path.parent)
-    for before in path.parent.iterdir():
+def _keep_newest(folder: Path, session: str, request: str, answer: bytes) -> None:
+    """Keep an answer in place of the one before of its run."""
+    make_private(folder)
+    for before in folder.glob(f"{session}-*"):
         before.unlink()
-    write_private(path, answer)
+    write_private(folder / f"{session}-{request}", answer)
 
 
 def _hash_of_answers(answers: list[Any]) -> str:

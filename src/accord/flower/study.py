@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import models
+from ..base.checks import whole_number
 from ..base.errors import DataError
 from ..data.elsewhere import AsksSites, StudyAtSites
 from ..data.meeting import Meeting
@@ -18,6 +19,7 @@ from ..data.policy import Policy
 from ..data.studies import study_at
 from ..documents.problem import arguments_of_glm, options_of_study
 from ..documents.sections import require_known, require_type
+from ..engines.noise import seed_words
 from ..models.tables import needed
 from ..posterior import Posterior
 from .module import ApprovedModule
@@ -33,7 +35,7 @@ def hash_of(text: str) -> str:
 
 
 def _normal(text: str) -> str:
-    return text.replace("\r\n", "\n")
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ class StudyDocument:
         require_known("key of [run] of a study", self.run, _RUN)
         for key, value in self.run.items():
             require_type("[run]", key, value, _RUN[key])
+        for key in ("draws", "chains"):
+            whole_number(f"{key} in [run]", self.run.get(key, 1), 1)
+        seed_words(self.run.get("seed", 0))
         # what is wrong with them is said at once
         if self.module is None:
             self._options, self._arguments  # noqa: B018
@@ -129,7 +134,7 @@ class StudyDocument:
     def _document(self) -> dict[str, Any]:
         try:
             return tomllib.loads(self.text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ValueError(f"no TOML: {error}") from error
 
     @cached_property
@@ -157,7 +162,7 @@ class StudyDocument:
         if self.module is not None:
             sources = [self.module.refusing()] * len(self.sites)
             (here,) = meeting.here
-            sources[here] = partial(self.module.read, file, floors)
+            sources[here] = partial(self.module.read, file, self.sites[here], floors)
             post = self.module.posterior(sources)
             _require_few_parameters(post.alone(here), self.sites[here], floors)
             return post

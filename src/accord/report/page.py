@@ -215,7 +215,8 @@ def _of_sites(told: Told) -> str:
         made.append(figures.inline(draw, alt, 3.4, forest.EDGES + 1.7 * forest.LINE * len(found)))
     more = len(told.of_sites) - len(found)
     caption = (
-        "Circles, red: the posterior of one site's data alone. Squares, blue: that of all data without the site. Grey: "
+        "Circles, red: the posterior of one site's data alone, near that of all: a mode elsewhere is not looked for. "
+        "Squares, blue: that of all data without the site. Grey: "
         "all together. Mean and 90% interval." + (f" {more} more sites are not drawn." if more else "")
     )
     if len(chosen) < len(told.names):
@@ -292,14 +293,21 @@ def _check(told: Told) -> str:
         return paragraph(check)
     alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
     drawing = figures.inline(lambda ax: predictive.histogram(ax, check), alt, 4.8, 2.8)
-    far = predictive.outside(check)
-    verdict = (
-        f"In {len(far)} of {len(check.labels)} bins ({', '.join(check.labels[i] for i in far)}) the count is one that "
-        "fewer than 2 of 100 draws from the model reach: the model does not explain it."
-        if far.size
-        else "Every count is one that the model makes itself."
-    )
     left_out = check.of_sites - check.sites
+    far = predictive.outside(check)
+    if left_out:
+        # the others are those whose counts happened to be large enough: draws from the model were not chosen so
+        verdict = (
+            "Sites are left out by what they observed, and draws of the model are not: that some counts lie outside of "
+            "the draws says nothing of the model here."
+        )
+    elif far.size:
+        verdict = (
+            f"In {len(far)} of {len(check.labels)} bins ({', '.join(check.labels[i] for i in far)}) the count is one "
+            "that fewer than 2 of 100 draws from the model reach: the model does not explain it."
+        )
+    else:
+        verdict = "Every count is one that the model makes itself."
     missing = f" {left_out} of {check.of_sites} sites have a bin below that floor and are left out." if left_out else ""
     caption = (
         f"{check.rows:,} rows of {check.sites} sites, summed over them; no site tells a count above 0 and below "

@@ -89,6 +89,8 @@ def told(run: Reported, sites: Sequence[str] | None = None, ask: bool = True) ->
 def site_names(run: Reported, sites: Sequence[str] | None = None) -> tuple[str, ...]:
     """A name for each agent: those given, those that the run knows, or numbers."""
     count = run.traffic.bytes_sent.size
+    if sites is not None and (isinstance(sites, str) or len(set(sites)) < len(sites)):
+        raise ValueError(f"sites must be {count} different names, one an agent, found {sites!r}")
     for known in (sites, run.settings.get("sites"), run.asked.sites):
         if known is not None and len(known) == count:
             return tuple(map(str, known))

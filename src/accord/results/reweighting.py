@@ -167,7 +167,7 @@ def reliable(points: Points, what: str, remedy: str) -> float:
     k = pareto(points.log_weight)
     if not (k <= LARGEST_K and points.effective >= FEWEST):
         raise ArithmeticError(
-            f"{what} changes the posterior too much for the points of this run: Pareto k is {k:.2f} and "
+            f"{what} changes the posterior too much for the points of this run: Pareto k is {k:.3f} and "
             f"{points.effective:.0f} effective draws are left, where at most {LARGEST_K} and at least {FEWEST:.0f} "
             f"are needed; {remedy}"
         )

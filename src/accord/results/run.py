@@ -472,7 +472,12 @@ class Run(Shown):
             free.average, free.kept, self.agents, free.names, found, self.certificate, self.points is not None
         )
         stage("what the draws show")
-        return complaints(drawn, sites)
+        found_out = complaints(drawn, sites)
+        if self.settings.get("interrupted") and self.certificate is None:
+            found_out.append(
+                f"the run was interrupted: it has the {self.average.shape[1]} draws a chain made until then"
+            )
+        return found_out
 
     def table(self, sites: Sequence[str] | None = None) -> pd.DataFrame:
         """The table of `summary`, and no warning."""

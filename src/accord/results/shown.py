@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,4 +150,10 @@ def _ratios(run: Reported, kind: str, units: str | Mapping[str, float]) -> pd.Da
         )
     places = [run.names.index(name) for name in names]
     sds = run.settings.get("sds", {})
+    if units == "original" and not sds and not run.asked.formula:
+        warnings.warn(
+            "ratios are for one unit of the columns that the model was given: accord.data.read standardises them "
+            "unless told otherwise, and then that is one standard deviation; units='model' says so",
+            stacklevel=3,
+        )
     return ratios(run.average[..., places] * factors(names, units, sds), names, ratio)

@@ -125,7 +125,8 @@ class Plan:
 
     def __repr__(self) -> str:
         first = self.ranked[0]
-        best = f"{first.label}, {numbers(first.sampler)}" if self.meets(first) else "none meets the tolerance"
+        named = ", ".join(filter(None, (first.label, numbers(first.sampler))))
+        best = named if self.meets(first) else "none meets the tolerance"
         best += f", {WITHOUT}" if self.meets(first) and first.left_out else ""
         return f"<Plan: {len(self.trials)} settings of {len(self.ranked)} methods; best: {best}>"
 

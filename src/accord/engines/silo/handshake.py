@@ -153,7 +153,13 @@ def _role(calls: bool) -> bytes:
 
 def _who(content: bytes, said: bytes, peers: Mapping[int, Peer]) -> Greeting:
     """Who has signed a greeting; one that is nobody's here has no key to compare with."""
-    greeting = Greeting(**json.loads(read_signed(None, content, said)))
+    try:
+        greeting = Greeting(**json.loads(read_signed(None, content, said)))
+        if type(greeting.agent) is not int or not isinstance(greeting.parts, dict):
+            raise TypeError(greeting)
+    except (ValueError, TypeError, RecursionError):
+        # it knows the run's secret, and is no agent of accord's
+        raise StrangerError("it does not greet as an agent does") from None
     if greeting.agent in peers:
         try:
             read_signed(peers[greeting.agent].public, content, said)
