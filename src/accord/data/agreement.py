@@ -80,7 +80,7 @@ class Agreed:
     columns : dict of Column
         Of all sites together.
     by_site : tuple of dict of Column
-        Of each site.
+        Of each site; where a model was made between sites, how many cells are missing alone.
 
     Examples
     --------
@@ -229,8 +229,8 @@ def agree(
         are not named. A model is built on them, and then they are told.
     """
     each = [_totals(InOnePlace((table.name,)), kinds, [table]) for table in tables]
-    # a model needs the figures of all together, and no site tells its own for it
-    told = _told if floors else _told_for_a_model
+    # a model needs the figures of all together: between sites none tells its own for it
+    told = _told if floors or meeting.is_whole else _told_for_a_model
     said = meeting.gathered(
         [
             {
