@@ -552,7 +552,8 @@ def between(monkeypatch, passed_on):
             )
         )
         yield first, second
-        second.disconnect()
+        for own in (first, second):
+            own.disconnect()
         thread.join(10.0)
         assert not thread.is_alive()
 

@@ -73,7 +73,8 @@ def test_a_run_prints_the_table_and_writes_its_files(folder):
     with xr.open_datatree(folder / "out" / "run.nc", engine="h5netcdf") as tree:
         assert tree["posterior"]["x"].dims[:3] == ("chain", "draw", "agent")
     table = pd.read_csv(folder / "out" / "summary.csv", index_col="parameter")
-    np.testing.assert_allclose(table["average mean"], run.average.astype(float).mean(axis=(0, 1)), rtol=1e-6)
+    # six digits
+    np.testing.assert_allclose(table["average mean"], run.average.astype(float).mean(axis=(0, 1)), rtol=1e-5)
     assert set(table["worst agent"]) <= {"site-0", "site-1", "site-2"}
     assert (folder / "out" / "config.toml").read_text() == (folder / "job.toml").read_text()
 

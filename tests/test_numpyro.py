@@ -80,6 +80,7 @@ def pooled_wards(shards):
     return {**joined, "ward": ward, "wards": int(first[-1])}
 
 
+@pytest.mark.slow
 def test_latents_of_groups_are_integrated_out_of_numpyros_density():
     shards = [wards(0, [3, 1, 4]), wards(1, [2, 5]), wards(2, [1])]
     post = accord.from_numpyro(slopes, shards, local="ward")

@@ -511,6 +511,7 @@ def test_a_file_without_a_method_runs_what_accord_chooses(tmp_path):
     assert accord.Run.load(folder / "out" / "run.nc").settings["chosen"] == "Importance is certified"
 
 
+@pytest.mark.slow
 def test_lines_of_a_plot_are_told_apart_and_named_beside_one_another():
     found = accord.plan(unequal_shards(2), NETWORKS["ring"])
     ax = found.plot()

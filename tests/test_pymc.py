@@ -96,6 +96,7 @@ def test_draws_are_those_of_the_model_in_numpyro(make):
         assert shapes[0] == shapes[1]
 
 
+@pytest.mark.slow
 def test_every_constraint_is_of_pymcs_density():
     def model():
         with pm.Model() as made:
@@ -154,6 +155,7 @@ def wards(site, counts):
     return {"y": y, "x": x, "ward": ward, "u": rng.standard_normal(len(counts))}
 
 
+@pytest.mark.slow
 def test_latents_of_groups_are_integrated_out():
     shards = [wards(0, [3, 1, 4]), wards(1, [2, 5]), wards(2, [1])]
     with pytest.raises(ValueError, match="no dim 'ward'; its dims are"):

@@ -121,7 +121,7 @@ def test_every_drawing_has_a_text_in_its_place(page):
 
 def test_the_numbers_are_those_of_the_run(run, page):
     text = Reader(page).text
-    summary, ratios, loo = run.table(), run.odds_ratios(), run.loo()
+    summary, ratios, loo = run.table(), run.odds_ratios("model"), run.loo()
     for name in NAMES:
         line = summary["average"].loc[name]
         assert f"{name} {line['mean']:.2f} {line['sd']:.2f} {line['5%']:.2f} {line['95%']:.2f}" in text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from arviz_stats.base.array import array_stats
 from scipy.stats import rankdata
 
 from ..base.figures import COLORS, SOFT
@@ -19,6 +18,8 @@ _BINS = 20
 
 def density(ax: Any, draws: np.ndarray) -> None:
     """Densities of a parameter's draws (chain, draw), each chain a line, and the 90% interval of all."""
+    from arviz_stats.base.array import array_stats
+
     low, high = np.quantile(draws, [0.05, 0.95])
     ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0)
     first, last = np.quantile(draws, [0.002, 0.998])
