@@ -71,7 +71,9 @@ def told(run: Reported, sites: Sequence[str] | None = None, ask: bool = True) ->
         worst=_lines(table, "worst agent"),
         ratio=asked.ratio,
         ratios=found,
-        units=" as it was in the files, before it was standardised" if run.settings.get("sds") else " as the model was given it",
+        units=" as it was in the files, before it was standardised"
+        if run.settings.get("sds")
+        else " as the model was given it",
         weights=_weights(run),
         of_sites=of_sites,
         check=check,
