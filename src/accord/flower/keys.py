@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,3 +157,8 @@ def alone(folder: Path) -> Iterator[None]:
 def digest(found: bytes) -> str:
     """A short name of bytes."""
     return hashlib.sha256(found).hexdigest()
+
+
+def is_digest(found: Any) -> bool:
+    """Whether it is written as such a name."""
+    return isinstance(found, str) and re.fullmatch("[0-9a-f]{64}", found) is not None

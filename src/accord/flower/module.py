@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.machinery
 import re
 import types
@@ -20,6 +19,7 @@ from ..data.files import read_sheet
 from ..data.policy import Policy
 from ..documents.sections import require_known, require_type
 from ..posterior import Posterior
+from .keys import digest, is_digest
 
 _KEYS = {"numpyro": "str", "hash": "str", "rows": "str", "local": "str", "integers": "list[str]", "arguments": "dict"}
 _NAME = re.compile(r"[A-Za-z_]\w*:[A-Za-z_]\w*")
@@ -79,7 +79,7 @@ class ApprovedModule:
             require_type("[model]", key, section.get(key, ""), "str")
         if _NAME.fullmatch(section["numpyro"]) is None:
             raise ValueError(f'numpyro in [model] must be "module:function", found {section["numpyro"]!r}')
-        if re.fullmatch("[0-9a-f]{64}", section["hash"]) is None:
+        if not is_digest(section["hash"]):
             raise ValueError(f"hash in [model] must be the SHA-256 of the module's file, found {section['hash']!r}")
         integers, arguments = section.get("integers", []), section["arguments"]
         if not isinstance(arguments, dict) or not arguments:
@@ -157,7 +157,7 @@ class ApprovedModule:
         if spec is None or spec.origin is None or not is_file or spec.submodule_search_locations is not None:
             raise DataError(f"the study's module {self.name!r} is not installed here as one file")
         content = Path(spec.origin).read_bytes()
-        if hashlib.sha256(content).hexdigest() != self.hash:
+        if digest(content) != self.hash:
             raise DataError(f"the study's module {self.name!r} is another one here: its file has another hash")
         module = types.ModuleType(self.name)
         module.__file__ = spec.origin

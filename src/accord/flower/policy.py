@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,6 +11,7 @@ from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
+from .keys import bytes_of, is_digest
 from .study import StudyDocument
 
 # Sites whose masks hide the numbers of each of them from the others.
@@ -112,7 +110,7 @@ class SitePolicy:
         hashes = {f"studies, entry {place}": one for place, one in enumerate(found["studies"], 1)}
         hashes |= {f"{name} in [modules]": one for name, one in found.get("modules", {}).items()}
         for name, one in hashes.items():
-            if not isinstance(one, str) or re.fullmatch("[0-9a-f]{64}", one) is None:
+            if not is_digest(one):
                 raise ValueError(f"{name}: a hash is 64 hexadecimal digits in lower case, found {one!r}")
         for name, one in found.get("peers", {}).items():
             if not _is_public_key(one):
@@ -171,6 +169,6 @@ class SitePolicy:
 
 def _is_public_key(text: Any) -> bool:
     try:
-        return isinstance(text, str) and len(base64.b64decode(text, validate=True)) == _KEY_BYTES
-    except (binascii.Error, ValueError):
+        return isinstance(text, str) and len(bytes_of(text)) == _KEY_BYTES
+    except ValueError:
         return False

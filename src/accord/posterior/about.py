@@ -31,13 +31,13 @@ class Predictive(Protocol):
 
 
 @dataclass(frozen=True)
-class About:
-    """What a posterior is of.
+class Said:
+    """A model in words.
 
     Parameters
     ----------
     model, formula
-        The family or model, and its formula.
+        The family or model, and its formula; empty where nobody said.
     priors
         Lines of names and priors.
     sites, rows
@@ -46,12 +46,6 @@ class About:
         What the exponential of a coefficient is, as "odds ratio"; empty where it is nothing.
     ratios
         The names of the coefficients of which it is one.
-    predictive
-        How responses are drawn; None where nobody knows.
-    floor
-        The smallest count above 0 that a site tells, the strictest of all sites.
-    why_no_check
-        Why there is no `predictive`, in words.
     """
 
     model: str = ""
@@ -61,6 +55,22 @@ class About:
     rows: tuple[int, ...] = ()
     ratio: str = ""
     ratios: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class About(Said):
+    """What a posterior is of.
+
+    Parameters
+    ----------
+    predictive
+        How responses are drawn; None where nobody knows.
+    floor
+        The smallest count above 0 that a site tells, the strictest of all sites.
+    why_no_check
+        Why there is no `predictive`, in words.
+    """
+
     predictive: Predictive | None = field(default=None, compare=False)
     floor: int = 3
     why_no_check: str = "the model does not say how its responses are drawn"

@@ -3,57 +3,33 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.about import Said
 
 # Agents of networks that are kept to be drawn; more are no picture.
 MOST_DRAWN = 200
 
 
 @dataclass(frozen=True)
-class Asked:
+class Asked(Said):
     """What a run was asked; kept with it, also in its file.
 
     Parameters
     ----------
-    model, formula
-        The model in words and its formula; empty where nobody said.
-    priors
-        Lines of names and priors.
-    sites
-        Names of the agents, where the model knows them.
-    rows
-        Rows of each agent; empty where nobody counted.
-    ratio, ratios
-        What the exponential of a coefficient is, as "odds ratio", and the coefficients of which it is one.
     edges
         Pairs of agents that talk; None where there was no network, or one too large to be drawn.
     """
 
-    model: str = ""
-    formula: str = ""
-    priors: tuple[tuple[str, str], ...] = ()
-    sites: tuple[str, ...] = ()
-    rows: tuple[int, ...] = ()
-    ratio: str = ""
-    ratios: tuple[str, ...] = ()
     edges: tuple[tuple[int, int], ...] | None = None
 
     @classmethod
     def of(cls, post: Posterior) -> Asked:
         """What a posterior says."""
-        about = post.about
-        return cls(
-            about.model,
-            about.formula,
-            about.priors,
-            about.sites,
-            about.rows or post.counted_rows,
-            about.ratio,
-            about.ratios,
-        )
+        said = {one.name: getattr(post.about, one.name) for one in fields(Said)}
+        return cls(**{**said, "rows": post.about.rows or post.counted_rows})
 
     def on(self, network: Network) -> Asked:
         """The same over a network."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from .sealing import PUBLIC_BYTES, Agreement, BrokenSealError, Identity, Peer, Seal, read_signed
+from .sealing import PUBLIC_BYTES, Agreement, BrokenSealError, Identity, Peer, Seal, require_signed, unsigned
 
 _LENGTH = struct.Struct("<I")
 _LONGEST_GREETING = 2**20
@@ -154,7 +154,7 @@ def _role(calls: bool) -> bytes:
 def _who(content: bytes, said: bytes, peers: Mapping[int, Peer]) -> Greeting:
     """Who has signed a greeting; one that is nobody's here has no key to compare with."""
     try:
-        greeting = Greeting(**json.loads(read_signed(None, content, said)))
+        greeting = Greeting(**json.loads(unsigned(content)))
         if type(greeting.agent) is not int or not isinstance(greeting.parts, dict):
             raise TypeError(greeting)
     except (ValueError, TypeError, RecursionError):
@@ -162,7 +162,7 @@ def _who(content: bytes, said: bytes, peers: Mapping[int, Peer]) -> Greeting:
         raise StrangerError("it does not greet as an agent does") from None
     if greeting.agent in peers:
         try:
-            read_signed(peers[greeting.agent].public, content, said)
+            require_signed(peers[greeting.agent].public, content, said)
         except BrokenSealError as error:
             raise StrangerError(f"it says that it is agent {greeting.agent}: {error}") from None
     return greeting

@@ -45,24 +45,20 @@ class Identity:
         return self._private.sign(transcript + text) + text
 
 
-def read_signed(public: bytes | None, content: bytes, transcript: bytes) -> bytes:
-    """The text of what `Identity.signed` made.
+def unsigned(content: bytes) -> bytes:
+    """The text of what `Identity.signed` made, whoever it was."""
+    return content[_SIGNATURE_BYTES:]
 
-    Raises
-    ------
-    BrokenSealError
-        The owner of the public key, if there is one, has not signed it.
-    """
+
+def require_signed(public: bytes, content: bytes, transcript: bytes) -> None:
+    """Raise `BrokenSealError` unless the owner of a public key has made what `Identity.signed` makes."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    signature, text = content[:_SIGNATURE_BYTES], content[_SIGNATURE_BYTES:]
-    if public is not None:
-        try:
-            Ed25519PublicKey.from_public_bytes(public).verify(signature, transcript + text)
-        except (InvalidSignature, ValueError):
-            raise BrokenSealError("its signature is not of the key that the agent has") from None
-    return text
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(content[:_SIGNATURE_BYTES], transcript + unsigned(content))
+    except (InvalidSignature, ValueError):
+        raise BrokenSealError("its signature is not of the key that the agent has") from None
 
 
 class Seal:
