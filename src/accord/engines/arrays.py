@@ -21,7 +21,7 @@ from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined
 from .engine import FirstNonFinite
 from .loop import Carry, Records
-from .round import Problem, everywhere
+from .round import Problem, everywhere, own_state
 
 
 class Programs(NamedTuple):
@@ -158,12 +158,12 @@ class ArrayEngine(abc.ABC):
 
     def states(self, carry: Carry) -> Any:
         """The method's states of all agents and chains, host arrays (agent, ..., chain)."""
-        return jax.tree.map(np.asarray, carry.state)
+        return jax.tree.map(np.asarray, own_state(self.problem, carry.state))
 
     def message_bytes(self, carry: Carry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
         messages = jax.eval_shape(
-            lambda p, s: everywhere(p.sampler.message, p.acting(0), (s,)), self.problem, carry.state
+            lambda p, s: everywhere(p.sampler.message, p.acting(0), (own_state(p, s),)), self.problem, carry.state
         )
         leaves = jax.tree.leaves(messages)
         return sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves)

@@ -29,6 +29,10 @@ class Collectives:
         """A matrix over the agents times their messages, a pytree of arrays (agent, ...)."""
         return over_agents(operator, messages)
 
+    def gathered(self, senders: Int[Array, "agent slot"], messages: Any) -> Any:
+        """The messages of each agent's neighbours, arrays (agent, slot, ...)."""
+        return jax.tree.map(lambda x: self.everyones(x)[senders], messages)
+
     def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
         """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
         return jax.tree.map(lambda x: reordered(x, order), messages)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import threefry2x32_p
-from jaxtyping import Array, Num, UInt32
+from jaxtyping import Array, Int, Num, UInt32
 
 # The counter that stands for all agents when they share their noise.
 EVERY_AGENT = 0xFFFFFFFF
@@ -32,6 +32,7 @@ class Stream(enum.IntEnum):
     KEY = 5
     ORDER = 6
     RESAMPLING = 7
+    LINK = 8
 
 
 def seed_words(seed: Any) -> UInt32[Array, 2]:
@@ -65,6 +66,26 @@ def bits(
     return _block(
         [jax.lax.broadcast_in_dim(word, shape, (2,)) for word in key],
         [jax.lax.broadcast_in_dim(agents, shape, (0,)), jax.lax.broadcast_in_dim(index, shape, (1,))],
+        shape,
+    )
+
+
+def at_links(
+    seed: UInt32[Array, 2],
+    rounds: Int[Array, " round"],
+    stream: Stream,
+    receivers: UInt32[Array, " agent"],
+    senders: Int[Array, "agent slot"],
+) -> tuple[UInt32[Array, "round agent slot"], UInt32[Array, "round agent slot"]]:
+    """Two random words for each round and link; those of all chains, whose messages travel together."""
+    key = _block((seed[0], seed[1]), (rounds.astype(jnp.uint32), jnp.uint32(stream)), rounds.shape)
+    shape = (rounds.size, *senders.shape)
+    return _block(
+        [jax.lax.broadcast_in_dim(word, shape, (0,)) for word in key],
+        [
+            jax.lax.broadcast_in_dim(receivers, shape, (1,)),
+            jax.lax.broadcast_in_dim(senders.astype(jnp.uint32), shape, (1, 2)),
+        ],
         shape,
     )
 

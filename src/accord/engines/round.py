@@ -25,6 +25,7 @@ from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Bound, Monitored, Needs, Sampler
 from .collectives import Collectives
+from .links import Linked, LinkedExchange, linked_exchange
 from .noise import seed_words
 from .operators import Operator, operator
 
@@ -85,6 +86,8 @@ class Problem:
     facts: Facts
     shared: Any
     exchange: Exchange
+    # in place of it where links are unreliable; states are then `Linked`
+    links: LinkedExchange | None
     seed: UInt32[Array, 2]
     collectives: Collectives
     num_agents: int = static()
@@ -172,7 +175,9 @@ def build_problem(
         None if weights is None else jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))),
         needs.inbox == "total",
     )
-    facts = Facts(*jax.device_put([float(fact) for fact in (network.num_agents, degrees.sum(), (degrees**2).sum())]))
+    caution = 1.0 if network.unreliable is None else network.unreliable.caution
+    known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution
+    facts = Facts(*jax.device_put([float(fact) for fact in known]))
     return Problem(
         sampler=bound.sampler,
         potential=post.potential,
@@ -184,6 +189,7 @@ def build_problem(
         facts=facts,
         shared=jax.device_put(bound.shared),
         exchange=exchange,
+        links=linked_exchange(network, weights, needs, held),
         seed=seed_words(seed),
         collectives=Collectives() if collectives is None else collectives,
         num_agents=network.num_agents,
@@ -211,7 +217,15 @@ def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], n
         return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
 
     first = problem.collectives.everyones(position)[:1] if problem.needs.at_hub else position
-    return everywhere(one, acting, (first, _for_each(acting, noise)))
+    state = everywhere(one, acting, (first, _for_each(acting, noise)))
+    if problem.links is None:
+        return state
+    return Linked(state, problem.links.begin(everywhere(problem.sampler.message, acting, (state,))))
+
+
+def own_state(problem: Problem, state: Any) -> Any:
+    """The method's part of a state."""
+    return state if problem.links is None else state.own
 
 
 def network_round(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None = None) -> Any:
@@ -248,8 +262,18 @@ def network_transition(
         return everywhere(update, acting, (state, Inbox(), spread))
 
     def deliver(state: Any, collectives: Collectives) -> Inbox:
-        return problem.exchange(everywhere(sampler.message, agents, (state,)), collectives, order)
+        messages = everywhere(sampler.message, agents, (state,))
+        inbox = problem.exchange(messages, collectives, order)
+        if problem.needs.differences is None:
+            return inbox
+        return inbox._replace(differenced=_differences(messages, inbox, problem.degree))
 
+    if problem.links is not None:
+        messages = everywhere(sampler.message, agents, (state.own,))
+        numbers = problem.index, problem.degree, agents.round
+        inbox, held = problem.links(messages, state.held, *numbers, collectives)
+        new, infos = everywhere(update, agents, (state.own, inbox, spread))
+        return Linked(new, held), infos
     if problem.members is None:
         return everywhere(update, agents, (state, deliver(state, collectives), spread))
 
@@ -266,6 +290,13 @@ def network_transition(
     return jax.lax.fori_loop(0, len(members), lambda c, both: turn(c, members[c], both), (state, empty))
 
 
+def _differences(messages: Any, inbox: Inbox, degree: Array) -> Any:
+    """What messages are apart from what is in the inbox, on links that deliver all of them."""
+    if inbox.mixed is not None:
+        return jax.tree.map(jnp.subtract, messages, inbox.mixed)
+    return jax.tree.map(lambda own, sum: degree.reshape(-1, *[1] * (own.ndim - 1)) * own - sum, messages, inbox.summed)
+
+
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:
     """The method's infos by name, of the agent with the most in each chain, (chain,)."""
     named = {} if infos is None else infos._asdict()
@@ -274,6 +305,7 @@ def monitored(problem: Problem, infos: Any) -> dict[str, Array]:
 
 def positions(problem: Problem, state: Any) -> Float[Array, "agent dim chain"]:
     """The draws that a state stands for, in the user's coordinates."""
+    state = own_state(problem, state)
     x = everywhere(lambda agent, own: problem.sampler.position(own), problem.acting(0), (state,))
     return jnp.broadcast_to(problem.potential.reported(x), (problem.index.size, *x.shape[1:]))
 

@@ -230,7 +230,7 @@ def _message_size(problem: Problem, sums: _Sums) -> int:
 def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:
     """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
     sampler = bound.sampler
-    if not isinstance(sampler, Gossip):
+    if not isinstance(sampler, Gossip) or network.unreliable is not None:
         return build_problem(post, network, bound, 0)
     weights = jnp.asarray(sampler.effective_weights(network).toarray())
     problem = build_problem(post, network, bound._replace(sampler=replace(sampler, mix_rounds=1)), 0)

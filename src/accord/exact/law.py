@@ -5,6 +5,10 @@ very functions that the engines run, so a method has one implementation, and its
 that keeps it affine: mixing, noise, temperature, calibration, schedules, several exchanges a round. With a batch_size
 the law is that of the full gradient: the mean is still exact (a minibatch gradient is unbiased), the covariance
 leaves out what minibatches add.
+
+On unreliable links (`Network.links`) the law is that of the losses and delays that a run meets, which are a function of
+their seed: every round has a map of its own, which is still affine, as what arrives depends on no draw. A stationary
+law is then what draws of many rounds follow together, a mean over rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
 from ..engines.agreement import bind
 from ..engines.draws import zero_noise
-from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, positions
+from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, own_state, positions
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
@@ -38,6 +42,9 @@ _COLUMNS = 256
 _SPARSE = 0.1
 # A round late in any run, which constant steps leave as it is early on.
 _LATE = 1_000_000
+# On unreliable links: rounds in which the start is forgotten, those that a stationary law is a mean over, and growth of
+# a covariance in them that no chance explains.
+_FORGOTTEN, _AVERAGED, _UNSTABLE = 1000, 2000, 1e6
 # 2^60 rounds: whatever contracts at all in double precision has done so by then.
 _DOUBLINGS = 60
 
@@ -90,16 +97,18 @@ class Law:
         self.num_agents, self.dim = post.num_agents, post.dim
         sampler = bound.sampler
         assert isinstance(sampler, HasLaw)
-        self._name, self._constant = type(sampler).__name__, sampler.is_constant()
+        self._name, self._constant = type(sampler).__name__, sampler.is_constant() and network.unreliable is None
+        self._unreliable = None if network.unreliable is None or not sampler.is_constant() else network.unreliable
         self._maps: dict[int, Affine] = {}
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
             self._problem = build_problem(post, network, bound, 0)
             root, z = _linear(_start, self._problem, means.reshape(-1, 1))
             size, reported = len(z), self.num_agents * self.dim
+            self._given = _given(self._problem)
             seen, value = _linear(_seen, self._problem, np.zeros((size, 1)))
         self._select, self._origin = seen[:reported], value[:reported, 0]
-        self._conserved = seen[reported:] if len(value) > reported else None
+        self._conserved = seen[reported:] if len(value) > reported and network.unreliable is None else None
         P = np.zeros((size, size))
         if factors is not None:
             # of sparse arrays, as SciPy 1.20 will make of dense blocks too
@@ -123,10 +132,12 @@ class Law:
             somewhere, heard = np.split(np.random.default_rng(0).standard_normal((2, numbers)), [size], axis=1)
             # at zero, somewhere, and where the run starts: a round may be affine in one place only
             states = np.stack([np.zeros(size), somewhere[0], self._known[0][0]], axis=1)
+            # what links make of their own mass is the same in all chains, and no map is affine in it
+            states[self._given] = self._known[max(self._known)][0][self._given, None]
             points = np.concatenate([states, np.stack([np.zeros(numbers - size), *heard], axis=1)])
             matrix, values = _linear(_round, self._problem, points, k)
             later = _values(_round, self._problem, points, _LATE) if self._constant and k > 0 else values
-        c = values[:, 0]
+        c = values[:, 0] - matrix @ points[:, 0]
         expected = matrix @ points + c[:, None]
         if not _close(values, expected):
             raise TypeError(f"a round of {self._name} is not affine: it has no exact law")
@@ -146,10 +157,11 @@ class Law:
             A, Q, c = self._affine(r)
             with np.errstate(over="ignore", invalid="ignore"):
                 z, P = self._conserving(A @ z + c, _sandwich(A, P) + Q)
+            # a map is made where the one before has led
+            self._known = {0: self._known[0], r + 1: (z, P)}
             if not np.isfinite(P).all():
                 raise ArithmeticError(f"the covariance overflows at round {r + 1}: the recursion is unstable")
-        # the start and the latest round: walking forwards costs each round once
-        self._known = {0: self._known[0], k: (z, P)}
+        # the start and the latest round are known: walking forwards costs each round once
         return self._moments(z, P)
 
     def _conserving(self, z: np.ndarray, P: Matrix) -> tuple[np.ndarray, Matrix]:
@@ -213,12 +225,25 @@ class Law:
     def stationary(self) -> Moments:
         """The law after infinitely many rounds.
 
+        On unreliable links: the mean and covariance of draws of many rounds together, from round 1,000 to 3,000.
+
         Raises
         ------
         ValueError
             The recursion is unstable (the spectral radius is printed), or a step follows a schedule.
         """
-        return self._stationary
+        return self._stationary if self._unreliable is None else self._over_rounds
+
+    @cached_property
+    def _over_rounds(self) -> Moments:
+        laws = []
+        for k in range(_FORGOTTEN, _FORGOTTEN + _AVERAGED):
+            laws.append(self.at(k).joint)
+            if np.abs(laws[-1].cov).max() > _UNSTABLE * np.abs(laws[0].cov).max():
+                raise ValueError(f"{self._name} is unstable here, with {self._unreliable}: its covariance grows")
+        means = np.stack([law.mean for law in laws])
+        cov = np.mean([law.cov for law in laws], axis=0) + np.cov(means.T, bias=True).reshape(laws[0].cov.shape)
+        return Moments(Gaussian(means.mean(axis=0), cov), self.num_agents)
 
     @cached_property
     def _stationary(self) -> Moments:
@@ -313,8 +338,17 @@ def _seen(problem: Problem, x: Columns, k: Array) -> Columns:
     """States -> all agents' positions and, below them, the sums that the method conserves."""
     state = unflat(x, _state_shapes(problem))
     assert isinstance(problem.sampler, HasLaw)
-    found = everywhere(problem.sampler.conserved, problem.agents(0), (state,))
+    found = everywhere(problem.sampler.conserved, problem.agents(0), (own_state(problem, state),))
     return flat((positions(problem, state), () if found is None else found.sum(axis=0)))
+
+
+def _given(problem: Problem) -> np.ndarray:
+    """Of the numbers in a state those that are no chain's own: the mass that unreliable links hand on."""
+    shapes = _state_shapes(problem)
+    marked = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), shapes)
+    if problem.links is not None:
+        marked = marked._replace(held=problem.links.marked(marked.held))
+    return np.flatnonzero(np.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(marked)]))
 
 
 def _state_shapes(problem: Problem) -> Any:

@@ -47,6 +47,20 @@ def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_
     return scipy.sparse.csr_array(present)
 
 
+def power(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:
+    """W^K, what `rounds` plain exchanges apply."""
+    present = weights
+    for _ in range(rounds - 1):
+        present = weights @ present
+    return scipy.sparse.csr_array(present)
+
+
+def lazier(weights: scipy.sparse.csr_array, share: float) -> scipy.sparse.csr_array:
+    """(1 - share) I + share W: what W is on average where that share of messages arrives."""
+    identity = scipy.sparse.eye_array(weights.shape[0], format="csr")
+    return scipy.sparse.csr_array((1.0 - share) * identity + share * weights)
+
+
 def identity_plus(weights: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """I + W."""
     return scipy.sparse.csr_array(scipy.sparse.eye_array(weights.shape[0], format="csr") + weights)

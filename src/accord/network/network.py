@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from typing import Any
@@ -17,6 +17,7 @@ from scipy.sparse import csgraph
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from .drawing import svg
+from .links import Graph, Links, checked_links
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 from .tree import Aggregation
 from .weights import RULES, Edges, checked_weights
@@ -29,7 +30,8 @@ class Network:
     """An undirected network of agents; two of them exchange messages if an edge joins them.
 
     Immutable and sparse: nothing of size (agent, agent) is made unless it is asked for by name
-    (`mixing`, `laplacian`). Two networks are equal if they have the same number of agents and the same edges.
+    (`mixing`, `laplacian`). Two networks are equal if they have the same number of agents, the same edges and the same
+    links.
 
     Parameters
     ----------
@@ -41,6 +43,8 @@ class Network:
         How the network was made, for messages.
     labels : sequence of hashable, optional
         One distinct name an agent; the numbers themselves by default.
+    unreliable : Links, optional
+        What its links do to messages, as `links` gives it; None for links that deliver all of them in time.
 
     Raises
     ------
@@ -59,6 +63,7 @@ class Network:
     edges: np.ndarray
     name: str = "unnamed"
     labels: tuple[Hashable, ...] = ()
+    unreliable: Links | None = None
 
     def __post_init__(self) -> None:
         """Check the fields and bring the edges to i < j, sorted, each once."""
@@ -137,17 +142,23 @@ class Network:
 
     @classmethod
     def from_networkx(cls, G: nx.Graph) -> Network:
-        """Return the network of an undirected networkx graph.
+        """Return the network of a networkx graph; of a directed one, with links that carry one way (`links`).
 
         Agents are numbered in the order of `G.nodes`, whose names become `labels`. Edge weights are not read.
         """
         if not isinstance(G, nx.Graph):
             raise TypeError(f"from_networkx needs a networkx Graph, found {type(G).__name__}")
         if G.is_directed():
-            raise ValueError("the graph is directed, but agents talk both ways: pass G.to_undirected()")
+            return cls._from_digraph(G)
         for node in nx.nodes_with_selfloops(G):
             raise ValueError(f"the graph has a self loop at node {node!r}")
         return cls(G.number_of_nodes(), _graph_edges(G, G), f"from_networkx({G.name})", tuple(G))
+
+    @classmethod
+    def _from_digraph(cls, G: nx.DiGraph) -> Network:
+        number = {node: k for k, node in enumerate(G)}
+        one_way = [(number[i], number[j]) for i, j in G.edges() if not G.has_edge(j, i)]
+        return cls.from_networkx(nx.Graph(G)).links(directed=one_way)
 
     @classmethod
     def from_edges(cls, n: int, edges: Any) -> Network:
@@ -189,6 +200,55 @@ class Network:
         if network.num_agents != num_agents:
             raise ValueError(f"{network.name} has {network.num_agents} agents, but {num_agents} are wanted")
         return network
+
+    def links(
+        self,
+        loss: float = 0.0,
+        delay: int | tuple[int, int] = 0,
+        *,
+        burst: int = 1,
+        schedule: Any = None,
+        directed: Any = None,
+        seed: int = 0,
+    ) -> Network:
+        """Return the same network with links that lose messages, delay them, change, or carry one way only.
+
+        A communication round is one exchange; a method with `mix_rounds=K` has K of them in a step. What a link does
+        to a message is a pure function of the seed, the link and the round, so that every engine, every chain and
+        `accord.law` meet the same losses.
+
+        Parameters
+        ----------
+        loss : float
+            The share of messages that never arrive, in [0, 1).
+        delay : int or (int, int)
+            The most rounds that a message is late; each is late by a random number of them, from 0 or from the first
+            of two numbers on.
+        burst : int
+            Rounds that an outage of a link lasts, >= 1; the share of lost messages stays `loss`.
+        schedule : sequence or callable, optional
+            Which edges are up in a round: networks or lists of edges, one a round, from the first again after the
+            last; or a function of the round, as JAX traces it, to booleans of shape (edge,) for `edges`.
+        directed : iterable of (int, int), optional
+            Edges that carry messages one way only, as (sender, receiver).
+        seed : int
+            Of losses and delays, from 0 to 2**32 - 1.
+
+        Raises
+        ------
+        ValueError
+            A number out of range, an edge that the network does not have, or agents whose news never reach all
+            others, over all rounds of the schedule.
+
+        Examples
+        --------
+        >>> Network.ring(10).links(loss=0.3, delay=2)
+        <Network.ring(10).links(loss=0.3, delay=2): 10 agents, 10 edges>
+        """
+        self.require_connected()
+        graph = Graph(self.name, self.edges, self._adjacency)
+        links = checked_links(graph, loss, delay, burst, schedule, directed, seed)
+        return replace(self, unreliable=links)
 
     @cached_property
     def _adjacency(self) -> sp.csr_array:
@@ -395,7 +455,8 @@ class Network:
         return sp.coo_array((np.concatenate([values, values]), indices), shape=shape).tocsr()
 
     def __repr__(self) -> str:
-        return f"<Network.{self.name}: {self.num_agents} agents, {len(self.edges)} edges>"
+        links = "" if self.unreliable is None else f".{self.unreliable!r}"
+        return f"<Network.{self.name}{links}: {self.num_agents} agents, {len(self.edges)} edges>"
 
     def _repr_html_(self) -> str:
         """A picture, for notebooks; of more agents than it has room for, the numbers alone."""
@@ -405,14 +466,15 @@ class Network:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Network):
             return NotImplemented
-        return self.num_agents == other.num_agents and np.array_equal(self.edges, other.edges)
+        same = self.num_agents == other.num_agents and np.array_equal(self.edges, other.edges)
+        return same and self.unreliable == other.unreliable
 
     def __hash__(self) -> int:
-        return hash((self.num_agents, self.edges.tobytes()))
+        return hash((self.num_agents, self.edges.tobytes(), self.unreliable))
 
     def __reduce__(self) -> tuple[type[Network], tuple[Any, ...]]:
         """Pickle through the constructor, which makes the edges read-only again."""
-        return type(self), (self.num_agents, self.edges, self.name, self.labels)
+        return type(self), (self.num_agents, self.edges, self.name, self.labels, self.unreliable)
 
 
 _BUILDERS: dict[str, Callable[..., Network]] = {

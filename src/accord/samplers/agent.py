@@ -18,6 +18,8 @@ class Facts(NamedTuple):
     num_agents: Array
     degree_sum: Array
     degree_square_sum: Array
+    # what integrates differences must be so much slower where they come late and in one piece; 1 on reliable links
+    caution: Array
 
 
 @pytree
@@ -78,6 +80,9 @@ class Inbox(NamedTuple):
     totalled: PyTree = None
     exchanged: PyTree = None
     evaluate: Callable[[Any], PyTree] | None = None
+    differenced: PyTree = None
+    # None: one
+    mass: Array | None = None
 
     def mix(self) -> PyTree:
         """The messages averaged by the mixing weights, the agent's own included: sum_j W_ij message_j."""
@@ -86,6 +91,23 @@ class Inbox(NamedTuple):
     def neighbour_sum(self) -> PyTree:
         """The sum of the neighbours' messages, without the agent's own."""
         return self._declared(self.summed, "neighbour_sum")
+
+    def differences(self) -> PyTree:
+        """The agent's own message less what `mix()` gives, or its degree times it less `neighbour_sum()`.
+
+        Sums of it over all agents are zero, also where links lose messages: there every difference counts once, when
+        a later message of the link arrives.
+        """
+        return self._declared(self.differenced, "differences")
+
+    @property
+    def share(self) -> Array | float:
+        """What an agent must divide by what it adds to a part of its message that is pushed; 1 on reliable links.
+
+        A part that is pushed is a sum over all agents that the links must not lose. Where they are unreliable it is
+        handed on unevenly, and `mix()` gives it divided by the agent's share of a mass handed on in the same way.
+        """
+        return 1.0 if self.mass is None else self.mass
 
     def total(self) -> PyTree:
         """The sum of all agents' messages: what a hub computes."""

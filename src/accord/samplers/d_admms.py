@@ -85,7 +85,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
             raise ValueError(f'calibration must be "calibrated" or "published", found {self.calibration!r}')
 
     def needs(self, dim: int) -> Needs:
-        return Needs("neighbour_sum", common=self.noise == "common", eigenvectors=True)
+        return Needs("neighbour_sum", common=self.noise == "common", eigenvectors=True, differences=1)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DADMMSState:
         return DADMMSState(position, jnp.zeros_like(position))
@@ -100,7 +100,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
         # The dual step that ends round k - 1 needs the neighbours' positions of that round. They arrive now, with
         # the message of round k: one exchange serves both steps. Before round 0 there was no dual step.
         earlier = jnp.where(agent.round > 0, at(self.rho, jnp.maximum(agent.round - 1, 0)), 0.0)
-        dual = state.dual + earlier * (degree * x - neighbours)
+        dual = state.dual + agent.facts.caution * earlier * inbox.differences()
         rho = at(self.rho, agent.round)
         strength = 2.0 * rho * degree
         noise_scale, _ = _NOISE[self.calibration]

@@ -17,7 +17,7 @@ from ..network import Network
 from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .mixing import Gossip, as_mixing
-from .protocol import Tunable
+from .protocol import Needs, Tunable
 
 # The most exchanges a step that are tried; a user may ask for more.
 _MOST_EXCHANGES = 256
@@ -117,7 +117,10 @@ class GTBAOAB(Gossip, Tunable):
         v = kept * v + ((1.0 - kept**2) * n) ** 0.5 * noise.normal
         x = x + step / 2.0 * v
         gradient = agent.gradient(x, noise.batch)
-        return GTBAOABState(x, v, d + gradient - state.gradient, gradient)
+        return GTBAOABState(x, v, d + (gradient - state.gradient) / inbox.share, gradient)
+
+    def needs(self, dim: int) -> Needs:
+        return super().needs(dim)._replace(pushed=("tracker",))
 
     def weights(self, network: Network) -> scipy.sparse.csr_array:
         return network.weights(self.mixing)

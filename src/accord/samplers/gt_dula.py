@@ -17,7 +17,7 @@ from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .consensus import check_tracking_step, consensus_weights, even_step
 from .mixing import Gossip
-from .protocol import Bound, Tunable
+from .protocol import Bound, Needs, Tunable
 
 
 class GTDULAState(NamedTuple):
@@ -95,7 +95,11 @@ class GTDULA(Gossip, Tunable):
         blend = at(self.tracking_step, agent.round) / beta * (state.tracker - mixed.tracker)
         position = state.position - pull - step * state.tracker + (2.0 * step) ** 0.5 * noise.normal
         gradient = agent.gradient(position, noise.batch)
-        return GTDULAState(position, state.tracker - blend + gradient - state.gradient, gradient)
+        tracker = state.tracker - blend + (gradient - state.gradient) / inbox.share
+        return GTDULAState(position, tracker, gradient)
+
+    def needs(self, dim: int) -> Needs:
+        return super().needs(dim)._replace(pushed=("tracker",))
 
     def conserved(self, agent: Agent, state: GTDULAState) -> Float[Array, " dim"]:
         return state.tracker - state.gradient
@@ -105,6 +109,13 @@ class GTDULA(Gossip, Tunable):
 
     def bind(self, post: Posterior, network: Network) -> Bound:
         bound = super().bind(post, network)
+        if network.unreliable is not None and (
+            callable(self.consensus_step) or self.tracking_step != self.consensus_step
+        ):
+            raise ValueError(
+                "on unreliable links GTDULA needs one constant number as both consensus_step and tracking_step, as "
+                f"what is sent is divided once; found {self.consensus_step!r} and {self.tracking_step!r}"
+            )
         check_tracking_step(network, self.tracking_step, self.consensus_step, bound.weights, self.exchanges)
         return bound
 

@@ -11,7 +11,7 @@ import scipy.sparse
 from ..base.checks import whole_number
 from ..base.pytree import static
 from ..network import Network
-from ..network.chebyshev import chebyshev
+from ..network.chebyshev import chebyshev, lazier, power
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
 from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
@@ -29,7 +29,8 @@ class Gossip(Langevin, HasLaw):
     mix_rounds
         Exchanges K in one step, >= 1. More than one applies the Chebyshev polynomial T_K(W/s) / T_K(1/s) of the
         mixing matrix, s its second largest absolute eigenvalue, which keeps the average and contracts disagreement
-        as fast as K exchanges can.
+        as fast as K exchanges can. On unreliable links (`Network.links`) they are K plain exchanges: the polynomial's
+        terms cancel only where every message arrives.
     """
 
     batch_size: int | None = static(default=None)
@@ -61,8 +62,14 @@ class Gossip(Langevin, HasLaw):
         return self if self.batch_size is None else replace(self, batch_size=None)
 
     def effective_weights(self, network: Network) -> scipy.sparse.csr_array:
-        """The matrix that one whole step applies to the messages: the Chebyshev polynomial of W over its exchanges."""
-        return chebyshev(self.weights(network), self.exchanges)
+        """The matrix that one whole step applies to the messages: the Chebyshev polynomial of W over its exchanges.
+
+        On unreliable links it is the power of what W is on average.
+        """
+        weights = self.weights(network)
+        if network.unreliable is None:
+            return chebyshev(weights, self.exchanges)
+        return power(lazier(weights, network.unreliable.prompt), self.exchanges)
 
 
 def as_mixing(name: str, mixing: Any) -> str | MixingMatrix:

@@ -96,6 +96,12 @@ class Needs(NamedTuple):
         counts them.
     batch_size
         Rows that a gradient reads; None for all.
+    pushed
+        Parts of the message, by name, whose sum over all agents is conserved, such as a tracked gradient: links that
+        lose messages hand it on as running sums, and the method divides what it adds to it by `inbox.share`. All other
+        parts are pulled: averaged over what arrives.
+    differences
+        The first round whose differences `inbox.differences()` counts; None where `update` does not read them.
     """
 
     inbox: InboxName
@@ -108,6 +114,8 @@ class Needs(NamedTuple):
     exchanges: int = 1
     gradients: int | np.ndarray = 1
     batch_size: int | None = None
+    pushed: tuple[str, ...] = ()
+    differences: int | None = None
 
     @property
     def at_hub(self) -> bool:

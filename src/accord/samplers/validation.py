@@ -8,9 +8,10 @@ import jax
 import numpy as np
 
 from ..network import Network
+from ..network.links import Links
 from ..network.weights import check_weights
 from ..posterior import Posterior
-from .protocol import Bound, HasLaw, InboxName, Langevin, Sampler, Tunable
+from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Sampler, Tunable
 
 # The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
 # stopped when it does.
@@ -39,6 +40,46 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
             )
     if not network.is_empty or needs.spans_network:
         network.require_connected()
+    if network.unreliable is not None:
+        _check_links(sampler, needs, network.unreliable)
+
+
+def _check_links(sampler: Sampler, needs: Needs, links: Links) -> None:
+    """Raise `ValueError` where links that lose, delay or carry one way would falsify a method, with the reason."""
+    name = type(sampler).__name__
+    if needs.spans_network:
+        reason = "it needs the messages of all agents in every round, and a sum that misses one is another sum"
+    elif needs.turns == "by color":
+        reason = "its colours take turns, and an agent whose neighbour's turn was not heard would repeat the old one"
+    elif len(links.one_way) and needs.differences is not None:
+        reason = "the two ends of an edge must each hear of their difference, and some edges carry one way only"
+    elif needs.differences is not None and isinstance(sampler, HasLaw) and not sampler.is_constant():
+        reason = "a difference that comes late would count with another round's step: give constant numbers"
+    elif _conserves(sampler) and not needs.pushed and needs.differences is None:
+        reason = "it conserves a sum over the agents, and its needs() do not say which part of the message carries it"
+    elif links.delay[0] >= needs.exchanges and not (isinstance(sampler, Tunable) and sampler.left_out):
+        least = links.delay[0] + 1
+        reason = (
+            f"no message arrives within a step: each is {links.delay[0]} rounds late at least, and a step has "
+            f"{needs.exchanges}; give mix_rounds={least} or more, where the method takes it"
+        )
+    else:
+        return
+    raise ValueError(f"{name} cannot run on a network with {links}: {reason}")
+
+
+def _conserves(sampler: Sampler) -> bool:
+    return isinstance(sampler, HasLaw) and type(sampler).conserved is not HasLaw.conserved
+
+
+def check_by_sums(name: str, network: Network) -> None:
+    """Raise `ValueError` where a network's links are not for sums over all agents."""
+    if network.unreliable is not None:
+        raise ValueError(
+            f"{name} cannot run on a network with {network.unreliable}: it needs sums over all agents, and a sum that "
+            "misses a message is another sum; take a method that walks, such as GTBAOAB(), or let the messages be sent "
+            "again until they arrive and name the network without links()"
+        )
 
 
 def is_complete(sampler: Sampler) -> bool:

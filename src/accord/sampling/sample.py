@@ -31,7 +31,7 @@ from ..results.run import Run
 from ..samplers import ChEES, Importance, validation
 from ..samplers.by_totals import ByTotals
 from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
-from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
+from ..samplers.validation import check_by_sums, check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
 from ..storage.lock import held
 from ..tuning.forecast import BURN_INS, Forecast
@@ -157,7 +157,9 @@ def sample(
     walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
     if isinstance(sampler, ByTotals):
         _refuse_rounds(sampler, walks)
-    if isinstance(sampler, ByTotals) or (sampler is None and all(value is None for value in walks.values())):
+        check_by_sums(type(sampler).__name__, network)
+    nothing_given = sampler is None and network.unreliable is None and all(value is None for value in walks.values())
+    if isinstance(sampler, ByTotals) or (sampler is None and nothing_given):
         # all agents have the same draws, which are there once
         require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
         by_totals: list[ByTotals] = [Importance(), ChEES()] if sampler is None else [sampler]

@@ -59,7 +59,7 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
     return {
         **versions(),
         "precision": str(jax.dtypes.canonicalize_dtype(np.float64)),
-        "network": _text(network.name, [network.num_agents, network.edges]),
+        "network": _text(network.name, _graph(network)),
         "posterior": _text(
             f"{post.num_agents} agents, {post.dim} parameters",
             [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
@@ -67,6 +67,11 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
         "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},
     }
+
+
+def _graph(network: Network) -> list[Any]:
+    graph = [network.num_agents, network.edges]
+    return graph if network.unreliable is None else [*graph, network.unreliable]
 
 
 def versions() -> dict[str, str]:

@@ -27,9 +27,10 @@ from ...posterior import Posterior
 from ...samplers.protocol import Bound
 from ..arrays import ArrayEngine, Programs
 from ..draws import RawNoise
+from ..links import LinkedExchange
 from ..local import LocalEngine
 from ..loop import Carry, Records, finite, record, start
-from ..round import Exchange, Problem, build_problem, by_color
+from ..round import Exchange, Problem, build_problem, by_color, own_state
 from .collectives import AGENTS, MeshCollectives
 from .halo import fetched
 from .processes import everyones, require_alike
@@ -39,7 +40,7 @@ from .shares import Shares
 def _specs(problem: Problem) -> Problem:
     """How a problem lies on the devices: rows of agents apart, the rest everywhere."""
     apart, everywhere = P(AGENTS), P()
-    exchange = problem.exchange
+    exchange, links = problem.exchange, problem.links
     operators = {
         "mix": None if exchange.mix is None else apart,
         "neighbours": None if exchange.neighbours is None else apart,
@@ -57,10 +58,19 @@ def _specs(problem: Problem) -> Problem:
         facts=everywhere,
         shared=everywhere,
         exchange=unchecked(Exchange, **operators, total=exchange.total),
+        links=None if links is None else _linked(links),
         seed=everywhere,
         collectives=apart,
         num_agents=problem.num_agents,
     )
+
+
+def _linked(links: LinkedExchange) -> LinkedExchange:
+    """How links lie on the devices: what is an agent's with it."""
+    apart = {name: P(AGENTS) for name in ("senders", "weights", "edges", "kept")}
+    shared = {name: P() for name in ("outage", "seed")} | {"table": None if links.table is None else P()}
+    fixed = {name: getattr(links, name) for name in ("burst", "delay", "schedule", "needs")}
+    return unchecked(LinkedExchange, **apart, **shared, **fixed)
 
 
 def _carry_specs(problem: Problem) -> Any:
@@ -126,7 +136,7 @@ class MeshEngine(ArrayEngine):
 
     def states(self, carry: Carry) -> Any:
         """The method's states of all agents and chains, host arrays (agent, ..., chain) in every process."""
-        gathered = multihost_utils.process_allgather(carry.state, tiled=True)
+        gathered = multihost_utils.process_allgather(own_state(self.problem, carry.state), tiled=True)
         return jax.tree.map(lambda leaf: np.asarray(leaf)[: self.num_agents], gathered)
 
     def _problem(self, post: Posterior, network: Network, seed: int) -> Problem:
@@ -145,6 +155,7 @@ class MeshEngine(ArrayEngine):
             degree=self._padded(whole.degree),
             members=self._members(network) if needs.turns == "by color" else None,
             own=self._padded(whole.own),
+            links=self._linked(whole.links),
             collectives=MeshCollectives(jnp.arange(total) < network.num_agents),
         )
         specs = jax.tree.broadcast(_specs(spread), spread, is_leaf=lambda x: isinstance(x, P))
@@ -197,6 +208,13 @@ class MeshEngine(ArrayEngine):
         if extra == 0:
             return tree
         return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, axis=0)]), tree)
+
+    def _linked(self, links: LinkedExchange | None) -> LinkedExchange | None:
+        if links is None:
+            return None
+        parts = links.senders, links.weights, links.edges, links.kept
+        senders, weights, edges, kept = self._padded(parts)
+        return dataclasses.replace(links, senders=senders, weights=weights, edges=edges, kept=kept)
 
     def _members(self, network: Network) -> Array:
         """The rows of each colour on each device, (device * color, slot)."""

@@ -55,16 +55,24 @@ class SiloCollectives(Collectives):
         return replace(self, color=jnp.asarray(color, jnp.int32))
 
     def apply(self, operator: Operator, messages: Any) -> Any:
+        def row(own: Array, others: Array) -> Array:
+            held = jnp.concatenate([own, others])
+            return operator(held.reshape(len(held), -1)).reshape(own.shape)
+
+        return jax.tree.map(row, messages, self._neighbours(messages))
+
+    def gathered(self, senders: Int[Array, "agent slot"], messages: Any) -> Any:
+        return jax.tree.map(lambda x: x[None], self._neighbours(messages))
+
+    def _neighbours(self, messages: Any) -> Any:
+        """The neighbours' messages, in their order, for those of the agent."""
         leaves: list[Array]
         treedef: Any
         leaves, treedef = jax.tree.flatten(messages)
         degree = len(self.communicator.neighbours)
         shapes = [jax.ShapeDtypeStruct((degree, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
         color = jnp.int32(EVERY_COLOR) if self.color is None else self.color
-        found = self._called(self.communicator.swap, shapes, color, *leaves)
-        held = [jnp.concatenate([own, others]) for own, others in zip(leaves, found, strict=True)]
-        rows = [operator(x.reshape(degree + 1, -1)).reshape(own.shape) for x, own in zip(held, leaves, strict=True)]
-        return treedef.unflatten(rows)
+        return treedef.unflatten(self._called(self.communicator.swap, shapes, color, *leaves))
 
     def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
         leaves: list[Array]

@@ -32,7 +32,7 @@ from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
 from ..loop import Carry, finite, observed, start
-from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, positions
+from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
 from .latents import keep, prepare
@@ -279,14 +279,14 @@ class Worker:
         """Bytes of a message of one chain."""
         assert self.carry is not None
         messages = jax.eval_shape(
-            lambda p, s: everywhere(p.sampler.message, p.acting(0), (s,)), self.problem, self.carry.state
+            lambda p, s: everywhere(p.sampler.message, p.acting(0), (own_state(p, s),)), self.problem, self.carry.state
         )
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(messages)) // self.task.chains
 
     def state(self) -> Any:
         """The method's state of this agent, on a leading axis of one agent."""
         assert self.carry is not None
-        return jax.tree.map(np.asarray, self.carry.state)
+        return jax.tree.map(np.asarray, own_state(self.problem, self.carry.state))
 
     def place(self) -> Peer:
         """Where neighbours find this agent, and the public key by which they know it."""

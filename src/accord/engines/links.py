@@ -1,0 +1,293 @@
+"""The exchange of a round over links that lose, delay, change or carry one way: what arrives, and what is still owed.
+
+Two kinds of content travel, as a method's `Needs` say. What is *pulled* is averaged over what arrives within the step,
+the agent itself taking the weight of what does not: agents that agree stay where they are, whatever is lost. What is
+*conserved* must count once however late: a link sends the running sum of all that it was ever given, so that the next
+message that arrives brings everything that was lost before it (Hadjicostis, Vaidya & Dominguez-Garcia 2016; Tian, Sun
+& Scutari 2020, arXiv:1803.10359). Here a link holds what it still owes its receiver, which is that running sum less
+what was heard, and keeps all digits of it. Sums that are pushed so leave an agent unevenly; the agent's share of
+`mass`, pushed in the same way, says how much (push-sum), and the ratio of the two is what the method reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+
+from ..base.pytree import pytree, static
+from ..network import Network
+from ..network.links import Schedule
+from ..samplers.agent import Inbox
+from ..samplers.protocol import Needs
+from .collectives import Collectives
+from .noise import Stream, at_links, seed_words, uniform
+
+
+class Account(NamedTuple):
+    """What links owe their receivers of sums that must not be lost, arrays (agent, slot, ...)."""
+
+    owed: PyTree
+    # what was sent in the last rounds, newest first, (agent, slot, delay, ...)
+    recent: PyTree
+
+
+class Held(NamedTuple):
+    """What the links of all agents hold between two rounds.
+
+    `mass` is each agent's share of a mass that is N in all, (agent, chain); None where nothing is pushed.
+    """
+
+    mass: Array | None
+    account: Account
+
+
+class Linked(NamedTuple):
+    """The states of a method, and what the links hold."""
+
+    own: Any
+    held: Held
+
+
+class _Step(NamedTuple):
+    """What changes from one exchange of a step to the next."""
+
+    pulled: PyTree
+    pushed: PyTree
+    differences: PyTree
+    account: Account
+    # the neighbours' pulled values of this step's last exchanges, newest first, (agent, slot, delay, ...)
+    earlier: PyTree
+
+
+@pytree
+class LinkedExchange:
+    """The exchange of one round over unreliable links; slots number the neighbours of an agent."""
+
+    # rows of the neighbours' messages; where a slot stands for no neighbour, or for one that is not heard, weight 0
+    senders: Int[Array, "agent slot"]
+    weights: Float[Array, "agent slot"]
+    edges: Int[Array, "agent slot"]
+    # the share of what it pushes that an agent keeps
+    kept: Float[Array, " agent"]
+    outage: Float[Array, ""]
+    table: Bool[Array, "round edge"] | None
+    seed: UInt32[Array, 2]
+    burst: int = static()
+    delay: tuple[int, int] = static()
+    schedule: Schedule | None = static()
+    needs: Needs = static()
+
+    def begin(self, messages: PyTree) -> Held:
+        """What the links hold before round 0, given the shapes of messages, (agent, ..., chain)."""
+        pulled, pushed = self._parts(messages)
+        first = jax.tree.leaves(messages)[0]
+        mass = jnp.ones((first.shape[0], first.shape[-1]), first.dtype) if pushed else None
+        sums = self._sums(pushed, mass), self._differences(pulled)
+        slots = self.senders.shape[1]
+
+        def nothing(leaf: Array, *more: int) -> Array:
+            return jnp.zeros((leaf.shape[0], slots, *more, *leaf.shape[1:]), leaf.dtype)
+
+        owed = jax.tree.map(nothing, sums)
+        return Held(mass, Account(owed, jax.tree.map(lambda leaf: nothing(leaf, self.delay[1]), sums)))
+
+    def __call__(
+        self, messages: PyTree, held: Held, index: Array, degree: Array, round: Array, collectives: Collectives
+    ) -> tuple[Inbox, Held]:
+        """Every agent's inbox after a round's exchanges, and what the links hold then."""
+        pulled, pushed = self._parts(messages)
+        exchanges, late = self.needs.exchanges, self.delay[1]
+        earlier = jax.tree.map(
+            lambda leaf: jnp.zeros((leaf.shape[0], self.senders.shape[1], late, *leaf.shape[1:]), leaf.dtype), pulled
+        )
+        differences = jax.tree.map(jnp.zeros_like, self._differences(pulled))
+        step = _Step(pulled, self._sums(pushed, held.mass), differences, held.account, earlier)
+
+        def exchange(k: Any, step: _Step) -> _Step:
+            return self._exchange(step, index, round * exchanges + k, k, collectives)
+
+        step = exchange(jnp.int32(0), step) if exchanges == 1 else jax.lax.fori_loop(0, exchanges, exchange, step)
+        mass = None
+        parts = step.pulled
+        if self.needs.pushed:
+            sums, mass = step.pushed
+            parts = parts | jax.tree.map(lambda sum: sum / _like(mass, sum), sums)
+        found = self._message(messages, parts)
+        if self.needs.inbox == "neighbour_sum":
+            # what did not arrive counts as the agent's own
+            found = jax.tree.map(lambda own, new: _along(degree, own) * own + (new - own), messages, found)
+            inbox = Inbox(summed=found)
+        else:
+            inbox = Inbox(mixed=found)
+        if self.needs.differences is not None:
+            inbox = inbox._replace(differenced=self._message(messages, step.differences))
+        return inbox._replace(mass=mass), Held(mass, step.account)
+
+    def marked(self, held: Held) -> Held:
+        """What the links hold, with arrays of True where it is mass, which is a number of the links alone."""
+        nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), held)
+        if held.mass is None:
+            return nothing
+
+        def marked(sums: PyTree) -> PyTree:
+            (parts, mass), differences = sums
+            return (parts, np.ones_like(mass)), differences
+
+        owed, recent = nothing.account
+        return Held(np.ones_like(nothing.mass), Account(marked(owed), marked(recent)))
+
+    def _exchange(self, step: _Step, index: Array, slot: Array, k: Array, collectives: Collectives) -> _Step:
+        """One exchange, the k-th of its step, in a communication round."""
+        arrived, newest, fresh = self._arrivals(index, slot)
+        pulled, pushed = collectives.gathered(self.senders, (step.pulled, step.pushed))
+        in_step = arrived & (newest <= k)
+
+        def pull(own: Array, values: Array) -> Array:
+            value = _at(values, newest)
+            weight = _along(self.weights * in_step, value)
+            return own + jnp.sum(weight * (value - own[:, None]), axis=1)
+
+        stacked = jax.tree.map(_newest_first, pulled, step.earlier)
+        # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
+        given = pushed, None
+        if self.needs.differences is not None:
+            counts = slot >= self.needs.differences * self.needs.exchanges
+            given = pushed, jax.tree.map(lambda own, x: counts * (own[:, None] - x), step.pulled, pulled)
+        account, came = self._settled(step.account, given, newest, fresh)
+        pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(_along(self.weights, x) * x, axis=1), came)
+        return _Step(
+            jax.tree.map(pull, step.pulled, stacked),
+            jax.tree.map(lambda own, new: _along(self.kept, own) * own + new, step.pushed, pushed_sums),
+            jax.tree.map(jnp.add, step.differences, differences),
+            account,
+            jax.tree.map(lambda values: values[:, :, : self.delay[1]], stacked),
+        )
+
+    def _settled(self, account: Account, given: PyTree, newest: Array, fresh: Array) -> tuple[Account, PyTree]:
+        """The accounts after a link was given some more and delivered what its newest message brings, and that."""
+        sent = jax.tree.map(_newest_first, given, account.recent)
+        # a message brings what was sent until it left
+        since = jnp.arange(self.delay[1] + 1) < newest[..., None]
+
+        def due(owed: Array, now: Array, rounds: Array) -> Array:
+            still = jnp.sum(_along(since, rounds) * rounds, axis=2)
+            return _along(fresh, owed) * (owed + now - still)
+
+        came = jax.tree.map(due, account.owed, given, sent)
+        owed = jax.tree.map(lambda owed, now, came: owed + now - came, account.owed, given, came)
+        return Account(owed, jax.tree.map(lambda rounds: rounds[:, :, : self.delay[1]], sent)), came
+
+    def _arrivals(self, index: Array, slot: Array) -> tuple[Array, Array, Array]:
+        """Of each agent and neighbour: whether a message comes now, how late the newest is, and if it is news."""
+        low, high = self.delay
+        ages = jnp.arange(high + self.burst)
+        loss, wait = at_links(self.seed, slot - ages, Stream.LINK, index, self.senders)
+        out = uniform(loss, self.outage.dtype) < self.outage
+        # an outage lasts so many rounds; before round 0 there was nothing to send
+        lost = jnp.stack([out[a : a + self.burst].any(axis=0) for a in range(high + 1)])
+        rounds = slot - ages[: high + 1]
+        lost |= ~self._up(rounds) | (rounds < 0)[:, None, None]
+        # the share of the delay's range that the word stands for
+        late = low + (wait[: high + 1] % np.uint32(high - low + 1)).astype(jnp.int32)
+        late = jnp.where(lost, high + 1, late)
+        age = ages[: high + 1, None, None]
+        comes = late == age
+        newest = jnp.where(comes, age, high + 1).min(axis=0)
+        # one that was sent later came before
+        overtaken = jnp.any((age < newest) & (late < age), axis=0)
+        arrived = newest <= high
+        return arrived, newest, arrived & ~overtaken
+
+    def _up(self, rounds: Int[Array, " age"]) -> Bool[Array, "age agent slot"]:
+        """Which links the schedule lets carry messages in some rounds."""
+        rounds = jnp.maximum(rounds, 0)
+        if self.table is not None:
+            return self.table[rounds % len(self.table)][:, self.edges]
+        if self.schedule is not None:
+            return jax.vmap(self.schedule)(rounds)[:, self.edges]
+        return jnp.ones((rounds.size, 1, 1), bool)
+
+    def _parts(self, messages: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+        """The parts of messages by name, those that are pulled and those that are pushed."""
+        parts = messages._asdict() if hasattr(messages, "_asdict") else {"": messages}
+        pushed = {name: parts[name] for name in self.needs.pushed}
+        return {name: part for name, part in parts.items() if name not in pushed}, pushed
+
+    @staticmethod
+    def _message(like: PyTree, parts: dict[str, PyTree]) -> PyTree:
+        return type(like)(**parts) if hasattr(like, "_asdict") else parts[""]
+
+    def _sums(self, pushed: dict[str, PyTree], mass: Array | None) -> PyTree:
+        """What is pushed: the parts times the mass, and the mass; None where nothing is."""
+        if mass is None:
+            return None
+        return jax.tree.map(lambda part: part * _like(mass, part), pushed), mass
+
+    def _differences(self, pulled: dict[str, PyTree]) -> dict[str, PyTree] | None:
+        """Of what differences are counted, if they are."""
+        return pulled if self.needs.differences is not None else None
+
+
+def linked_exchange(
+    network: Network, weights: sp.csr_array | None, needs: Needs, held: np.ndarray
+) -> LinkedExchange | None:
+    """The exchange of a network whose links are unreliable, for the agents held; None where they are reliable."""
+    links = network.unreliable
+    if links is None:
+        return None
+    arcs = links.arcs(network.adjacency)
+    sent = sp.csr_array((arcs if weights is None else weights).multiply(arcs)).tocsr()
+    neighbours = [network.neighbors(int(i)) for i in held]
+    slots = max(1, *map(len, neighbours))
+    number = {tuple(edge): k for k, edge in enumerate(network.edges.tolist())}
+    senders, edges = (np.zeros((len(held), slots), np.int32) for _ in range(2))
+    weight = np.zeros((len(held), slots))
+    for row, (i, others) in enumerate(zip(held.tolist(), neighbours, strict=True)):
+        for slot, j in enumerate(others.tolist()):
+            senders[row, slot], edges[row, slot] = j, number[min(i, j), max(i, j)]
+            weight[row, slot] = sent[i, j]
+    kept = 1.0 - np.asarray(sent.sum(axis=0)).ravel()
+    if weights is not None and min(weight.min(), kept.min(), (1.0 - weight.sum(axis=1)).min()) < 0:
+        raise ValueError(
+            "on unreliable links no mixing weight may be negative, nor what an agent keeps of its own: take smaller "
+            f"weights, found down to {min(weight.min(), kept.min()):.6g}"
+        )
+    return LinkedExchange(
+        senders=jax.device_put(senders),
+        weights=jax.device_put(weight),
+        edges=jax.device_put(edges),
+        kept=jax.device_put(kept[held]),
+        outage=jax.device_put(np.float64(links.outage)),
+        table=None if links.table is None else jax.device_put(links.table),
+        seed=seed_words(links.seed),
+        burst=links.burst,
+        delay=links.delay,
+        schedule=links.function,
+        needs=needs,
+    )
+
+
+def _along(x: Array, like: Array) -> Array:
+    """An array (agent, ...) with axes of one until it has as many as another."""
+    return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
+
+
+def _like(mass: Float[Array, "agent chain"], part: Float[Array, "agent ... chain"]) -> Array:
+    return mass.reshape(mass.shape[0], *[1] * (part.ndim - 2), mass.shape[1])
+
+
+def _newest_first(now: Array, before: Array) -> Array:
+    return jnp.concatenate([now[:, :, None], before], axis=2)
+
+
+def _at(values: Float[Array, "agent slot delay ..."], age: Int[Array, "agent slot"]) -> Array:
+    """Of values newest first those of an age."""
+    if values.shape[2] == 1:
+        return values[:, :, 0]
+    place = _along(jnp.minimum(age, values.shape[2] - 1)[..., None], values)
+    return jnp.take_along_axis(values, place, axis=2)[:, :, 0]
