@@ -21,7 +21,7 @@ from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined
 from .engine import FirstNonFinite
 from .loop import Carry, Records
-from .round import Problem, everywhere, own_state
+from .round import Problem, messages_of, own_state
 
 
 class Programs(NamedTuple):
@@ -162,10 +162,7 @@ class ArrayEngine(abc.ABC):
 
     def message_bytes(self, carry: Carry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
-        messages = jax.eval_shape(
-            lambda p, s: everywhere(p.sampler.message, p.acting(0), (own_state(p, s),)), self.problem, carry.state
-        )
-        leaves = jax.tree.leaves(messages)
+        leaves = jax.tree.leaves(jax.eval_shape(messages_of, self.problem, carry.state))
         return sum(math.prod(leaf.shape[1:-1]) * leaf.dtype.itemsize for leaf in leaves)
 
     def save(self, carry: Carry, folder: Path) -> None:

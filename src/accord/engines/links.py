@@ -74,6 +74,8 @@ class LinkedExchange:
     edges: Int[Array, "agent slot"]
     # the share of what it pushes that an agent keeps
     kept: Float[Array, " agent"]
+    # exchanges of a step: a number, so that plans of many compile to one program
+    exchanges: Int[Array, ""]
     outage: Float[Array, ""]
     table: Bool[Array, "round edge"] | None
     seed: UInt32[Array, 2]
@@ -101,7 +103,7 @@ class LinkedExchange:
     ) -> tuple[Inbox, Held]:
         """Every agent's inbox after a round's exchanges, and what the links hold then."""
         pulled, pushed = self._parts(messages)
-        exchanges, late = self.needs.exchanges, self.delay[1]
+        late = self.delay[1]
         earlier = jax.tree.map(
             lambda leaf: jnp.zeros((leaf.shape[0], self.senders.shape[1], late, *leaf.shape[1:]), leaf.dtype), pulled
         )
@@ -109,9 +111,9 @@ class LinkedExchange:
         step = _Step(pulled, self._sums(pushed, held.mass), differences, held.account, earlier)
 
         def exchange(k: Any, step: _Step) -> _Step:
-            return self._exchange(step, index, round * exchanges + k, k, collectives)
+            return self._exchange(step, index, round * self.exchanges + k, k, collectives)
 
-        step = exchange(jnp.int32(0), step) if exchanges == 1 else jax.lax.fori_loop(0, exchanges, exchange, step)
+        step = jax.lax.fori_loop(0, self.exchanges, exchange, step)
         mass = None
         parts = step.pulled
         if self.needs.pushed:
@@ -156,7 +158,7 @@ class LinkedExchange:
         # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
         given = pushed, None
         if self.needs.differences is not None:
-            counts = slot >= self.needs.differences * self.needs.exchanges
+            counts = slot >= self.needs.differences * self.exchanges
             given = pushed, jax.tree.map(lambda own, x: counts * (own[:, None] - x), step.pulled, pulled)
         account, came = self._settled(step.account, given, newest, fresh)
         pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(_along(self.weights, x) * x, axis=1), came)
@@ -262,13 +264,14 @@ def linked_exchange(
         weights=jax.device_put(weight),
         edges=jax.device_put(edges),
         kept=jax.device_put(kept[held]),
+        exchanges=jax.device_put(np.int32(needs.exchanges)),
         outage=jax.device_put(np.float64(links.outage)),
         table=None if links.table is None else jax.device_put(links.table),
         seed=seed_words(links.seed),
         burst=links.burst,
         delay=links.delay,
         schedule=links.function,
-        needs=needs,
+        needs=needs._replace(exchanges=1),
     )
 
 

@@ -290,6 +290,12 @@ def network_transition(
     return jax.lax.fori_loop(0, len(members), lambda c, both: turn(c, members[c], both), (state, empty))
 
 
+def messages_of(problem: Problem, state: Any) -> Any:
+    """What all agents send in an exchange, (agent, ..., chain); over unreliable links a share of the mass too."""
+    messages = everywhere(problem.sampler.message, problem.acting(0), (own_state(problem, state),))
+    return messages if problem.links is None else (messages, state.held.mass)
+
+
 def _differences(messages: Any, inbox: Inbox, degree: Array) -> Any:
     """What messages are apart from what is in the inbox, on links that deliver all of them."""
     if inbox.mixed is not None:

@@ -22,7 +22,7 @@ from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
 from ..engines.draws import zero_noise
 from ..engines.operators import Dense
-from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, positions
+from ..engines.round import Problem, build_problem, initial_state, messages_of, network_round, positions
 from ..network import Network
 from ..posterior import Posterior
 from ..samplers.mixing import Gossip
@@ -36,6 +36,8 @@ _BLOCK = 64
 _NOTHING, _TOO_MUCH = 1e-7, 1e8
 # Rounds that are run before matrices are taken instead, and numbers in all agents' states up to which they are.
 _FEW_ROUNDS, _MOST_STATES = 1024, 1300
+# Rounds after which shocks come, where links are unreliable and every round has losses of its own.
+_TIMES = (0, 10_007, 20_011, 30_011)
 # Products of numbers that are spent on following shocks, some seconds on two cores.
 _MOST_WORK = 1e10
 
@@ -117,19 +119,48 @@ def respond_bound(post: Posterior, network: Network, bound: Bound, *, most_round
         units = sum(leaf.size for leaf in jax.tree.leaves(zero_noise(problem, chains=1)))
         exact = _reported(post)
         scale = jnp.asarray(exact.sd)
-        begun = _begin(problem, jnp.asarray(_center(post)), scale, units)
+        begun = _begin(problem, jnp.asarray(_center(post)), scale, units, np.int32(0))
         size = sum(leaf[..., 0].size for leaf in jax.tree.leaves(begun.state))
         followed = int(_MOST_WORK / (post.num_agents * post.dim**2 * (units + 1)))
         if size <= _MOST_STATES:
             few = min(_FEW_ROUNDS, max(_BLOCK, followed // 10))
         else:
             few = most_rounds = min(most_rounds, max(_BLOCK, followed))
+        if problem.links is not None:
+            return _over_times(post, problem, scale, units, min(followed, most_rounds))
         try:
             sums = _follow(problem, begun, scale, units, min(few, most_rounds))
         except SlowError:
             if most_rounds <= few:
                 raise
             sums = _double(problem, begun, scale, size, most_rounds)
+    return _response(problem, sums, exact)
+
+
+def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, most_rounds: int) -> Response:
+    """The same where links are unreliable: what shocks at several times come to, each with losses of its own."""
+    center, exact = jnp.asarray(_center(post)), _reported(post)
+    found = []
+    for time in _TIMES:
+        begun = _begin(problem, center, scale, units, np.int32(time))
+        sums = _follow(problem, begun, scale, units, max(_BLOCK, most_rounds // len(_TIMES)), time)
+        found.append(_response(problem, sums, exact))
+
+    def over(name: str) -> np.ndarray:
+        return np.stack([getattr(each, name) for each in found])
+
+    numbers = {}
+    for of in ("", "average_"):
+        mean, sd = over(f"{of}mean"), over(f"{of}sd")
+        numbers[f"{of}mean"] = mean.mean(axis=0)
+        numbers[f"{of}sd"] = np.sqrt(np.square(sd).mean(axis=0) + mean.var(axis=0))
+        numbers[f"{of}memory"] = over(f"{of}memory").mean(axis=0)
+    return found[0]._replace(**numbers, decay=max(each.decay for each in found))
+
+
+def _response(problem: Problem, sums: _Sums, exact: Gaussian) -> Response:
+    """The stationary law that the answers to shocks amount to."""
+    with jax.enable_x64(True):
         settled = np.asarray(positions(problem, sums.state)[..., 0])
     mean = np.concatenate([settled, settled.mean(axis=0, keepdims=True)])
     variance, total = np.asarray(sums.squares), np.asarray(sums.answers)
@@ -146,10 +177,10 @@ def stationary_bound(post: Posterior, network: Network, sampler: Sampler) -> Bou
     return bound
 
 
-def _follow(problem: Problem, sums: _Sums, scale: Array, units: int, most_rounds: int) -> _Sums:
-    """Run on until the shocks have died away."""
+def _follow(problem: Problem, sums: _Sums, scale: Array, units: int, most_rounds: int, time: int = 0) -> _Sums:
+    """Run on until the shocks have died away, which came in the round after a time."""
     for first in range(2, most_rounds + 2, _BLOCK):
-        sums = _go_on(problem, sums, np.int32(first), scale, units)
+        sums = _go_on(problem, sums, np.int32(first), scale, units, np.int32(time))
         if _has_died(problem, float(sums.peak), float(sums.last)):
             return sums
     raise _slow(problem, most_rounds, float(sums.last / sums.peak))
@@ -223,15 +254,18 @@ def _reported(post: Posterior) -> Gaussian:
 
 
 def _message_size(problem: Problem, sums: _Sums) -> int:
-    messages = jax.eval_shape(lambda s: everywhere(problem.sampler.message, problem.acting(0), (s,)), sums.state)
+    messages = jax.eval_shape(messages_of, problem, sums.state)
     return sum(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(messages))
 
 
 def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:
     """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
     sampler = bound.sampler
-    if not isinstance(sampler, Gossip) or network.unreliable is not None:
+    if not isinstance(sampler, Gossip):
         return build_problem(post, network, bound, 0)
+    if network.unreliable is not None:
+        # no one matrix is all exchanges, but their number shapes nothing
+        return replace(build_problem(post, network, bound, 0), sampler=replace(sampler, mix_rounds=1))
     weights = jnp.asarray(sampler.effective_weights(network).toarray())
     problem = build_problem(post, network, bound._replace(sampler=replace(sampler, mix_rounds=1)), 0)
     return replace(problem, exchange=replace(problem.exchange, mix=Dense(weights)))
@@ -244,25 +278,30 @@ def _center(post: Posterior) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnames="units")
-def _begin(problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[Array, " dim"], units: int) -> _Sums:
-    """Chain 0 hears no noise; in round 1 every other chain hears one unit of it. Round 0 may be unlike the others."""
+def _begin(
+    problem: Problem, center: Float[Array, "agent dim 1"], scale: Float[Array, " dim"], units: int, time: Array
+) -> _Sums:
+    """Chain 0 hears no noise; in round 1 every other chain hears one unit of it. Round 0 may be unlike the others.
+
+    Rounds from 1 on are numbered as if `time` others had come before them.
+    """
     chains = units + 1
     still = zero_noise(problem, chains)
     start = jnp.broadcast_to(center, (*center.shape[:2], chains))
     state = network_round(problem, initial_state(problem, start, still), still, 0)
     shocks = jnp.concatenate([jnp.zeros((units, 1)), jnp.eye(units)], axis=1)
-    state = network_round(problem, state, unflat(shocks, still), 1)
+    state = network_round(problem, state, unflat(shocks, still), time + 1)
     answers = _answers(problem, state, scale)
     largest = jnp.abs(answers).max()
     return _Sums(state, largest, largest, jnp.zeros((), int), answers, jnp.square(answers).sum(axis=2))
 
 
 @partial(jax.jit, static_argnames="units")
-def _go_on(problem: Problem, sums: _Sums, first: Array, scale: Float[Array, " dim"], units: int) -> _Sums:
+def _go_on(problem: Problem, sums: _Sums, first: Array, scale: Float[Array, " dim"], units: int, time: Array) -> _Sums:
     still = zero_noise(problem, units + 1)
 
     def one(k: Array, sums: _Sums) -> _Sums:
-        state = network_round(problem, sums.state, still, first + k)
+        state = network_round(problem, sums.state, still, time + first + k)
         answers = _answers(problem, state, scale)
         last = jnp.abs(answers).max()
         peak = jnp.maximum(sums.peak, last)

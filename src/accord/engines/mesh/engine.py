@@ -68,7 +68,7 @@ def _specs(problem: Problem) -> Problem:
 def _linked(links: LinkedExchange) -> LinkedExchange:
     """How links lie on the devices: what is an agent's with it."""
     apart = {name: P(AGENTS) for name in ("senders", "weights", "edges", "kept")}
-    shared = {name: P() for name in ("outage", "seed")} | {"table": None if links.table is None else P()}
+    shared = {name: P() for name in ("exchanges", "outage", "seed")} | {"table": None if links.table is None else P()}
     fixed = {name: getattr(links, name) for name in ("burst", "delay", "schedule", "needs")}
     return unchecked(LinkedExchange, **apart, **shared, **fixed)
 

@@ -32,7 +32,7 @@ from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
 from ..loop import Carry, finite, observed, start
-from ..round import AGENT_AXES, Problem, build_problem, everywhere, monitored, own_state, positions
+from ..round import AGENT_AXES, Problem, build_problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
 from .latents import keep, prepare
@@ -278,9 +278,7 @@ class Worker:
     def message_bytes(self) -> int:
         """Bytes of a message of one chain."""
         assert self.carry is not None
-        messages = jax.eval_shape(
-            lambda p, s: everywhere(p.sampler.message, p.acting(0), (own_state(p, s),)), self.problem, self.carry.state
-        )
+        messages = jax.eval_shape(messages_of, self.problem, self.carry.state)
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(messages)) // self.task.chains
 
     def state(self) -> Any:
