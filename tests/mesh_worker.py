@@ -7,7 +7,7 @@ import argparse
 
 import jax
 import numpy as np
-from tables import METHODS, NETWORKS, unequal_shards
+from tables import AGENTS, LINKS, METHODS, NETWORKS, OVER_LINKS, unequal_shards
 
 import accord
 from accord.samplers import DASG, DESGLD, DGLMC, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD, Replicated
@@ -32,6 +32,8 @@ ALL = {
 def problem(case):
     """The posterior, the network and the method of a case such as "star/DESGLD"."""
     name, method = case.split("/")
+    if name in LINKS:
+        return unequal_shards(2, AGENTS), LINKS[name], OVER_LINKS[method]()
     # a process each takes seconds to start: quickly there are as few as a network with an edge missing has
     network = accord.Network.path(3) if name == "three" else NETWORKS[name]
     return unequal_shards(2, network.num_agents), network, ALL[method]()

@@ -40,6 +40,7 @@ RING = accord.Network.ring(4)
 # from neighbour to neighbour at once, and in colours
 QUICK = ["three/GTDULA", "three/Gibbs"]
 SLOW = [f"{network}/{method}" for network in ("ring", "star", "irregular") for method in ALL]
+SLOW += ["lossy/GTBAOAB", "late/DADMMS", "one-way/GTDULA"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -23,6 +23,13 @@ METHODS = {
     "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),
     "GCMC": lambda **options: GCMC(rho=0.4, conditional="exact", **options),
 }
+# Of these, on unreliable links: one constant serves both of GT-DULA's steps.
+OVER_LINKS = {
+    "DESGLD": METHODS["DESGLD"],
+    "GTDULA": lambda **options: GTDULA(step_size=0.002, consensus_step=0.1, tracking_step=0.1, **options),
+    "GTBAOAB": lambda **options: GTBAOAB(0.1, 1.5, mix_rounds=4, **options),
+    "DADMMS": lambda **options: DADMMS(rho=0.7, noise="common", **options),
+}
 MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB"]
 COMMON_NOISE_METHODS = [*MIXING_METHODS, "DADMMS"]
 
@@ -33,6 +40,16 @@ NETWORKS = {
     "path": accord.Network.path(AGENTS),
     "complete": accord.Network.complete(AGENTS),
     "irregular": accord.Network.from_edges(AGENTS, [(0, 1), (0, 2), (0, 3), (1, 2), (3, 4), (4, 5), (3, 5), (2, 5)]),
+}
+
+# The same with links that are not reliable.
+LINKS = {
+    "lossy": NETWORKS["ring"].links(loss=0.3),
+    "late": NETWORKS["irregular"].links(loss=0.1, delay=3),
+    "bursts": NETWORKS["path"].links(loss=0.2, burst=3, seed=1),
+    "changing": NETWORKS["ring"].links(schedule=[[(0, 1), (2, 3), (4, 5)], [(1, 2), (3, 4), (0, 5)]]),
+    "by a function": NETWORKS["ring"].links(loss=0.1, schedule=lambda k: jnp.arange(AGENTS) % 2 == k % 2),
+    "one-way": NETWORKS["ring"].links(loss=0.3, directed=[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0)]),
 }
 
 

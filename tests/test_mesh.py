@@ -30,8 +30,9 @@ def assert_same_as_local(found, cases):
 
 # mixing (a path fetches rows at borders, so small a ring all rows), colours, totals and travelling; asking compiles for
 # longest, and neighbours' sums nearly are mixing
-QUICK = ["path/GTDULA", "irregular/Gibbs", "ring/GCMC-tolerances", "star/HubSGLD"]
-SLOW = [case for network in PLACES for method in ALL if (case := f"{network}/{method}") not in QUICK]
+QUICK = ["path/GTDULA", "irregular/Gibbs", "ring/GCMC-tolerances", "star/HubSGLD", "late/GTBAOAB"]
+SLOW = ["lossy/DADMMS", "one-way/GTDULA", "bursts/DESGLD", "by a function/GTBAOAB"]
+SLOW += [case for network in PLACES for method in ALL if (case := f"{network}/{method}") not in QUICK]
 
 
 @pytest.mark.parametrize("chosen", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])

@@ -174,7 +174,7 @@ class LinkedExchange:
         """The accounts after a link was given some more and delivered what its newest message brings, and that."""
         sent = jax.tree.map(_newest_first, given, account.recent)
         # a message brings what was sent until it left
-        since = jnp.arange(self.delay[1] + 1) < newest[..., None]
+        since = jnp.arange(self.delay[1] + 1)[None, None] < newest[..., None]
 
         def due(owed: Array, now: Array, rounds: Array) -> Array:
             still = jnp.sum(_along(since, rounds) * rounds, axis=2)
@@ -197,11 +197,11 @@ class LinkedExchange:
         # the share of the delay's range that the word stands for
         late = low + (wait[: high + 1] % np.uint32(high - low + 1)).astype(jnp.int32)
         late = jnp.where(lost, high + 1, late)
-        age = ages[: high + 1, None, None]
+        age = jnp.broadcast_to(ages[: high + 1, None, None], late.shape)
         comes = late == age
         newest = jnp.where(comes, age, high + 1).min(axis=0)
         # one that was sent later came before
-        overtaken = jnp.any((age < newest) & (late < age), axis=0)
+        overtaken = jnp.any((age < newest[None]) & (late < age), axis=0)
         arrived = newest <= high
         return arrived, newest, arrived & ~overtaken
 

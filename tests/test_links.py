@@ -1,0 +1,329 @@
+"""Networks whose links lose, delay, change or carry one way: what arrives, what is conserved, laws, and refusals."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+from tables import AGENTS, LINKS, NETWORKS, OVER_LINKS, Z_BOUND, start, unequal_curvature, worst_z
+
+import accord
+from accord.engines.local import LocalEngine
+from accord.samplers import DADMMS, DESGLD, GTBAOAB, GTDULA, ChEES, Gibbs, HubSGLD, Importance
+from accord.samplers.protocol import HasLaw
+from accord.samplers.validation import bind
+
+RING = NETWORKS["ring"]
+RUNS = [
+    (link, method) for link, method in itertools.product(LINKS, OVER_LINKS) if (link, method) != ("one-way", "DADMMS")
+]
+
+
+def engine(network, method, dim=1, post=None):
+    """The local engine before its first round, and its carry."""
+    post = unequal_curvature(dim) if post is None else post
+    made = LocalEngine(post, network, bind(post, network, method), chains=2, seed=3, keep=np.arange(AGENTS))
+    return made, made.start(np.ones((AGENTS, dim)), None)
+
+
+# --- what arrives ---
+
+
+def arrivals(network, rounds):
+    """For each round, receiver and neighbour: whether a message comes, how late the newest is, if it is news."""
+    made, _ = engine(network, DESGLD(0.1, mix_rounds=4))
+    links, index = made.problem.links, made.problem.index
+    found = jax.lax.map(lambda slot: links._arrivals(index, slot), jnp.arange(rounds))
+    return [np.asarray(each) for each in found]
+
+
+@pytest.mark.parametrize("burst", [1, 8])
+def test_the_share_of_lost_messages_is_what_was_asked_for(burst):
+    comes, *_ = arrivals(RING.links(loss=0.3, burst=burst), 40_000)
+    # all links together: outages that last make as many fewer independent looks
+    looks = comes.size / (2 * burst)
+    assert abs(1.0 - comes.mean() - 0.3) < 4.0 * (0.3 * 0.7 / looks) ** 0.5
+
+
+def test_an_outage_lasts_as_long_as_was_asked_for():
+    comes, *_ = arrivals(RING.links(loss=0.1, burst=5), 20_000)
+    link = ~comes[:, 0, 0]
+    edges = np.flatnonzero(np.diff(link.astype(int)))
+    first = edges[0] if link[edges[0] + 1] else edges[1]
+    lengths = np.diff(edges[edges >= first])[::2]
+    assert lengths.min() == 5  # two may follow one another
+    assert len(lengths) > 100
+
+
+def test_each_direction_of_a_link_loses_messages_of_its_own():
+    comes, *_ = arrivals(accord.Network.ring(AGENTS).links(loss=0.5), 20_000)
+    # agent 0 hears 1 in slot 0, agent 1 hears 0 in slot 0
+    assert abs(np.corrcoef(comes[:, 0, 0], comes[:, 1, 0])[0, 1]) < 4.0 / 20_000**0.5
+
+
+def test_messages_are_late_by_every_number_of_rounds_alike():
+    comes, newest, fresh = arrivals(RING.links(delay=(1, 3)), 20_000)
+    later = slice(3, None)
+    assert set(np.unique(newest[later][comes[later]])) == {1, 2, 3}
+    assert fresh[~comes].sum() == 0
+    # of the messages sent in a round none is news after one that was sent later: stamps only grow
+    stamps = np.arange(20_000)[:, None, None] - newest
+    for receiver, slot in itertools.product(range(AGENTS), range(2)):
+        seen = stamps[fresh[:, receiver, slot], receiver, slot]
+        assert np.all(np.diff(seen) > 0)
+
+
+def test_a_schedule_is_followed_and_begins_again():
+    comes, *_ = arrivals(LINKS["changing"], 6)
+    # agent 0 hears 1 in even rounds and 5 in odd ones
+    np.testing.assert_array_equal(comes[:, 0, 0], [True, False] * 3)
+    np.testing.assert_array_equal(comes[:, 0, 1], [False, True] * 3)
+    np.testing.assert_array_equal(arrivals(LINKS["by a function"], 6)[0].shape, comes.shape)
+
+
+# --- what is conserved ---
+
+
+@pytest.mark.parametrize("name", LINKS)
+@pytest.mark.parametrize("method", ["GTDULA", "GTBAOAB"])
+def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
+    with jax.enable_x64(True):
+        made, carry = engine(LINKS[name], OVER_LINKS[method](), dim=2)
+        carry = made.advance(carry, 57)
+        links, (own, held) = made.problem.links, carry.state
+        owed, mass = held.account.owed[0]
+        weight = np.asarray(links.weights)[:, :, None]
+        in_flight = (weight[..., None] * owed["tracker"]).sum(axis=(0, 1))
+        tracked = (held.mass[:, None] * own.tracker).sum(axis=0)
+        np.testing.assert_allclose(tracked + in_flight, own.gradient.sum(axis=0), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(held.mass.sum(axis=0) + (weight * mass).sum(axis=(0, 1)), AGENTS, rtol=1e-12)
+        assert np.ptp(np.asarray(held.mass)[:, 0]) > 0 or name == "changing"
+
+
+@pytest.mark.parametrize("name", ["lossy", "late", "bursts", "changing"])
+def test_differences_count_once_however_late(name):
+    with jax.enable_x64(True):
+        made, carry = engine(LINKS[name], OVER_LINKS["DADMMS"](), dim=2)
+        carry = made.advance(carry, 57)
+        own, held = carry.state
+        rho, caution = 0.7, LINKS[name].unreliable.caution
+        # an agent's dual and what its links still owe it
+        (owed,) = jax.tree.leaves(held.account.owed[1])
+        due = rho * caution * (np.asarray(made.problem.links.weights)[..., None, None] * owed).sum(axis=(0, 1))
+        np.testing.assert_allclose(own.dual.sum(axis=0) + due, 0.0, atol=1e-9)
+        assert np.abs(own.dual.sum(axis=0)).max() > 1e-3 or name == "changing"
+
+
+# --- the draws ---
+
+
+@pytest.mark.parametrize("method", ["DESGLD", "GTDULA", "DADMMS"])
+def test_links_that_lose_nothing_change_nothing(method):
+    runs = [
+        accord.sample(unequal_curvature(2), network, OVER_LINKS[method](), draws=20, burn_in=20, seed=4)
+        for network in (RING, RING.links())
+    ]
+    np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "method"), runs(("lossy", "GTBAOAB"), ("late", "DADMMS"), ("one-way", "GTDULA")))
+def test_draws_follow_the_law_of_the_losses_they_meet(name, method):
+    post, network, sampler = unequal_curvature(2), LINKS[name], OVER_LINKS[method]()
+    run = accord.sample(post, network, sampler, draws=1, burn_in=24, chains=20_000, seed=1, init=start(2))
+    assert worst_z(run.draws[:, 0], accord.law(post, network, sampler, start(2)).at(25).joint) < Z_BOUND
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "method"), RUNS)
+def test_draws_of_many_rounds_follow_the_law_over_rounds(name, method):
+    post, network, sampler = unequal_curvature(1), LINKS[name], OVER_LINKS[method]()
+    law = accord.law(post, network, sampler).stationary()
+    run = accord.sample(post, network, sampler, draws=2000, burn_in=999, chains=400, seed=1)
+    draws = run.draws[..., 0].astype(float)
+    for agent in range(AGENTS):
+        own, expected = draws[..., agent], law.agent(agent)
+        # chains are independent
+        means, squares = own.mean(axis=1), ((own - expected.mean[0]) ** 2).mean(axis=1)
+        for found, truth in ((means, expected.mean[0]), (squares, expected.cov[0, 0])):
+            assert abs(found.mean() - truth) < 5.0 * found.std() / 20.0, (agent, truth)
+
+
+def test_the_second_moment_is_that_of_all_losses():
+    """Of 16 patterns of two links the mean of the map and of its square, against a mean over the rounds of one run."""
+    loss, step = 0.4, 0.2
+    post, network = accord.models.gaussian([-1.0, 0.5, 2.0], [1.0, 2.0, 0.7]), accord.Network.path(3)
+    H, mu = np.array([1.0, 0.5, 1.0 / 0.7]), np.array([-1.0, 0.5, 2.0])
+    W = network.mixing()
+    arcs = [(0, 1), (1, 0), (1, 2), (2, 1)]
+    mean_map, square_map = np.zeros((3, 3)), np.zeros((9, 9))
+    for up in itertools.product([0, 1], repeat=4):
+        chance = np.prod([1.0 - loss if u else loss for u in up])
+        A = np.eye(3)
+        for (i, j), u in zip(arcs, up, strict=True):
+            A[i, j] += u * W[i, j]
+            A[i, i] -= u * W[i, j]
+        A -= step * np.diag(H)
+        mean_map += chance * A
+        square_map += chance * np.kron(A, A)
+    c = step * H * mu
+    mean = np.linalg.solve(np.eye(3) - mean_map, c)
+    # E x x' = E A (x x') A' + A m c' + c m' A' + c c' + Q
+    half = np.outer(mean_map @ mean, c)
+    constant = half + half.T + np.outer(c, c) + 2.0 * step * np.eye(3)
+    second = np.linalg.solve(np.eye(9) - square_map, constant.ravel()).reshape(3, 3)
+    law = accord.law(post, network.links(loss=loss), DESGLD(step)).stationary().joint
+    # 2,000 rounds of which some ten forget one another
+    np.testing.assert_allclose(law.mean, mean, atol=0.05)
+    np.testing.assert_allclose(law.cov, second - np.outer(mean, mean), rtol=0.05, atol=0.05)
+
+
+OPTIMISERS = {
+    "GTDULA": GTDULA(0.01, 0.1, 0.1, temperature=0.0),
+    "GTBAOAB": GTBAOAB(0.2, 1.5, mix_rounds=6, temperature=0.0),
+    "DADMMS": DADMMS(2.0, temperature=0.0, noise="common"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        run
+        for run in runs(("late", "DADMMS"), ("one-way", "GTDULA"), ("bursts", "GTBAOAB"))
+        if run.values[1] in OPTIMISERS
+    ],
+)
+def test_without_noise_every_agent_reaches_the_mode(name, method):
+    with jax.enable_x64(True):
+        post = unequal_curvature(2)
+        run = accord.sample(post, LINKS[name], OPTIMISERS[method], draws=1, burn_in=6000, chains=1, seed=0)
+        np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
+
+
+class Naive(GTDULA):
+    """GT-DULA that does not know that its tracker is a sum."""
+
+    def needs(self, dim):
+        return super().needs(dim)._replace(pushed=())
+
+    conserved = HasLaw.conserved
+
+
+def test_dropped_messages_falsify_a_sum_that_is_not_pushed():
+    """What running sums are for: the same check passes with them and fails without."""
+    post = unequal_curvature(1)
+    exact = post.exact()
+    naive = accord.base.pytree.pytree(Naive)
+    for cls, right in ((GTDULA, True), (naive, False)):
+        method = cls(0.002, 0.15, 0.15, noise="common")
+        run = accord.sample(post, RING.links(loss=0.05), method, draws=2000, burn_in=2000, chains=50, seed=0)
+        off = np.abs(run.draws.mean(axis=(0, 1))[:, 0] - exact.mean[0]).max() / exact.sd[0]
+        assert (off < 0.1) == right, (cls, off)
+
+
+@pytest.mark.slow
+def test_a_plan_takes_more_exchanges_where_messages_are_lost():
+    post = unequal_curvature(1)
+    taken = {}
+    for loss in (0.0, 0.3):
+        network = RING.links(loss=loss)
+        run = accord.sample(post, network, GTBAOAB(), draws=400, chains=4, seed=0)
+        taken[loss] = int(re.search(r"mix_rounds=(\d+)", run.settings["method"])[1])
+        assert np.abs(run.draws.var(axis=(0, 1)) / np.diag(post.exact().cov) - 1.0).max() < 0.25
+    assert taken[0.3] > taken[0.0]
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"loss": 1}, r"loss must be in \[0, 1\).*found 1"),
+        ({"loss": -0.1}, "found -0.1"),
+        ({"loss": float("nan")}, "found nan"),
+        ({"delay": -1}, "delay must be a whole number >= 0, found -1"),
+        ({"delay": (3, 1)}, "the largest delay must be a whole number >= 3, found 1"),
+        ({"burst": 0}, "burst must be a whole number >= 1, found 0"),
+        ({"schedule": [[(0, 1)], [(3, 4)]]}, "the schedule never joins all agents in 2 rounds: what agent"),
+        ({"schedule": lambda k: jnp.zeros(AGENTS, bool)}, "never joins all agents in 1000 rounds"),
+        ({"schedule": []}, "at least one round"),
+        ({"schedule": [[(0, 3)]]}, r"names the edge \(0, 3\) in round 0, which ring\(6\) does not have"),
+        ({"schedule": lambda k: k}, "one boolean an edge"),
+        ({"directed": [(0, 1), (2, 1)]}, "not strongly connected.*never reaches agent"),
+        ({"directed": [(0, 3)]}, r"no edge of ring\(6\) joins"),
+        ({"directed": [(0, 1), (1, 0)]}, "leave out an edge that carries both ways"),
+    ],
+)
+def test_links_that_cannot_be_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        RING.links(**options)
+
+
+LOSSY, SLOW = RING.links(loss=0.1), RING.links(delay=(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("network", "method", "said"),
+    [
+        (LOSSY, Gibbs(0.1), "colours take turns"),
+        (LOSSY, HubSGLD(0.01), "a sum that misses one is another sum"),
+        (LOSSY, Importance(), "take a method that walks"),
+        (LOSSY, ChEES(), "take a method that walks"),
+        (LOSSY, GTDULA(0.01, 0.2, 0.1), "one constant number as both consensus_step and tracking_step"),
+        (LOSSY, DADMMS(lambda k: 1.0 + k), "give constant numbers"),
+        (LINKS["one-way"], DADMMS(1.0), "some edges carry one way only"),
+        (SLOW, GTBAOAB(0.1, mix_rounds=2), "give mix_rounds=3 or more"),
+        (SLOW, DADMMS(1.0), "no message arrives within a step"),
+        (LOSSY, GTDULA(0.01, 0.45, 0.45), None),
+        (accord.Network.star(AGENTS).links(loss=0.1), GTDULA(0.001, 0.3, 0.3), "no mixing weight may be negative"),
+    ],
+)
+def test_methods_that_cannot_are_refused_with_the_reason(network, method, said):
+    if said is None:
+        accord.sample(unequal_curvature(1), network, method, draws=1, burn_in=1)
+        return
+    with pytest.raises(ValueError, match=said):
+        accord.sample(unequal_curvature(1), network, method, draws=1)
+
+
+def test_a_sum_that_nobody_declares_is_refused():
+    class Undeclared(GTDULA):
+        def needs(self, dim):
+            return super().needs(dim)._replace(pushed=())
+
+    method = accord.base.pytree.pytree(Undeclared)(0.01, 0.1, 0.1)
+    with pytest.raises(ValueError, match="does not say which part|do not say which part"):
+        accord.sample(unequal_curvature(1), LOSSY, method, draws=1)
+
+
+# --- the description ---
+
+
+def test_a_directed_graph_is_a_network_with_one_way_links():
+    graph = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("a", "c")])
+    network = accord.Network.from_networkx(graph)
+    assert network.labels == ("a", "b", "c")
+    np.testing.assert_array_equal(network.unreliable.one_way, [[0, 1], [1, 2]])
+    # row: who hears
+    np.testing.assert_array_equal(
+        network.unreliable.arcs(network.adjacency).toarray(), [[0, 0, 1], [1, 0, 0], [1, 1, 0]]
+    )
+
+
+def test_networks_with_other_links_are_others():
+    assert RING.links(loss=0.3) == RING.links(loss=0.3)
+    assert len({RING, RING.links(), RING.links(loss=0.3), RING.links(loss=0.3, seed=1)}) == 4
+    assert repr(RING.links(loss=0.3, delay=2, burst=3)) == (
+        "<Network.ring(6).links(loss=0.3, burst=3, delay=2): 6 agents, 6 edges>"
+    )
+
+
+def test_a_message_carries_the_share_of_the_mass():
+    sent = {}
+    for network in (RING, LOSSY):
+        run = accord.sample(unequal_curvature(2), network, GTDULA(0.002, 0.1, 0.1), draws=5, burn_in=0, chains=1)
+        sent[network] = run.traffic.bytes_sent[0] / (5 * 2)
+    assert sent[LOSSY] - sent[RING] == 4  # one float
