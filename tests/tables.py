@@ -48,7 +48,7 @@ LINKS = {
     "late": NETWORKS["irregular"].links(loss=0.1, delay=3),
     "bursts": NETWORKS["path"].links(loss=0.2, burst=3, seed=1),
     "changing": NETWORKS["ring"].links(schedule=[[(0, 1), (2, 3), (4, 5)], [(1, 2), (3, 4), (0, 5)]]),
-    "by a function": NETWORKS["ring"].links(loss=0.1, schedule=lambda k: jnp.arange(AGENTS) % 2 == k % 2),
+    "by a function": NETWORKS["ring"].links(loss=0.1, schedule=lambda k: k % 2 == np.arange(AGENTS) % 2),
     "one-way": NETWORKS["ring"].links(loss=0.3, directed=[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0)]),
 }
 
