@@ -9,7 +9,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs test test-all test-portability lint bench accuracy no-knobs splittings picture reproduce constraints clean
+.PHONY: demo docs test test-all test-portability lint bench accuracy no-knobs links splittings picture reproduce constraints clean
 .PHONY: flower kills lossy
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -52,6 +52,10 @@ no-knobs: $(VENV)/.installed-demo
 # Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
 splittings: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/splittings.py
+
+# Half an hour: the tables of docs/links.md, laws and draws on links that lose, delay, change or carry one way.
+links: $(VENV)/.installed-demo
+	$(BIN)/python benchmarks/links.py
 
 # Two minutes: docs/error-bars.svg, the picture of the README.
 picture: $(VENV)/.installed-demo $(VENV)/.installed-plot

@@ -32,7 +32,7 @@ from accord.engines.agreement import bind
 from accord.engines.silo.engine import SiloEngine
 from accord.engines.silo.workers import WorkerPool
 from accord.posterior.masks import encoded
-from accord.samplers import DESGLD, DGLMC, Gibbs
+from accord.samplers import DESGLD, DGLMC, GTBAOAB, Gibbs
 from accord.samplers.costs import messages_per_round
 
 RING = accord.Network.ring(4)
@@ -504,6 +504,53 @@ def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(stopper.stopped, signal.SIGKILL)
+
+
+# --- agents that leave for good ---
+
+TEN = accord.Network.erdos_renyi(10, 0.4, seed=3)
+
+
+def ten_gaussians():
+    rng = np.random.default_rng(0)
+    return accord.models.gaussian(2.0 * rng.standard_normal((10, 2)), rng.uniform(0.4, 2.0, (10, 2, 1)) * np.eye(2))
+
+
+class Leaver(threading.Thread):
+    """Ends the process of an agent for good, once it has kept some states."""
+
+    def __init__(self, silo, agent, checkpoint):
+        super().__init__(daemon=True)
+        self.silo, self.agent, self.checkpoint = silo, agent, checkpoint
+
+    def run(self):
+        while not any(self.checkpoint.glob("draws*/*")) and not any(self.checkpoint.glob("**/agent-*/*.npz")):
+            time.sleep(0.05)
+        time.sleep(3.0)
+        ray.kill(self.silo._pool._actors[self.agent], no_restart=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [GTBAOAB(0.3, 1.0, mix_rounds=4), None], ids=["GTBAOAB", "nothing given"])
+def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(method, tmp_path):
+    post, gone = ten_gaussians(), 4
+    silo = accord.Silo(late="leave", start_timeout=60.0, timeout=60.0)
+    Leaver(silo, gone, tmp_path).start()
+    options = {"draws": 60_000, "burn_in": 500} if method is not None else {"draws": 2000, "burn_in": 2000}
+    with pytest.warns(UserWarning, match="agent 4 left for good.*the other 9 agents' data"):
+        run = accord.sample(post, TEN, method, chains=2, seed=1, engine=silo, checkpoint=tmp_path, **options)
+    assert run.draws.shape[2] == 9
+    assert "agent 4 left for good" in run.settings["left"]
+    others = post.with_shards([post.source(agent) for agent in range(10) if agent != gone])
+    for found, exact in ((run, others.exact()), (run.before, post.exact())):
+        off = np.abs(found.draws.mean(axis=(0, 1)) - exact.mean) / exact.sd
+        spread = found.draws.var(axis=(0, 1)) / np.diag(exact.cov)
+        print(method, found.draws.shape, off.max(), spread.min(), spread.max())
+    off = np.abs(run.draws.mean(axis=(0, 1)) - others.exact().mean) / others.exact().sd
+    assert off.max() < 0.1
+    assert np.abs(run.draws.var(axis=(0, 1)) / np.diag(others.exact().cov) - 1.0).max() < 0.1
+    # and not that of all
+    assert np.abs(others.exact().mean - post.exact().mean).max() > 0.3 * post.exact().sd.min()
 
 
 # --- bad input ---

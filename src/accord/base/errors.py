@@ -40,6 +40,25 @@ class DivergenceError(ArithmeticError):
         return partial(type(self), agent=self.agent, round=self.round, run=self.run), self.args
 
 
+class AgentLostError(RuntimeError):
+    """Raised where an agent is gone for good; `run` holds what was drawn before.
+
+    Parameters
+    ----------
+    message : str
+        What happened.
+    agent : int
+        Who is gone.
+    run : Run, optional
+        Everything drawn before, where there are draws.
+    """
+
+    def __init__(self, message: str, *, agent: int, run: Any = None) -> None:
+        super().__init__(message)
+        self.agent = agent
+        self.run = run
+
+
 class DataError(ValueError):
     """Raised where an agent's data could not be read, or is asked for where it does not lie."""
 

@@ -304,10 +304,16 @@ def _check_options(run: dict[str, Any]) -> None:
 
 
 def _build_network(section: dict[str, Any], num_agents: int) -> Network:
-    name = pop_name("network", section)
+    name, links = pop_name("network", section), section.pop("links", None)
     if callable(builder := getattr(Network, name, None)):
         require_types("[network]", section, builder)
-    return call("[network]", Network.build, name, num_agents, **section)
+    network: Network = call("[network]", Network.build, name, num_agents, **section)
+    if links is None:
+        return network
+    if not isinstance(links, dict):
+        raise ValueError(f"links in [network] must be a table, as {{loss = 0.1}}, found {links!r}")
+    require_types("links of [network]", links, Network.links)
+    return call("links of [network]", network.links, **links)
 
 
 def _build_method(section: dict[str, Any], folder: Path) -> Sampler:

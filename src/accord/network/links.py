@@ -85,6 +85,17 @@ class Links:
             return np.ones(len(edges), bool)
         return np.asarray(self.function(np.int32(round)))
 
+    def without(self, agent: int, stays: np.ndarray) -> Links:
+        """The links of the others, of whose edges are told which stay, (edge,)."""
+        function, table = self.function, self.table
+        one_way = self.one_way[~(self.one_way == agent).any(axis=1)]
+        return replace(
+            self,
+            one_way=one_way - (one_way > agent),
+            table=None if table is None else table[:, stays],
+            function=None if function is None else lambda round: function(round)[stays],
+        )
+
     def arcs(self, adjacency: sp.csr_array) -> sp.csr_array:
         """Who hears whom, whatever is lost: 1 at (receiver, sender), of those whom the network joins."""
         heard = adjacency

@@ -250,6 +250,17 @@ class Network:
         links = checked_links(graph, loss, delay, burst, schedule, directed, seed)
         return replace(self, unreliable=links)
 
+    def without(self, agent: int) -> Network:
+        """Return the network of the others, who keep their labels and links; `ValueError` if it is not connected."""
+        agent = whole_number("agent", agent, 0, self.num_agents - 1)
+        stays = ~(self.edges == agent).any(axis=1)
+        edges = self.edges[stays] - (self.edges[stays] > agent)
+        labels = tuple(label for i, label in enumerate(self.labels) if i != agent)
+        rest = type(self)(self.num_agents - 1, edges, f"{self.name} without {self.labels[agent]}", labels)
+        if not self.is_empty:
+            rest.require_connected()
+        return rest if self.unreliable is None else replace(rest, unreliable=self.unreliable.without(agent, stays))
+
     @cached_property
     def _adjacency(self) -> sp.csr_array:
         return self._spread(np.ones(len(self.edges)))

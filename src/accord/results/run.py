@@ -81,6 +81,8 @@ class Run(Shown):
         The same draws in the numbers that methods move in, where the posterior has constraints.
     asked
         What was asked, and of whom.
+    before
+        Where an agent left for good: what was drawn of the posterior with its data. It is not saved.
     """
 
     average: np.ndarray
@@ -98,6 +100,7 @@ class Run(Shown):
     agents_data: Agents | None = field(default=None, repr=False)
     unconstrained: Unconstrained | None = field(default=None, repr=False)
     asked: Asked = field(default_factory=Asked, repr=False)
+    before: Run | None = field(default=None, repr=False)
 
     @property
     def _moved(self) -> Unconstrained:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import whole_number
-from ..base.errors import unknown_name_error
+from ..base.errors import AgentLostError, unknown_name_error
 from ..base.interruptions import interruptions, terminations
 from ..base.memory import require_memory
 from ..base.progress import Progress, stage
@@ -40,6 +40,7 @@ from ..tuning.warmup import Warmup, warm_up
 from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
+from .departures import surviving
 from .latents import agents_here, prepare_latents
 from .questions import Questions
 from .recorder import Recorder
@@ -54,6 +55,7 @@ _BURN_IN = 500
 _DRAWS_PER_EFFECTIVE = 3
 
 
+@surviving
 def sample(
     post: Posterior,
     network: Network,
@@ -272,7 +274,7 @@ def _run(
 ) -> None:
     """Run to the end, or to Ctrl-C once there is a draw; what went wrong is said."""
     sampler = recorder.bound.sampler
-    with interruptions() as stopped:
+    with interruptions() as stopped, _told_before(recorder):
         engine.listen(line.news)
         try:
             drive(engine, engine.start(*start), recorder, checkpointer, line, stopped)
@@ -286,6 +288,16 @@ def _run(
         warning = sampler.warning(recorder.summarised())
         if warning:
             warnings.warn(warning, stacklevel=3)
+
+
+@contextmanager
+def _told_before(recorder: Recorder) -> Iterator[None]:
+    """Where an agent is lost, keep what was drawn before."""
+    try:
+        yield
+    except AgentLostError as lost:
+        lost.run = recorder.run() if recorder.count else None
+        raise
 
 
 @contextmanager

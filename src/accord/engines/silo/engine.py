@@ -27,6 +27,8 @@ from .latents import LATENTS
 from .worker import Assignment, Goal, Report
 from .workers import MOST_SETBACKS, Limits, SetbackError, WorkerPool
 
+# What may happen to an agent that is late.
+_LATE = ("raise", "restart", "leave")
 # Draws of all agents that the driver takes at once, in bytes.
 _BUFFER_BYTES = 64 * 2**20
 
@@ -51,7 +53,9 @@ class Silo:
         gives it half a minute more for anything else: reading its data, writing its state, a round without neighbours.
     late
         What happens then: "raise" ends the run with a `TimeoutError` that names who is late, and what it was at;
-        "restart" ends the late agent's process, which begins anew at the last checkpoint.
+        "restart" ends the late agent's process, which begins anew at the last checkpoint; "leave" takes it for gone for
+        good, as one whose process is not back after `start_timeout`: the run goes on with the others, for the posterior
+        of their data, and says so.
     start_timeout
         Seconds until all processes must run, > 0.
     latents
@@ -70,8 +74,8 @@ class Silo:
     def __post_init__(self) -> None:
         positive("timeout", self.timeout)
         positive("start_timeout", self.start_timeout)
-        if self.late not in ("raise", "restart"):
-            raise unknown_name_error("late", self.late, ["raise", "restart"])
+        if self.late not in _LATE:
+            raise unknown_name_error("late", self.late, _LATE)
         if not self.latents.startswith(("/", "~")):
             raise ValueError(f"latents must be a folder that begins with / or ~, found {self.latents!r}")
         self._pool: WorkerPool | None = None
@@ -135,6 +139,12 @@ class Silo:
             finally:
                 if not self._keeps:
                     self._dismiss()
+
+    def dismiss(self, agent: int) -> None:
+        """Do without an agent that is gone for good: the others have new processes and numbers."""
+        self._dismiss()
+        if self.resources is not None:
+            self.resources = [own for i, own in enumerate(self.resources) if i != agent]
 
     def _dismiss(self) -> None:
         if self._pool is not None:

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from ...base.errors import AgentLostError
 from ...data.elsewhere import Work
 from ...network import Network
 from ...posterior import Posterior
@@ -44,7 +45,14 @@ _PAUSE_SECONDS = 0.2
 
 
 class SetbackError(RuntimeError):
-    """Some agents' processes ended, or lost their neighbours: the run has to go back to its last checkpoint."""
+    """Some agents' processes ended, or lost their neighbours: the run has to go back to its last checkpoint.
+
+    `agent` is one of them.
+    """
+
+    def __init__(self, message: str, agent: int) -> None:
+        super().__init__(message)
+        self.agent = agent
 
 
 class Limits(NamedTuple):
@@ -251,10 +259,14 @@ class WorkerPool:
         """End the processes of late agents, which begin anew; raise `TimeoutError` if that ends the run."""
         for i in late:
             self._ray.kill(self._actors[i], no_restart=False)
-        if late and self.limits.late == "raise":
-            raise TimeoutError(
-                f"{self.name(late[0])} came no further for {patience.seconds:g} s: {patience.doing(late[0])}"
-            )
+        if late and self.limits.late != "restart":
+            first = late[0]
+            what = f"{self.name(first)} came no further for {patience.seconds:g} s: {patience.doing(first)}"
+            raise self._gone(what, first)
+
+    def _gone(self, what: str, agent: int) -> Exception:
+        """The error of an agent that is not waited for any longer."""
+        return AgentLostError(what, agent=agent) if self.limits.late == "leave" else TimeoutError(what)
 
     def name(self, agent: int) -> str:
         """An agent's number, its site and its address, as far as they are known."""
@@ -279,11 +291,11 @@ class WorkerPool:
             # who is waited for, but waits for nobody, is who is late
             waiting = {error.agent for error in late}
             worst = min(late, key=lambda error: (error.neighbour in waiting, error.round))
-            if self.limits.late == "raise":
-                raise TimeoutError(str(worst))
+            if self.limits.late != "restart":
+                raise self._gone(str(worst), worst.neighbour)
             self._ray.kill(self._actors[worst.neighbour], no_restart=False)
         first = gone[0] if gone else min(errors)
-        raise SetbackError(f"{self.name(first)}: {errors[first]}")
+        raise SetbackError(f"{self.name(first)}: {errors[first]}", first)
 
     # --- life ---
 
@@ -320,9 +332,8 @@ class WorkerPool:
                 return self._greet(max(1.0, ends - time.monotonic()))
             except SetbackError as error:
                 if time.monotonic() > ends:
-                    raise TimeoutError(
-                        f"the agents' processes do not run after {self.limits.start_timeout:g} s: {error}"
-                    ) from error
+                    what = f"the agents' processes do not run after {self.limits.start_timeout:g} s: {error}"
+                    raise self._gone(what, error.agent) from error
                 time.sleep(_PAUSE_SECONDS)
 
     def _greet(self, limit: float) -> list[str]:

@@ -1,0 +1,80 @@
+"""Agents that leave for good: the run goes on for the posterior of those who are left."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from inspect import signature
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import numpy as np
+
+from ..base.errors import AgentLostError
+from ..network import Network
+from ..posterior import Posterior
+from ..results.run import Run
+
+P = ParamSpec("P")
+
+
+def surviving(sample: Callable[P, Run]) -> Callable[P, Run]:
+    """Let a run go on with those who are left where an agent is lost.
+
+    Nothing of the lost agent may stay in what the others hold, and it took its part of every tracked sum with it: the
+    others begin anew, with the posterior of their own rows, from their last draws where they walk.
+    """
+
+    @wraps(sample)
+    def run(*given: P.args, **options: P.kwargs) -> Run:
+        try:
+            return sample(*given, **options)
+        except AgentLostError as lost:
+            return _without(lost, run, signature(sample).bind(*given, **options).arguments)
+
+    return run
+
+
+def _without(lost: AgentLostError, again: Callable[..., Run], given: dict[str, Any]) -> Run:
+    """The run of those who are left; the same error where they cannot go on."""
+    post: Posterior = given["post"]
+    network: Network = given["network"]
+    gone = lost.agent
+    if network.num_agents == 1:
+        raise lost
+    try:
+        left = network.without(gone)
+    except ValueError as error:
+        raise lost from error
+    others = post.with_shards([post.source(agent) for agent in range(post.num_agents) if agent != gone])
+    # only an engine that can do without an agent says that one is lost
+    given["engine"].dismiss(gone)
+    drawn = "before its first draw" if lost.run is None else f"after {lost.run.average.shape[1]} draws of each chain"
+    what = f"agent {network.labels[gone]} left for good {drawn}: the run is of the other {left.num_agents} agents' data"
+    warnings.warn(f"{what} ({lost})", stacklevel=4)
+    changed: dict[str, Any] = {"post": others, "network": left, "keep": _kept(given.get("keep", "agents"), gone)}
+    if given.get("checkpoint") is not None:
+        changed["checkpoint"] = Path(given["checkpoint"]) / f"without-{network.labels[gone]}"
+    if lost.run is not None:
+        changed["init"] = _last(lost.run, gone, network.num_agents)
+    run = again(**{**given, **changed})
+    told = ", and ".join(filter(None, (what, run.settings.get("left"))))
+    return replace(run, settings={**run.settings, "left": told}, before=lost.run if run.before is None else run.before)
+
+
+def _kept(keep: Any, gone: int) -> Any:
+    """What is kept of the agents that are left, by their new numbers."""
+    if isinstance(keep, str):
+        return keep
+    numbers = [int(i) - (int(i) > gone) for i in keep if int(i) != gone]
+    return numbers or "average"
+
+
+def _last(run: Run, gone: int, num_agents: int) -> np.ndarray:
+    """Where the others were at the last draw, (chain, agent, dim); the average where their own were not kept."""
+    drawn = run._moved
+    last = np.repeat(drawn.average[:, -1:], num_agents, axis=1)
+    last[:, run.agents] = drawn.kept[:, -1]
+    return np.delete(last, gone, axis=1)
