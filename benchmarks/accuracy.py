@@ -94,6 +94,8 @@ ENTRIES = (
     ),
     Entry("GT-DULA", "GTDULA", same),
     Entry("GT-DULA, common noise", "GTDULA common", same),
+    Entry("EXTRA-SGLD", "EXTRASGLD", same),
+    Entry("EXTRA-SGLD, common noise", "EXTRASGLD common", same),
     Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
     Entry("D-ADMMS as published", "DADMMS published", same),
     Entry("D-ADMMS calibrated", "DADMMS", same),

@@ -74,6 +74,14 @@ FAULTS = [
         "(state.tracker - mixed.position)",
         LAW,
     ),
+    Fault(
+        "EXTRASGLD memory",
+        "samplers/extra_sgld.py",
+        "self.blend / step * (state.position - mixed)",
+        "self.blend / step * state.position",
+        LAW,
+    ),
+    Fault("EXTRASGLD sign", "samplers/extra_sgld.py", "noise.batch) + state.corr", "noise.batch) - state.corr", LAW),
     Fault("GTBAOAB noise", "samplers/gt_baoab.py", "((1.0 - kept**2) * n)", "((1.0 - kept) * n)", LAW),
     Fault(
         "GTBAOAB half step",
