@@ -96,6 +96,8 @@ ENTRIES = (
     Entry("GT-DULA, common noise", "GTDULA common", same),
     Entry("EXTRA-SGLD", "EXTRASGLD", same),
     Entry("EXTRA-SGLD, common noise", "EXTRASGLD common", same),
+    Entry("DIGing-SGLD", "DIGingSGLD", same),
+    Entry("DIGing-SGLD, common noise", "DIGingSGLD common", same),
     Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
     Entry("D-ADMMS as published", "DADMMS published", same),
     Entry("D-ADMMS calibrated", "DADMMS", same),

@@ -18,6 +18,7 @@ from accord.samplers import (
     EXTRASGLD,
     GCMC,
     GTDULA,
+    DIGingSGLD,
     Gibbs,
     HubSGLD,
 )
@@ -157,6 +158,8 @@ FAMILIES = {
     "GTDULA common": Family("GTDULA", lambda s, h, _: gt(s, h, noise="common")),
     "EXTRASGLD": Family("EXTRASGLD", lambda s, h, blend: EXTRASGLD(h * s.agents, blend), variants=(0.5, 0.1)),
     "EXTRASGLD common": Family("EXTRASGLD", lambda s, h, _: EXTRASGLD(h * s.agents, noise="common")),
+    "DIGingSGLD": Family("DIGingSGLD", lambda s, h, _: DIGingSGLD(h * s.agents)),
+    "DIGingSGLD common": Family("DIGingSGLD", lambda s, h, _: DIGingSGLD(h * s.agents, noise="common")),
     "DADMMS published": Family("DADMMS", lambda s, h, _: dadmms(s, h, calibration="published")),
     "DADMMS": Family("DADMMS", lambda s, h, _: dadmms(s, h)),
     "DADMMS common": Family("DADMMS", lambda s, h, _: dadmms(s, h, noise="common")),

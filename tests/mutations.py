@@ -82,6 +82,13 @@ FAULTS = [
         LAW,
     ),
     Fault("EXTRASGLD sign", "samplers/extra_sgld.py", "noise.batch) + state.corr", "noise.batch) - state.corr", LAW),
+    Fault(
+        "DIGingSGLD tracker",
+        "samplers/diging_sgld.py",
+        "mixed.tracker + gradient",
+        "state.tracker + gradient",
+        LAW,
+    ),
     Fault("GTBAOAB noise", "samplers/gt_baoab.py", "((1.0 - kept**2) * n)", "((1.0 - kept) * n)", LAW),
     Fault(
         "GTBAOAB half step",

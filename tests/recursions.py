@@ -20,6 +20,7 @@ from accord.samplers import (
     GCMC,
     GTBAOAB,
     GTDULA,
+    DIGingSGLD,
     Gibbs,
     HubSGLD,
 )
@@ -152,6 +153,17 @@ def extra(method, edges, potentials, x, before, *heard):
         h, following = at(method.step_size, k), at(method.step_size, k + 1)
         moved = mixed(P, x) + past - h * potentials.gradient(x, noise.rows)
         past, x = following / h * (past + mixed(memory, x)), moved + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        yield x
+
+
+def diging(method, edges, potentials, x, before, *heard):
+    P, slope = given(method, edges), potentials.gradient(x, before.rows)
+    y = slope
+    for k, noise in enumerate(heard):
+        h = at(method.step_size, k)
+        x = mixed(P, x) - h * y + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        old, slope = slope, potentials.gradient(x, noise.rows)
+        y = mixed(P, y) + slope - old
         yield x
 
 
@@ -323,6 +335,7 @@ def gaussian_potentials(means, covariances):
 RECURSIONS = {
     DESGLD: desgld,
     EXTRASGLD: extra,
+    DIGingSGLD: diging,
     DESGHMC: desghmc,
     DASG: dasg,
     DULA: dula,

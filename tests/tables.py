@@ -9,7 +9,7 @@ import pytest
 from recursions import gaussian_potentials, regression
 
 import accord
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, EXTRASGLD, GCMC, GTBAOAB, GTDULA, Gibbs
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, EXTRASGLD, GCMC, GTBAOAB, GTDULA, DIGingSGLD, Gibbs
 
 # Methods with an exact law. Steps are well inside the stable range of every posterior below, on every network below.
 METHODS = {
@@ -19,12 +19,13 @@ METHODS = {
     "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
     "GTBAOAB": lambda **options: GTBAOAB(0.2, 1.5, **{"noise": "independent", "mix_rounds": 1, **options}),
     "EXTRASGLD": lambda **options: EXTRASGLD(step_size=0.15, **{"blend": 0.3, **options}),
+    "DIGingSGLD": lambda **options: DIGingSGLD(step_size=0.04, **options),
     "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
     "Gibbs": lambda **options: Gibbs(eta=0.3, **options),
     "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),
     "GCMC": lambda **options: GCMC(rho=0.4, conditional="exact", **options),
 }
-MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB", "EXTRASGLD"]
+MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB", "EXTRASGLD", "DIGingSGLD"]
 COMMON_NOISE_METHODS = [*MIXING_METHODS, "DADMMS"]
 
 AGENTS = 6

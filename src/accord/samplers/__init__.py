@@ -6,6 +6,7 @@ from .dasg import DASG
 from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
+from .diging_sgld import DIGingSGLD
 from .dula import DULA
 from .extra_sgld import EXTRASGLD
 from .gcmc import GCMC
@@ -24,6 +25,7 @@ __all__ = [
     "DESGHMC",
     "DESGLD",
     "DGLMC",
+    "DIGingSGLD",
     "DULA",
     "EXTRASGLD",
     "GCMC",
