@@ -26,7 +26,18 @@ from rich.console import Console
 import accord
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
-from accord.samplers import DESGLD, DGLMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
+from accord.samplers import (
+    DESGLD,
+    DGLMC,
+    DULA,
+    GCMC,
+    GTBAOAB,
+    ChEES,
+    EventTriggeredULA,
+    Gibbs,
+    Importance,
+    Replicated,
+)
 from accord.samplers.by_totals import ByTotals
 from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
@@ -81,6 +92,13 @@ def same(chosen: Chosen) -> accord.Sampler:
     return chosen.sampler
 
 
+def event_triggered(chosen: Chosen) -> accord.Sampler:
+    """D-ULA's numbers, and a threshold of the size of a round's noise, at which about half of the rounds are silent."""
+    step, beta = chosen.sampler.step_size, chosen.sampler.consensus_step
+    size = chosen.target.net.num_agents * chosen.target.post.dim
+    return EventTriggeredULA(step, beta, float(np.sqrt(2.0 * step * size)))
+
+
 ENTRIES = (
     Entry("DE-SGLD", "DESGLD", same),
     Entry("DE-SGLD, diminishing steps", "DESGLD", lambda c: DESGLD(c.diminishing())),
@@ -92,6 +110,7 @@ ENTRIES = (
         None,
         lambda c: DULA(Polynomial(0.00082, 230.0, 0.05), Polynomial(0.48, 230.0, 0.05)),
     ),
+    Entry("Event-triggered ULA", "DULA", event_triggered),
     Entry("GT-DULA", "GTDULA", same),
     Entry("GT-DULA, common noise", "GTDULA common", same),
     Entry("EXTRA-SGLD", "EXTRASGLD", same),

@@ -89,6 +89,20 @@ FAULTS = [
         "state.tracker + gradient",
         LAW,
     ),
+    Fault(
+        "EventTriggeredULA pull",
+        "samplers/event_triggered_ula.py",
+        "gain * (state.sent - inbox.mix())",
+        "gain * (state.position - inbox.mix())",
+        "test_event_triggered.py",
+    ),
+    Fault(
+        "EventTriggeredULA threshold",
+        "samplers/event_triggered_ula.py",
+        "position - state.sent) >",
+        "position - state.position) >",
+        "test_event_triggered.py",
+    ),
     Fault("GTBAOAB noise", "samplers/gt_baoab.py", "((1.0 - kept**2) * n)", "((1.0 - kept) * n)", LAW),
     Fault(
         "GTBAOAB half step",

@@ -69,7 +69,14 @@ def unequal_curvature(dim, agents=AGENTS, seed=0):
     return accord.models.gaussian(*gaussians(dim, agents, seed))
 
 
-# The potentials of both, by their formulas.
+def equal_curvature(dim):
+    """Gaussian potentials with far means and one covariance: the average of gossiping agents is on its own."""
+    H = np.diag(np.linspace(0.5, 1.5, dim)) + 0.1
+    means = 2.0 * np.random.default_rng(0).standard_normal((AGENTS, dim))
+    return accord.models.gaussian(means, np.stack([np.linalg.inv(H)] * AGENTS))
+
+
+# The potentials of the first two, by their formulas.
 POTENTIALS = {
     "shards": lambda dim: regression(rows(dim), 2.0, 10.0),
     "curvature": lambda dim: gaussian_potentials(*gaussians(dim)),

@@ -8,6 +8,7 @@ from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
 from .diging_sgld import DIGingSGLD
 from .dula import DULA
+from .event_triggered_ula import EventTriggeredULA
 from .extra_sgld import EXTRASGLD
 from .gcmc import GCMC
 from .gibbs import Gibbs
@@ -28,6 +29,7 @@ __all__ = [
     "DIGingSGLD",
     "DULA",
     "EXTRASGLD",
+    "EventTriggeredULA",
     "GCMC",
     "GTBAOAB",
     "GTDULA",
