@@ -10,11 +10,24 @@ import numpy as np
 from tables import METHODS, NETWORKS, unequal_shards
 
 import accord
-from accord.samplers import DASG, DESGLD, DGLMC, GCMC, GTBAOAB, GTDULA, EventTriggeredULA, Gibbs, HubSGLD, Replicated
+from accord.samplers import (
+    DASG,
+    DESGLD,
+    DGLMC,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    AsynchronousULA,
+    EventTriggeredULA,
+    Gibbs,
+    HubSGLD,
+    Replicated,
+)
 
 ALL = {
     **METHODS,
     "DASG": lambda: DASG(0.1, 0.4),
+    "AsynchronousULA": lambda: AsynchronousULA(0.02, 0.15),
     "EventTriggeredULA": lambda: EventTriggeredULA(0.02, 0.15, 0.3),
     "HubSGLD": lambda: HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
     "Replicated": lambda: Replicated(warmup=20),

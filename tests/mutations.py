@@ -103,6 +103,20 @@ FAULTS = [
         "position - state.position) >",
         "test_event_triggered.py",
     ),
+    Fault(
+        "AsynchronousULA pull",
+        "samplers/asynchronous_ula.py",
+        "gain * (heard.awake * state.position - heard.position)",
+        "gain * (state.position - heard.position)",
+        "test_asynchronous.py",
+    ),
+    Fault(
+        "AsynchronousULA sleep",
+        "samplers/asynchronous_ula.py",
+        "jnp.where(state.awake > 0, position, state.position)",
+        "position",
+        "test_asynchronous.py",
+    ),
     Fault("GTBAOAB noise", "samplers/gt_baoab.py", "((1.0 - kept**2) * n)", "((1.0 - kept) * n)", LAW),
     Fault(
         "GTBAOAB half step",

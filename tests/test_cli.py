@@ -103,6 +103,7 @@ SMALL = {
     "DASG": "step_size = 0.02\nmomentum = 0.5",
     "DESGHMC": "step_size = 0.02\nfriction = 1.0",
     "DULA": "step_size = {schedule = 'diminishing', first = 0.002}\nconsensus_step = 0.1",
+    "AsynchronousULA": "step_size = 0.002\nconsensus_step = 0.1",
     "EventTriggeredULA": "step_size = 0.002\nconsensus_step = 0.1\nthreshold = 0.1",
     "GTBAOAB": "step_size = 0.05\nfriction = 1.0",
     "GTDULA": "step_size = 0.002\nconsensus_step = 0.1\ntracking_step = 0.1",

@@ -1,5 +1,6 @@
 """The methods, one file each; `__all__` lists them. `Gossip`, a base for methods of your own, is importable too."""
 
+from .asynchronous_ula import AsynchronousULA
 from .chees import ChEES
 from .d_admms import DADMMS
 from .dasg import DASG
@@ -20,6 +21,7 @@ from .mixing import Gossip as Gossip
 from .replicated import Replicated
 
 __all__ = [
+    "AsynchronousULA",
     "ChEES",
     "DADMMS",
     "DASG",
