@@ -37,9 +37,11 @@ from accord.samplers import (
     EventTriggeredULA,
     Gibbs,
     Importance,
+    ProximalDESGLD,
     Replicated,
 )
 from accord.samplers.by_totals import ByTotals
+from accord.samplers.convex_sets import Box
 from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
 from accord.tuning.warmup import warm_up
@@ -103,6 +105,7 @@ def event_triggered(chosen: Chosen) -> accord.Sampler:
 ENTRIES = (
     Entry("DE-SGLD", "DESGLD", same),
     Entry("DE-SGLD, diminishing steps", "DESGLD", lambda c: DESGLD(c.diminishing())),
+    Entry("Proximal DE-SGLD, no bounds", "DESGLD", lambda c: ProximalDESGLD(c.sampler.step_size, Box())),
     Entry("DE-SGHMC", "DESGHMC", same),
     Entry("D-ULA", "DULA", same),
     Entry("D-ULA, diminishing steps", "DULA", lambda c: DULA(c.diminishing(), c.sampler.consensus_step)),

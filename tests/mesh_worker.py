@@ -21,6 +21,7 @@ from accord.samplers import (
     EventTriggeredULA,
     Gibbs,
     HubSGLD,
+    ProximalDESGLD,
     Replicated,
 )
 
@@ -30,6 +31,7 @@ ALL = {
     "AsynchronousULA": lambda: AsynchronousULA(0.02, 0.15),
     "EventTriggeredULA": lambda: EventTriggeredULA(0.02, 0.15, 0.3),
     "HubSGLD": lambda: HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
+    "ProximalDESGLD": lambda: ProximalDESGLD(0.05, "simplex", 0.05),
     "Replicated": lambda: Replicated(warmup=20),
     "Replicated-mala": lambda: Replicated("mala", warmup=0, step_size=0.1),
     "Gibbs-rejection": lambda: Gibbs(0.3, "rejection"),

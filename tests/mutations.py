@@ -117,6 +117,20 @@ FAULTS = [
         "position",
         "test_asynchronous.py",
     ),
+    Fault(
+        "ProximalDESGLD share",
+        "samplers/proximal_de_sgld.py",
+        "step / (agent.num_agents * at",
+        "step / (1.0 * at",
+        "test_proximal_de_sgld.py",
+    ),
+    Fault(
+        "simplex fall",
+        "samplers/convex_sets.py",
+        "fall = jnp.take_along_axis(excess, kept - 1, axis=-1) / kept",
+        "fall = jnp.take_along_axis(excess, kept - 1, axis=-1) / (kept + 1)",
+        "test_proximal_de_sgld.py",
+    ),
     Fault("GTBAOAB noise", "samplers/gt_baoab.py", "((1.0 - kept**2) * n)", "((1.0 - kept) * n)", LAW),
     Fault(
         "GTBAOAB half step",

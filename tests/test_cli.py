@@ -108,6 +108,7 @@ SMALL = {
     "GTBAOAB": "step_size = 0.05\nfriction = 1.0",
     "GTDULA": "step_size = 0.002\nconsensus_step = 0.1\ntracking_step = 0.1",
     "DADMMS": "rho = 5.0",
+    "ProximalDESGLD": "step_size = 0.002\nconstraint = 'positive'",
     "Gibbs": "eta = 0.1\nconditional = 'mala'",
     "GCMC": "rho = 0.1\ntolerances = [1.0, 0.3]\nrounds_per_tolerance = 2",
     "HubSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",

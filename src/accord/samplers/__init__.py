@@ -18,6 +18,7 @@ from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
 from .importance import Importance
 from .mixing import Gossip as Gossip
+from .proximal_de_sgld import ProximalDESGLD
 from .replicated import Replicated
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "Gibbs",
     "HubSGLD",
     "Importance",
+    "ProximalDESGLD",
     "Replicated",
 ]
