@@ -85,6 +85,15 @@ def test_one_parameter_has_the_law_of_its_kernel(smoothing):
     assert run.statistics["outside"][:, -1].max() >= -draws.min()
 
 
+def test_agents_that_stray_one_by_one_push_the_average_inwards():
+    method = ProximalDESGLD(0.02 * AGENTS, "positive", 0.1)
+    run = accord.sample(one_potential(), NET, method, draws=1, burn_in=200, chains=4000, seed=0, init=np.array([0.5]))
+    x, masses = kernel_law(0.02, 0.1)
+    average, own = run.average[:, 0, 0].astype(float), run.draws[:, 0, :, 0].astype(float)
+    assert average.mean() - masses @ x > 10.0 * average.std() / np.sqrt(len(average))
+    assert -own[own < 0].mean() > 1.2 * -(masses @ np.minimum(x, 0.0)) / masses[x < 0].sum()
+
+
 def truncated(smoothing=None):
     """A grid and masses of the Gaussian restricted to x >= 0, or of its smoothed form."""
     x = np.linspace(-3.0, 6.0, 200_001)

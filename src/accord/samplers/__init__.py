@@ -1,4 +1,4 @@
-"""The methods, one file each; `__all__` lists them. `Gossip`, a base for methods of your own, is importable too."""
+"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing`, bases of your own, are importable too."""
 
 from .asynchronous_ula import AsynchronousULA
 from .chees import ChEES
@@ -18,6 +18,7 @@ from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
 from .importance import Importance
 from .mixing import Gossip as Gossip
+from .mixing import Mixing as Mixing
 from .proximal_de_sgld import ProximalDESGLD
 from .replicated import Replicated
 

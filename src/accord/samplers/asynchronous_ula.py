@@ -50,8 +50,8 @@ class AsynchronousULA(Monitored, Mixing):
     `awake step_size`. Which gradients a round sees is chance, and adds noise as minibatches do: on Gaussian posteriors
     of one parameter the average is hotter by the share `step_size (1 - awake) sum_i g_i^2 / 2`, g_i^2 the mean square
     of agent i's slope over the posterior. One agent's mean is biased as under D-ULA with `awake step_size` and
-    `awake^2 consensus_step`, and its draws are over-dispersed as under D-ULA; with `awake=1` this is D-ULA. Rounds with
-    random links have no exact law. Needs
+    `awake^2 consensus_step`, and its draws are over-dispersed somewhat more than under that; with `awake=1` this is
+    D-ULA. Rounds with random links have no exact law. Needs
     consensus_step < 2 / lambda_max(L); stable on quadratic potentials, whoever wakes, while `step_size N H < I + W`,
     W = I - consensus_step L.
 

@@ -45,9 +45,10 @@ class ProximalDESGLD(Monitored, Mixing):
     That is not yet the restricted posterior: beside a face with the density p (of the restricted posterior, across the
     face) about the share sqrt(pi smoothing / 2) p of the draws lies outside, by sqrt(2 smoothing / pi) on average, and
     the mean is off by that share of its distance from the face.
-    Draws are reported where they are; `constraint.project(run.draws)` moves them into the set. An agent feels the pull
-    where it is, so that with independent noise, under which agents stray by DE-SGLD's own disagreement, boundaries are
-    softer still; `noise="common"` avoids that. Where gradients differ one agent is biased as under DE-SGLD, which this
+    Draws are reported where they are; `constraint.project(run.draws)` moves them into the set. All this is for agents
+    that stay together, as by `noise="common"`. An agent feels the pull where it is: by independent noise agents stray
+    out one by one, farther than the average would, and are pulled in, so that the average is biased away from the face
+    by the order of DE-SGLD's disagreement. Where gradients differ one agent is biased as under DE-SGLD, which this
     is where the set has no bounds. Rounds are not affine and have no exact law. W must be symmetric, doubly stochastic
     and on the edges. Stable on quadratic potentials while `step_size (H + I / (N smoothing)) < I + W`. At
     `temperature=0` this is decentralised gradient descent on the sum with the envelope.
