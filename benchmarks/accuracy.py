@@ -26,8 +26,22 @@ from rich.console import Console
 import accord
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
-from accord.samplers import DESGLD, DGLMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
+from accord.samplers import (
+    DESGLD,
+    DGLMC,
+    DULA,
+    GCMC,
+    GTBAOAB,
+    AsynchronousULA,
+    ChEES,
+    EventTriggeredULA,
+    Gibbs,
+    Importance,
+    ProximalDESGLD,
+    Replicated,
+)
 from accord.samplers.by_totals import ByTotals
+from accord.samplers.convex_sets import Box
 from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
 from accord.tuning.warmup import warm_up
@@ -81,9 +95,17 @@ def same(chosen: Chosen) -> accord.Sampler:
     return chosen.sampler
 
 
+def event_triggered(chosen: Chosen) -> accord.Sampler:
+    """D-ULA's numbers, and a threshold of the size of a round's noise, at which about half of the rounds are silent."""
+    step, beta = chosen.sampler.step_size, chosen.sampler.consensus_step
+    size = chosen.target.net.num_agents * chosen.target.post.dim
+    return EventTriggeredULA(step, beta, float(np.sqrt(2.0 * step * size)))
+
+
 ENTRIES = (
     Entry("DE-SGLD", "DESGLD", same),
     Entry("DE-SGLD, diminishing steps", "DESGLD", lambda c: DESGLD(c.diminishing())),
+    Entry("Proximal DE-SGLD, no bounds", "DESGLD", lambda c: ProximalDESGLD(c.sampler.step_size, Box())),
     Entry("DE-SGHMC", "DESGHMC", same),
     Entry("D-ULA", "DULA", same),
     Entry("D-ULA, diminishing steps", "DULA", lambda c: DULA(c.diminishing(), c.sampler.consensus_step)),
@@ -92,8 +114,18 @@ ENTRIES = (
         None,
         lambda c: DULA(Polynomial(0.00082, 230.0, 0.05), Polynomial(0.48, 230.0, 0.05)),
     ),
+    Entry("Event-triggered ULA", "DULA", event_triggered),
+    Entry(
+        "Asynchronous ULA, half awake",
+        "DULA",
+        lambda c: AsynchronousULA(c.sampler.step_size, c.sampler.consensus_step),
+    ),
     Entry("GT-DULA", "GTDULA", same),
     Entry("GT-DULA, common noise", "GTDULA common", same),
+    Entry("EXTRA-SGLD", "EXTRASGLD", same),
+    Entry("EXTRA-SGLD, common noise", "EXTRASGLD common", same),
+    Entry("DIGing-SGLD", "DIGingSGLD", same),
+    Entry("DIGing-SGLD, common noise", "DIGingSGLD common", same),
     Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
     Entry("D-ADMMS as published", "DADMMS published", same),
     Entry("D-ADMMS calibrated", "DADMMS", same),

@@ -8,7 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 
 import accord
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs, HubSGLD
+from accord.samplers import (
+    DADMMS,
+    DASG,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    EXTRASGLD,
+    GCMC,
+    GTDULA,
+    DIGingSGLD,
+    Gibbs,
+    HubSGLD,
+)
 
 # Powers of two: the Langevin step on F times the largest eigenvalue of F's Hessian.
 LOWEST, HIGHEST, START = -14, 6, -4
@@ -143,6 +156,10 @@ FAMILIES = {
     "DULA": Family("DULA", lambda s, h, _: DULA(h, edge_weight(s))),
     "GTDULA": Family("GTDULA", lambda s, h, _: gt(s, h)),
     "GTDULA common": Family("GTDULA", lambda s, h, _: gt(s, h, noise="common")),
+    "EXTRASGLD": Family("EXTRASGLD", lambda s, h, blend: EXTRASGLD(h * s.agents, blend), variants=(0.5, 0.1)),
+    "EXTRASGLD common": Family("EXTRASGLD", lambda s, h, _: EXTRASGLD(h * s.agents, noise="common")),
+    "DIGingSGLD": Family("DIGingSGLD", lambda s, h, _: DIGingSGLD(h * s.agents)),
+    "DIGingSGLD common": Family("DIGingSGLD", lambda s, h, _: DIGingSGLD(h * s.agents, noise="common")),
     "DADMMS published": Family("DADMMS", lambda s, h, _: dadmms(s, h, calibration="published")),
     "DADMMS": Family("DADMMS", lambda s, h, _: dadmms(s, h)),
     "DADMMS common": Family("DADMMS", lambda s, h, _: dadmms(s, h, noise="common")),

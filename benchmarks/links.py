@@ -183,7 +183,12 @@ def main():
     for name, network in itertools.islice(networks.items(), 1 if small else None):
         for method, naive in methods(post):
             label = type(method).__name__
-            lines += [f"### {label} on the {name} graph", "", "| links | law | drawn | dropped |", "| --- | --- | --- | --- |"]
+            lines += [
+                f"### {label} on the {name} graph",
+                "",
+                "| links | law | drawn | dropped |",
+                "| --- | --- | --- | --- |",
+            ]
             for what, options in itertools.islice(conditions(network, name), 2 if small else None):
                 linked = network.links(**options)
                 with warnings.catch_warnings():

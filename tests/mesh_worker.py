@@ -10,12 +10,28 @@ import numpy as np
 from tables import AGENTS, LINKS, METHODS, NETWORKS, OVER_LINKS, unequal_shards
 
 import accord
-from accord.samplers import DASG, DESGLD, DGLMC, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.samplers import (
+    DASG,
+    DESGLD,
+    DGLMC,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    AsynchronousULA,
+    EventTriggeredULA,
+    Gibbs,
+    HubSGLD,
+    ProximalDESGLD,
+    Replicated,
+)
 
 ALL = {
     **METHODS,
     "DASG": lambda: DASG(0.1, 0.4),
+    "AsynchronousULA": lambda: AsynchronousULA(0.02, 0.15),
+    "EventTriggeredULA": lambda: EventTriggeredULA(0.02, 0.15, 0.3),
     "HubSGLD": lambda: HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
+    "ProximalDESGLD": lambda: ProximalDESGLD(0.05, "simplex", 0.05),
     "Replicated": lambda: Replicated(warmup=20),
     "Replicated-mala": lambda: Replicated("mala", warmup=0, step_size=0.1),
     "Gibbs-rejection": lambda: Gibbs(0.3, "rejection"),

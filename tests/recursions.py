@@ -9,7 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
+from accord.samplers import (
+    DADMMS,
+    DASG,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    EXTRASGLD,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    DIGingSGLD,
+    Gibbs,
+    HubSGLD,
+)
 
 
 def by_hand(sampler, net, potentials, start, heard):
@@ -127,6 +141,29 @@ def desgld(method, edges, potentials, x, before, *heard):
     for k, noise in enumerate(heard):
         h = at(method.step_size, k)
         x = mixed(P, x) - h * potentials.gradient(x, noise.rows) + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        yield x
+
+
+def extra(method, edges, potentials, x, before, *heard):
+    # EXTRA as it was published: all disagreement so far, by W - W~; steps that change rescale what they have learnt
+    P = given(method, edges)
+    memory = P - (method.blend * np.eye(edges.n) + (1.0 - method.blend) * P)
+    past = np.zeros_like(x)
+    for k, noise in enumerate(heard):
+        h, following = at(method.step_size, k), at(method.step_size, k + 1)
+        moved = mixed(P, x) + past - h * potentials.gradient(x, noise.rows)
+        past, x = following / h * (past + mixed(memory, x)), moved + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        yield x
+
+
+def diging(method, edges, potentials, x, before, *heard):
+    P, slope = given(method, edges), potentials.gradient(x, before.rows)
+    y = slope
+    for k, noise in enumerate(heard):
+        h = at(method.step_size, k)
+        x = mixed(P, x) - h * y + np.sqrt(2.0 * h) * kicks(method, edges, noise)
+        old, slope = slope, potentials.gradient(x, noise.rows)
+        y = mixed(P, y) + slope - old
         yield x
 
 
@@ -297,6 +334,8 @@ def gaussian_potentials(means, covariances):
 
 RECURSIONS = {
     DESGLD: desgld,
+    EXTRASGLD: extra,
+    DIGingSGLD: diging,
     DESGHMC: desghmc,
     DASG: dasg,
     DULA: dula,

@@ -9,7 +9,7 @@ import pytest
 from recursions import gaussian_potentials, regression
 
 import accord
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, EXTRASGLD, GCMC, GTBAOAB, GTDULA, DIGingSGLD, Gibbs
 
 # Methods with an exact law. Steps are well inside the stable range of every posterior below, on every network below.
 METHODS = {
@@ -18,6 +18,8 @@ METHODS = {
     "DULA": lambda **options: DULA(step_size=0.025, consensus_step=0.15, **options),
     "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
     "GTBAOAB": lambda **options: GTBAOAB(0.2, 1.5, **{"noise": "independent", "mix_rounds": 1, **options}),
+    "EXTRASGLD": lambda **options: EXTRASGLD(step_size=0.15, **{"blend": 0.3, **options}),
+    "DIGingSGLD": lambda **options: DIGingSGLD(step_size=0.04, **options),
     "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
     "Gibbs": lambda **options: Gibbs(eta=0.3, **options),
     "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),
@@ -29,8 +31,10 @@ OVER_LINKS = {
     "GTDULA": lambda **options: GTDULA(step_size=0.002, consensus_step=0.1, tracking_step=0.1, **options),
     "GTBAOAB": lambda **options: GTBAOAB(0.1, 1.5, mix_rounds=4, **options),
     "DADMMS": lambda **options: DADMMS(rho=0.7, noise="common", **options),
+    "EXTRASGLD": lambda **options: EXTRASGLD(step_size=0.15, **options),
+    "DIGingSGLD": lambda **options: DIGingSGLD(step_size=0.02, **options),
 }
-MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB"]
+MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB", "EXTRASGLD", "DIGingSGLD"]
 COMMON_NOISE_METHODS = [*MIXING_METHODS, "DADMMS"]
 
 AGENTS = 6
@@ -84,7 +88,14 @@ def unequal_curvature(dim, agents=AGENTS, seed=0):
     return accord.models.gaussian(*gaussians(dim, agents, seed))
 
 
-# The potentials of both, by their formulas.
+def equal_curvature(dim):
+    """Gaussian potentials with far means and one covariance: the average of gossiping agents is on its own."""
+    H = np.diag(np.linspace(0.5, 1.5, dim)) + 0.1
+    means = 2.0 * np.random.default_rng(0).standard_normal((AGENTS, dim))
+    return accord.models.gaussian(means, np.stack([np.linalg.inv(H)] * AGENTS))
+
+
+# The potentials of the first two, by their formulas.
 POTENTIALS = {
     "shards": lambda dim: regression(rows(dim), 2.0, 10.0),
     "curvature": lambda dim: gaussian_potentials(*gaussians(dim)),

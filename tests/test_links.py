@@ -12,14 +12,20 @@ from tables import AGENTS, LINKS, NETWORKS, OVER_LINKS, Z_BOUND, start, unequal_
 
 import accord
 from accord.engines.local import LocalEngine
-from accord.samplers import DADMMS, DESGLD, GTBAOAB, GTDULA, ChEES, Gibbs, HubSGLD, Importance
+from accord.samplers import DADMMS, DESGLD, EXTRASGLD, GTBAOAB, GTDULA, ChEES, DIGingSGLD, Gibbs, HubSGLD, Importance
 from accord.samplers.protocol import HasLaw
 from accord.samplers.validation import bind
 
 RING = NETWORKS["ring"]
-RUNS = [
-    (link, method) for link, method in itertools.product(LINKS, OVER_LINKS) if (link, method) != ("one-way", "DADMMS")
-]
+# Differences need both directions of an edge.
+TWO_WAY = ("DADMMS", "EXTRASGLD")
+RUNS = [run for run in itertools.product(LINKS, OVER_LINKS) if run[0] != "one-way" or run[1] not in TWO_WAY]
+
+
+def runs(*quick):
+    """All links and methods that go together, as parameters of a test, all but the quick ones slow."""
+    assert set(quick) <= set(RUNS)
+    return [pytest.param(*run, marks=() if run in quick else pytest.mark.slow) for run in RUNS]
 
 
 def engine(network, method, dim=1, post=None):
@@ -88,7 +94,7 @@ def test_a_schedule_is_followed_and_begins_again():
 
 
 @pytest.mark.parametrize("name", LINKS)
-@pytest.mark.parametrize("method", ["GTDULA", "GTBAOAB"])
+@pytest.mark.parametrize("method", ["GTDULA", "GTBAOAB", "DIGingSGLD"])
 def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
     with jax.enable_x64(True):
         made, carry = engine(LINKS[name], OVER_LINKS[method](), dim=2)
@@ -103,24 +109,28 @@ def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
         assert np.ptp(np.asarray(held.mass)[:, 0]) > 0 or name == "changing"
 
 
+@pytest.mark.parametrize(
+    ("method", "memory", "gain"), [("DADMMS", "dual", 0.7), ("EXTRASGLD", "correction", 0.5 / 0.15)]
+)
 @pytest.mark.parametrize("name", ["lossy", "late", "bursts", "changing"])
-def test_differences_count_once_however_late(name):
+def test_differences_count_once_however_late(name, method, memory, gain):
     with jax.enable_x64(True):
-        made, carry = engine(LINKS[name], OVER_LINKS["DADMMS"](), dim=2)
+        made, carry = engine(LINKS[name], OVER_LINKS[method](), dim=2)
         carry = made.advance(carry, 57)
         own, held = carry.state
-        rho, caution = 0.7, LINKS[name].unreliable.caution
-        # an agent's dual and what its links still owe it
+        caution = LINKS[name].unreliable.caution
+        # what an agent remembers of differences, and what its links still owe it
         (owed,) = jax.tree.leaves(held.account.owed[1])
-        due = rho * caution * (np.asarray(made.problem.links.weights)[..., None, None] * owed).sum(axis=(0, 1))
-        np.testing.assert_allclose(own.dual.sum(axis=0) + due, 0.0, atol=1e-9)
-        assert np.abs(own.dual.sum(axis=0)).max() > 1e-3 or name == "changing"
+        due = gain * caution * (np.asarray(made.problem.links.weights)[..., None, None] * owed).sum(axis=(0, 1))
+        remembered = getattr(own, memory).sum(axis=0)
+        np.testing.assert_allclose(remembered + due, 0.0, atol=1e-9)
+        assert np.abs(remembered).max() > 1e-3 or name == "changing"
 
 
 # --- the draws ---
 
 
-@pytest.mark.parametrize("method", ["DESGLD", "GTDULA", "DADMMS"])
+@pytest.mark.parametrize("method", ["DESGLD", "GTDULA", "DADMMS", "EXTRASGLD"])
 def test_links_that_lose_nothing_change_nothing(method):
     runs = [
         accord.sample(unequal_curvature(2), network, OVER_LINKS[method](), draws=20, burn_in=20, seed=4)
@@ -184,6 +194,8 @@ OPTIMISERS = {
     "GTDULA": GTDULA(0.01, 0.1, 0.1, temperature=0.0),
     "GTBAOAB": GTBAOAB(0.2, 1.5, mix_rounds=6, temperature=0.0),
     "DADMMS": DADMMS(2.0, temperature=0.0, noise="common"),
+    "EXTRASGLD": EXTRASGLD(0.1, temperature=0.0),
+    "DIGingSGLD": DIGingSGLD(0.03, temperature=0.0),
 }
 
 

@@ -12,7 +12,7 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_cur
 
 import accord
 from accord.engines import local
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, EXTRASGLD, GCMC, GTBAOAB, GTDULA, DIGingSGLD, Gibbs
 from accord.sampling.recorder import Recorder
 from accord.schedules import Polynomial
 
@@ -82,6 +82,8 @@ def test_one_compilation_serves_other_numbers(method):
         "DULA": lambda s: DULA(0.001 * s, 0.1),
         "GTDULA": lambda s: GTDULA(0.001 * s, 0.1, 0.1),
         "GTBAOAB": lambda s: GTBAOAB(0.01 * s, 1.0, mix_rounds=1),
+        "EXTRASGLD": lambda s: EXTRASGLD(0.01 * s, 0.1 * s),
+        "DIGingSGLD": lambda s: DIGingSGLD(0.01 * s),
         "DADMMS": lambda s: DADMMS(float(s)),
         "Gibbs": lambda s: Gibbs(0.1 * s),
         "DGLMC": lambda s: DGLMC(0.1 * s, 0.01 * s, 2),
@@ -135,6 +137,8 @@ def test_minibatches_are_unbiased_and_scaled(method):
         "DULA": DULA(0.1 / AGENTS, 0.1, batch_size=2, temperature=0.0),
         "GTDULA": GTDULA(0.1 / AGENTS, 0.1, 0.1, batch_size=2, temperature=0.0),
         "GTBAOAB": GTBAOAB(0.3, 1e-9, batch_size=2, temperature=0.0, mix_rounds=1),
+        "EXTRASGLD": EXTRASGLD(0.1, batch_size=2, temperature=0.0),
+        "DIGingSGLD": DIGingSGLD(0.1, batch_size=2, temperature=0.0),
     }[method]
     point = np.array([0.7])
     run = accord.sample(post, net, sampler, draws=1, burn_in=0, chains=40_000, seed=0, init=point)

@@ -189,6 +189,8 @@ def test_whitened_runs_report_the_users_parameters(method):
         "DESGHMC": lambda: accord.samplers.DESGHMC(0.2, 1.5),
         "GTDULA": lambda: accord.samplers.GTDULA(0.01, 0.15, 0.15),
         "GTBAOAB": lambda: GTBAOAB(0.3, 1.0, mix_rounds=1),
+        "EXTRASGLD": lambda: accord.samplers.EXTRASGLD(0.1),
+        "DIGingSGLD": lambda: accord.samplers.DIGingSGLD(0.06),
     }[method]()
     run = accord.sample(post, net, sampler, draws=3000, burn_in=100, chains=4, seed=1, whiten=True)
     exact = np.linalg.inv(post.hessians(post.mode()).sum(axis=0))

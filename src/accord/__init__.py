@@ -17,7 +17,7 @@ from .posterior import Local, Posterior
 from .posterior import pooled_nuts as reference
 from .results.comparison import Comparison, compare
 from .results.run import Run
-from .samplers import conditional
+from .samplers import conditional, convex_sets
 from .samplers.protocol import Sampler
 from .sampling.planning import plan
 from .sampling.sample import sample
@@ -42,6 +42,7 @@ __all__ = [
     "combine",
     "compare",
     "conditional",
+    "convex_sets",
     "data",
     "datasets",
     "from_numpyro",
@@ -62,6 +63,7 @@ __all__ = [
 # Paths that users import these modules by, whatever room they lie in: `from accord.warmup import warm_up`.
 for _name, _module in {
     "conditional": conditional,
+    "convex_sets": convex_sets,
     "processes": processes,
     "reference": reference,
     "warmup": warmup,

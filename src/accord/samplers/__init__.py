@@ -1,12 +1,16 @@
-"""The methods, one file each; `__all__` lists them. `Gossip`, a base for methods of your own, is importable too."""
+"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing`, bases of your own, are importable too."""
 
+from .asynchronous_ula import AsynchronousULA
 from .chees import ChEES
 from .d_admms import DADMMS
 from .dasg import DASG
 from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
+from .diging_sgld import DIGingSGLD
 from .dula import DULA
+from .event_triggered_ula import EventTriggeredULA
+from .extra_sgld import EXTRASGLD
 from .gcmc import GCMC
 from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
@@ -14,21 +18,28 @@ from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
 from .importance import Importance
 from .mixing import Gossip as Gossip
+from .mixing import Mixing as Mixing
+from .proximal_de_sgld import ProximalDESGLD
 from .replicated import Replicated
 
 __all__ = [
+    "AsynchronousULA",
     "ChEES",
     "DADMMS",
     "DASG",
     "DESGHMC",
     "DESGLD",
     "DGLMC",
+    "DIGingSGLD",
     "DULA",
+    "EXTRASGLD",
+    "EventTriggeredULA",
     "GCMC",
     "GTBAOAB",
     "GTDULA",
     "Gibbs",
     "HubSGLD",
     "Importance",
+    "ProximalDESGLD",
     "Replicated",
 ]

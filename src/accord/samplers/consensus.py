@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import scipy.sparse
 
 from ..network import Network
-from ..network.chebyshev import contraction
+from ..network.chebyshev import contraction, identity_plus
+from ..network.spectrum import largest_curvature, reciprocal
 from ..schedules import Step, at
 
 
@@ -30,6 +32,11 @@ def consensus_weights(network: Network, name: str, step: Step | None) -> scipy.s
     if not value < bound:
         raise ValueError(f"{name} must be below 2 / lambda_max(L) = {bound:.6g} on this network, found {value:.6g}")
     return network.weights("laplacian", delta=value)
+
+
+def largest_step(network: Network, hessians: np.ndarray, weights: scipy.sparse.csr_array) -> float:
+    """The largest stable step of D-ULA with these weights: step_size N H < I + W, H (agent, dim, dim)."""
+    return reciprocal(network.num_agents * largest_curvature(hessians, identity_plus(weights)))
 
 
 def check_tracking_step(

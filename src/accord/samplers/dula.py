@@ -10,11 +10,9 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree
 from ..network import Network
-from ..network.chebyshev import identity_plus
-from ..network.spectrum import largest_curvature, reciprocal
 from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
-from .consensus import consensus_weights, even_step
+from .consensus import consensus_weights, even_step, largest_step
 from .mixing import Gossip
 from .protocol import Tunable
 
@@ -90,5 +88,4 @@ class DULA(Gossip, Tunable):
         return consensus_weights(network, "consensus_step", self.consensus_step)
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
-        curvature = largest_curvature(hessians, identity_plus(self.effective_weights(network)))
-        return reciprocal(network.num_agents * curvature)
+        return largest_step(network, hessians, self.effective_weights(network))

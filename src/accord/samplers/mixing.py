@@ -1,4 +1,4 @@
-"""Base of the methods that mix with their neighbours and step along a gradient."""
+"""Bases of the methods that mix with their neighbours and step along a gradient."""
 
 from __future__ import annotations
 
@@ -18,38 +18,25 @@ from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gossip(Langevin, HasLaw):
-    """Base of the methods that mix with their neighbours and step along a gradient.
+class Mixing(Langevin):
+    """Base of `Gossip`, and of such methods whose rounds are not affine.
 
     Parameters
     ----------
     batch_size
         Rows that each gradient reads, drawn with replacement and scaled by n_i / batch_size (unbiased), from 1 to
         the smallest shard; None reads all rows.
-    mix_rounds
-        Exchanges K in one step, >= 1. More than one applies the Chebyshev polynomial T_K(W/s) / T_K(1/s) of the
-        mixing matrix, s its second largest absolute eigenvalue, which keeps the average and contracts disagreement
-        as fast as K exchanges can. On unreliable links (`Network.links`) they are K plain exchanges: the polynomial's
-        terms cancel only where every message arrives.
     """
 
     batch_size: int | None = static(default=None)
-    mix_rounds: int | None = static(default=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.batch_size is not None:
             whole_number("batch_size", self.batch_size, 1)
-        if not (self.mix_rounds is None and isinstance(self, Tunable) and "mix_rounds" in self.tunable):
-            whole_number("mix_rounds", self.mix_rounds, 1)
 
     def needs(self, dim: int) -> Needs:
-        return Needs("mix", common=self.noise == "common", exchanges=self.exchanges, batch_size=self.batch_size)
-
-    @property
-    def exchanges(self) -> int:
-        """Exchanges in one step; one as long as their number is left out."""
-        return 1 if self.mix_rounds is None else self.mix_rounds
+        return Needs("mix", common=self.noise == "common", batch_size=self.batch_size)
 
     @abc.abstractmethod
     def weights(self, network: Network) -> scipy.sparse.csr_array:
@@ -57,6 +44,38 @@ class Gossip(Langevin, HasLaw):
 
     def bind(self, post: Posterior, network: Network) -> Bound:
         return Bound(self, self.weights(network))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gossip(Mixing, HasLaw):
+    """Base of the methods that mix with their neighbours and step along a gradient.
+
+    Parameters
+    ----------
+    batch_size
+        As in `Mixing`: rows that each gradient reads, drawn with replacement and scaled by n_i / batch_size
+        (unbiased), from 1 to the smallest shard; None reads all rows.
+    mix_rounds
+        Exchanges K in one step, >= 1. More than one applies the Chebyshev polynomial T_K(W/s) / T_K(1/s) of the
+        mixing matrix, s its second largest absolute eigenvalue, which keeps the average and contracts disagreement
+        as fast as K exchanges can. On unreliable links (`Network.links`) they are K plain exchanges: the polynomial's
+        terms cancel only where every message arrives.
+    """
+
+    mix_rounds: int | None = static(default=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.mix_rounds is None and isinstance(self, Tunable) and "mix_rounds" in self.tunable):
+            whole_number("mix_rounds", self.mix_rounds, 1)
+
+    def needs(self, dim: int) -> Needs:
+        return super().needs(dim)._replace(exchanges=self.exchanges)
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges in one step; one as long as their number is left out."""
+        return 1 if self.mix_rounds is None else self.mix_rounds
 
     def linear(self) -> Self:
         return self if self.batch_size is None else replace(self, batch_size=None)

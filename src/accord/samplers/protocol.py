@@ -178,6 +178,8 @@ class Sampler(abc.ABC):
     temperature: float = static(default=1.0)
     noise: str = static(default="independent")
 
+    # Whether what the method aims at is the posterior; its draws are then held against the posterior's own slope.
+    samples_posterior: ClassVar[bool] = True
     # The values of `noise` that the method has a meaning for.
     noises: ClassVar[tuple[str, ...]] = ("independent", "common")
 

@@ -157,7 +157,7 @@ def check_step(post: Posterior, network: Network, sampler: Sampler) -> None:
     if not post.quadratic or (isinstance(sampler, HasLaw) and not sampler.is_constant()):
         return
     bound, step = cheap_bound(post, network, sampler), getattr(sampler, "step_size", None)
-    if bound is not None and step is not None and not step < bound:
+    if bound is not None and step is not None and not callable(step) and not step < bound:
         raise ValueError(
             f"step_size {step:.6g} is not below {bound:.6g}, the stability bound of {type(sampler).__name__} "
             "on this posterior and network"

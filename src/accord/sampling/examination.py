@@ -65,7 +65,7 @@ def examine(
 
 
 def _measured_here(post: Posterior, network: Network, sampler: Sampler, average: np.ndarray) -> Measured:
-    if sampler.temperature == 0 or not network.is_connected:
+    if sampler.temperature == 0 or not sampler.samples_posterior or not network.is_connected:
         return Measured()
     return measure(post, network, sampler.temperature, average, looks_here(post))
 

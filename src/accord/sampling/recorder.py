@@ -114,7 +114,8 @@ class Recorder:
     def _measure_balance(self) -> None:
         """Have the agents sum F and its gradient at draws of a run that asked them for sums before."""
         sampler = self.bound.sampler
-        if self.warmup is None or self.count < self.draws or sampler.temperature == 0 or not agreeing(sampler):
+        comparable = sampler.temperature > 0 and sampler.samples_posterior and agreeing(sampler)
+        if self.warmup is None or self.count < self.draws or not comparable:
             return
         assert self.average is not None
         needs, traffic = sampler.needs(self.post.dim), self._traffic()
