@@ -120,6 +120,9 @@ ENTRIES = (
     ),
     Entry("D-SGLD with a hub", "HubSGLD", same),
     Entry("D-SGLD with a hub, 10 local steps", "HubSGLD 10", same),
+    Entry("FA-LD", "FALD", same),
+    Entry("FA-LD, 10 local steps", "FALD 10", same),
+    Entry("FA-LD, 10 local steps, common noise", "FALD 10 common", same),
     *(
         Entry(f"Replicated {kernel.upper()}", None, lambda c, k=kernel: Replicated(k, warmup=c.budget.warmup))
         for kernel in KERNELS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import accord
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs, HubSGLD
+from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTDULA, Gibbs, HubSGLD
 
 # Powers of two: the Langevin step on F times the largest eigenvalue of F's Hessian.
 LOWEST, HIGHEST, START = -14, 6, -4
@@ -154,6 +154,9 @@ FAMILIES = {
     "DGLMC": Family("DGLMC", dglmc),
     "GCMC": Family("GCMC", lambda s, h, _: GCMC(h * s.agents, conditional="exact")),
     "HubSGLD": Family("HubSGLD", lambda s, h, _: HubSGLD(h)),
+    "FALD": Family("FALD", lambda s, h, _: FALD(h)),
+    "FALD 10": Family("FALD", lambda s, h, _: FALD(h / 10.0, 10)),
+    "FALD 10 common": Family("FALD", lambda s, h, _: FALD(h / 10.0, 10, 1.0)),
     "HubSGLD 10": Family("HubSGLD", lambda s, h, _: HubSGLD(h / 10.0, local_steps=10)),
 }
 

@@ -148,6 +148,13 @@ FAULTS = [
         "test_hub.py",
     ),
     Fault(
+        "FALD own noise",
+        "samplers/fa_ld.py",
+        "jnp.sqrt((1.0 - self.correlation**2) / share)",
+        "jnp.sqrt((1.0 - self.correlation) / share)",
+        LAW,
+    ),
+    Fault(
         "Replicated gradient",
         "samplers/replicated.py",
         "-total.gradient / self.temperature",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
+from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
 
 
 def by_hand(sampler, net, potentials, start, heard):
@@ -271,6 +271,29 @@ def hub_sgld(method, edges, potentials, x, before, *heard):
         yield x
 
 
+def fald(method, edges, potentials, x, before, *heard):
+    # a draw is the average that the hub hands out, from which every agent makes its own steps
+    weights = np.ones(edges.n) if method.weights is None else np.array(method.weights)
+    p, rho = weights / weights.sum(), method.correlation
+    for t, noise in enumerate(heard):
+        theta, h = np.einsum("i,idc->dc", p, x), at(method.step_size, t)
+        rows = None if noise.rows is None else noise.rows.reshape(edges.n, method.local_steps, -1)
+        moved = []
+        for i in range(edges.n):
+            own = theta
+            for k in range(method.local_steps):
+                kick = 0.0
+                if rho > 0:
+                    kick = kick + rho * noise.normal[0, k]
+                if rho < 1:
+                    kick = kick + np.sqrt((1.0 - rho**2) / p[i]) * noise.local[i, k]
+                slope = potentials.slope(i, own, None if rows is None else rows[i, k]) / p[i]
+                own = own - h * slope + np.sqrt(2.0 * h * method.temperature) * kick
+            moved.append(own)
+        x = np.stack(moved)
+        yield np.stack([theta] * edges.n)
+
+
 # --- potentials from the numbers that a posterior is made of ---
 
 
@@ -307,4 +330,5 @@ RECURSIONS = {
     DGLMC: dglmc,
     GCMC: gcmc,
     HubSGLD: hub_sgld,
+    FALD: fald,
 }

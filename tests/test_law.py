@@ -26,7 +26,7 @@ from tables import (
 
 import accord
 from accord.engines import operators
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
+from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
 from accord.schedules import Polynomial, diminishing
 
 
@@ -68,6 +68,9 @@ OPTIONS = {
     "DASG": DASG(Polynomial(0.15, 2.0, 0.5), 0.4, MATRIX, mix_rounds=2, batch_size=2),
     "HubSGLD": HubSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
     "HubSGLD batch": HubSGLD(0.01, (1, 3, 2, 4, 1, 2), batch_size=2),
+    "FALD": FALD(Polynomial(0.03, 3.0, 0.7), 3, 0.6, weights=(1, 2, 1, 3, 2, 1), temperature=0.4),
+    "FALD batch": FALD(0.01, 2, 0.0, batch_size=2),
+    "FALD shared": FALD(0.01, 2, 1.0, temperature=2.0),
     "GTDULA batch": GTDULA(0.02, 0.15, 0.1, batch_size=1),
 }
 
@@ -129,6 +132,7 @@ DRAWN = {
     "normal, common": GTBAOAB(0.2, 1.5, mix_rounds=3),
     "local": DGLMC(0.4, 0.045, (1, 3, 2, 4, 1, 2)),
     "local, one": GCMC(0.4, "exact"),
+    "normal of many steps, and local": FALD(0.01, 3, 0.6),
 }
 
 

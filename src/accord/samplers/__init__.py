@@ -7,6 +7,7 @@ from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
 from .dula import DULA
+from .fa_ld import FALD
 from .gcmc import GCMC
 from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
@@ -24,6 +25,7 @@ __all__ = [
     "DESGLD",
     "DGLMC",
     "DULA",
+    "FALD",
     "GCMC",
     "GTBAOAB",
     "GTDULA",

@@ -1,0 +1,126 @@
+"""Federated methods, at a hub: what they target, how far their laws are off, limits, errors."""
+
+import jax
+import numpy as np
+import pytest
+from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
+
+import accord
+from accord.samplers import FALD
+
+STAR = NETWORKS["star"]
+WEIGHTS = (1, 2, 1, 3, 2, 1)
+
+
+def stationary(post, method):
+    """The law of a draw in the long run, the same at every agent."""
+    return accord.law(post, STAR, method).stationary().agent(2)
+
+
+def plain_langevin(post, step):
+    """The stationary law of Langevin steps on F, in closed form."""
+    precision = post.hessians().sum(axis=0)
+    cov = np.linalg.inv(precision - step / 2.0 * precision @ precision)
+    return accord.Gaussian(post.exact().mean, (cov + cov.T) / 2.0)
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(found.cov, expected.cov, rtol=1e-8, atol=1e-10)
+
+
+# --- local steps ---
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.6, 1.0])
+def test_one_local_step_is_langevin_on_the_sum(correlation):
+    post = unequal_curvature(3)
+    for weights in (None, WEIGHTS):
+        assert_same(stationary(post, FALD(0.01, 1, correlation, weights)), plain_langevin(post, 0.01))
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_local_steps_drift_to_their_own_shards_as_the_docstring_says(weights):
+    post = unequal_curvature(2)
+    H, exact = post.hessians(), post.exact()
+    share = np.ones(AGENTS) / AGENTS if weights is None else np.array(weights) / np.sum(weights)
+    pull = np.einsum("nij,nj,n->i", H, post.gradients(exact.mean), 1.0 / share)
+    expected = 4 / 2.0 * np.linalg.solve(H.sum(axis=0), pull)
+    found = []
+    for step in (4e-4, 2e-4):
+        means = [stationary(post, FALD(step, 5, rho, weights)).mean - exact.mean for rho in (0.0, 1.0)]
+        np.testing.assert_allclose(means[0], means[1], rtol=1e-7)
+        found.append(means[0] / step)
+    # what is left is of second order: the two steps tell it
+    np.testing.assert_allclose(2.0 * found[1] - found[0], expected, rtol=1e-3)
+
+
+def test_like_shards_save_messages_and_unlike_ones_pay():
+    # the paper's trade: with eight local steps, an eighth of the rounds for the same path
+    H = np.array([[2.0, 0.5], [0.5, 1.0]])
+    alike = accord.models.quadratic(np.stack([H] * AGENTS), np.ones((AGENTS, 2)))
+    eight = stationary(alike, FALD(0.002, 8, 1.0))
+    assert_same(eight, plain_langevin(alike, 0.002))
+    post = unequal_curvature(2)
+    errors = [
+        accord.metrics.wasserstein2(stationary(post, FALD(0.005, steps, rho)), post.exact())
+        for steps, rho in ((1, 0.0), (8, 1.0), (8, 0.5), (8, 0.0))
+    ]
+    # noise that is shared leaves the agents closer together, and drift is what is left
+    assert errors == sorted(errors)
+    assert errors[0] < 0.004 and errors[1] > 0.1
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_the_stability_bound_of_local_steps_is_where_the_radius_crosses_one(steps):
+    post = unequal_curvature(2)
+    bound = FALD(0.1, steps, weights=WEIGHTS).max_step(STAR, post.hessians())
+    for factor, stable in ((0.999, True), (1.001, False)):
+        law = accord.law(post, STAR, FALD(factor * bound, steps, weights=WEIGHTS))
+        assert (law.spectral_radius < 1.0) is stable
+    assert FALD(0.1, steps).max_step(STAR, np.zeros((AGENTS, 2, 2))) == np.inf
+
+
+def test_without_noise_local_steps_are_federated_averaging():
+    post, method = unequal_shards(2), FALD(0.01, 3, temperature=0.0)
+    with jax.enable_x64(True):
+        run = accord.sample(post, STAR, method, draws=1, burn_in=4000, chains=1)
+    fixed = accord.law(post, STAR, method).stationary()
+    np.testing.assert_allclose(run.draws[0, 0].ravel(), fixed.joint.mean, atol=1e-8)
+    np.testing.assert_allclose(fixed.joint.cov, 0.0, atol=1e-20)
+    assert np.abs(fixed.agent(0).mean - post.mode()).max() > 1e-3
+    # and with one step it is gradient descent, which ends at the mode
+    only = accord.law(post, STAR, FALD(0.01, temperature=0.0)).stationary()
+    np.testing.assert_allclose(only.agent(0).mean, post.mode(), atol=1e-9)
+
+
+def test_one_client_alone_makes_plain_langevin_steps():
+    post = accord.models.gaussian(np.array([[1.0, -1.0]]), np.array([[[2.0, 0.3], [0.3, 0.5]]]))
+    law = accord.law(post, accord.Network.empty(1), FALD(0.1, 4, 0.3)).stationary().agent(0)
+    assert_same(law, plain_langevin(post, 0.1))
+
+
+# --- errors ---
+
+
+def bound(method):
+    return method.bind(unequal_curvature(2), STAR)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FALD(0.0), "step_size must be a finite number > 0, found 0.0"),
+        (lambda: FALD(0.1, 0), "local_steps must be a whole number >= 1, found 0"),
+        (lambda: FALD(0.1, correlation=1.2), "correlation must be a number from 0 to 1, found 1.2"),
+        (lambda: FALD(0.1, weights=(1.0, -1.0)), "weights must be a finite number > 0, found -1.0"),
+        (
+            lambda: bound(FALD(0.1, weights=(1.0, 2.0))),
+            r"weights must be one number, or one an agent \(6\), found shape",
+        ),
+        (lambda: FALD(0.1, noise="common"), 'noise must be "independent" in FALD'),
+    ],
+)
+def test_bad_numbers_get_one_clear_error(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
