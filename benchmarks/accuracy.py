@@ -120,6 +120,7 @@ ENTRIES = (
     ),
     Entry("D-SGLD with a hub", "HubSGLD", same),
     Entry("D-SGLD with a hub, 10 local steps", "HubSGLD 10", same),
+    Entry("FSGLD, 10 local steps", "FSGLD 10", same),
     Entry("FA-LD", "FALD", same),
     Entry("FA-LD, 10 local steps", "FALD 10", same),
     Entry("FA-LD, 10 local steps, common noise", "FALD 10 common", same),

@@ -143,9 +143,16 @@ FAULTS = [
     Fault(
         "HubSGLD share",
         "samplers/hub_sgld.py",
-        "self.step_size / share * gradient",
-        "self.step_size * gradient",
+        "agent.gradient(x, batch) / visits.share",
+        "agent.gradient(x, batch)",
         "test_hub.py",
+    ),
+    Fault(
+        "FSGLD share",
+        "samplers/fsgld.py",
+        "left / visits.share + whole.slope",
+        "left + whole.slope",
+        LAW,
     ),
     Fault(
         "FALD own noise",

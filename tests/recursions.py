@@ -9,7 +9,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
+from accord.samplers import (
+    DADMMS,
+    DASG,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    FALD,
+    FSGLD,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    Gibbs,
+    HubSGLD,
+)
 
 
 def by_hand(sampler, net, potentials, start, heard):
@@ -253,7 +267,7 @@ def gcmc(method, edges, potentials, x, before, *heard):
         yield np.stack([theta] * edges.n)
 
 
-def hub_sgld(method, edges, potentials, x, before, *heard):
+def hub_sgld(method, edges, potentials, x, before, *heard, conducive=lambda i, share, x: 0.0):
     # a draw is the chain that arrives; each agent moves it by steps of its own number
     steps = np.broadcast_to(method.local_steps, edges.n)
     share, leaving = steps / steps.sum(), x
@@ -264,11 +278,24 @@ def hub_sgld(method, edges, potentials, x, before, *heard):
             own = x[i]
             for k in range(steps[i]):
                 kick = np.sqrt(2.0 * method.step_size * method.temperature) * noise.local[i, k]
-                slope = potentials.slope(i, own, None if rows is None else rows[i, k])
-                own = own - method.step_size / share[i] * slope + kick
+                slope = potentials.slope(i, own, None if rows is None else rows[i, k]) / share[i]
+                own = own - method.step_size * (slope + conducive(i, share[i], own)) + kick
             moved.append(own)
         leaving = np.stack(moved)
         yield x
+
+
+def fsgld(method, edges, potentials, *heard):
+    if method.surrogates is None:
+        P, b = potentials.H, potentials.b
+    else:
+        means, P = method.surrogates
+        b = np.einsum("nij,nj->ni", P, means)
+
+    def conducive(i, share, x):
+        return P.sum(axis=0) @ x - b.sum(axis=0)[:, None] - (P[i] @ x - b[i][:, None]) / share
+
+    return hub_sgld(method, edges, potentials, *heard, conducive=conducive)
 
 
 def fald(method, edges, potentials, x, before, *heard):
@@ -330,5 +357,6 @@ RECURSIONS = {
     DGLMC: dglmc,
     GCMC: gcmc,
     HubSGLD: hub_sgld,
+    FSGLD: fsgld,
     FALD: fald,
 }

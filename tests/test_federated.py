@@ -6,10 +6,19 @@ import pytest
 from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
-from accord.samplers import FALD
+from accord.samplers import FALD, FSGLD, HubSGLD
 
 STAR = NETWORKS["star"]
 WEIGHTS = (1, 2, 1, 3, 2, 1)
+
+
+def logistic():
+    rng = np.random.default_rng(1)
+    shards = []
+    for agent in range(AGENTS):
+        X = rng.standard_normal((5 + 2 * agent, 2))
+        shards.append((X, (X[:, 0] + rng.standard_normal(len(X)) > 0).astype(float)))
+    return accord.models.logistic_regression(shards)
 
 
 def stationary(post, method):
@@ -100,11 +109,100 @@ def test_one_client_alone_makes_plain_langevin_steps():
     assert_same(law, plain_langevin(post, 0.1))
 
 
+# --- conducive gradients ---
+
+
+def visitor(post, method):
+    """The moments in the long run of a chain that visits agents at random, from their recursion."""
+    n, dim, h = AGENTS, post.dim, method.step_size
+    steps = np.broadcast_to(method.local_steps, n)
+    share = steps / steps.sum()
+    H, b = post.hessians(), -post.gradients(np.zeros(dim))
+    P, a = np.zeros_like(H), np.zeros_like(b)
+    if isinstance(method, FSGLD):
+        P, a = (H, b) if method.surrogates is None else method.surrogates[::-1]
+        a = a if method.surrogates is None else np.einsum("nij,nj->ni", P, a)
+    A = np.eye(dim) - h * ((H - P) / share[:, None, None] + P.sum(axis=0))
+    c = h * ((b - a) / share[:, None] + a.sum(axis=0))
+    mean, second = np.zeros(dim), np.zeros((dim, dim))
+    for _ in range(4000):
+        means, seconds = [], []
+        for i in range(n):
+            m, S = mean, second
+            for _ in range(steps[i]):
+                drift = A[i] @ m
+                S = A[i] @ S @ A[i].T + np.outer(drift, c[i]) + np.outer(c[i], drift) + np.outer(c[i], c[i])
+                S, m = S + 2.0 * h * np.eye(dim), drift + c[i]
+            means.append(m)
+            seconds.append(S)
+        mean, second = np.mean(means, axis=0), np.mean(seconds, axis=0)
+    return accord.Gaussian(mean, second - np.outer(mean, mean))
+
+
+def test_exact_surrogates_make_every_visit_a_langevin_step_on_the_sum():
+    post = unequal_curvature(2)
+    for steps in (1, (1, 3, 2, 4, 1, 2)):
+        assert_same(visitor(post, FSGLD(0.01, steps)), plain_langevin(post, 0.01))
+
+
+def test_conducive_gradients_take_most_of_the_bias_away():
+    # the paper's claim, with surrogates that are wrong: too flat, and moved by a half of their widths
+    post, steps = unequal_curvature(2), (1, 3, 2, 4, 1, 2)
+    H = post.hessians()
+    means = np.linalg.solve(H, -post.gradients(np.zeros(2))[..., None])[..., 0]
+    wrong = [
+        accord.Gaussian(m + 0.5 * np.sqrt(np.diag(C)), C / 0.8) for m, C in zip(means, np.linalg.inv(H), strict=True)
+    ]
+    plain, corrected = (
+        accord.metrics.wasserstein2(visitor(post, method), post.exact())
+        for method in (HubSGLD(0.01, steps), FSGLD(0.01, steps, surrogates=wrong))
+    )
+    assert corrected < 0.3 * plain
+
+
+def test_without_noise_conducive_gradients_reach_the_mode():
+    start = np.linspace(-1.0, 1.0, AGENTS)[:, None] * np.ones(2)
+    for post in (unequal_shards(2), logistic()):
+        method = FSGLD(0.02, (1, 3, 2, 4, 1, 2), temperature=0.0)
+        with jax.enable_x64(True):
+            run = accord.sample(post, STAR, method, draws=1, burn_in=1500, chains=2, init=start)
+        np.testing.assert_allclose(run.draws[:, 0], np.broadcast_to(post.mode(), (2, AGENTS, 2)), atol=1e-6)
+    # plain visits go round and round
+    run = accord.sample(post, STAR, HubSGLD(0.02, 3, temperature=0.0), draws=1, burn_in=1500, chains=1)
+    assert np.abs(run.draws - post.mode()).max() > 0.01
+
+
+def test_finding_the_surrogates_is_counted():
+    post, method = logistic(), FSGLD(0.01)
+    run, plain = (accord.sample(post, STAR, m, draws=3, burn_in=0, chains=1) for m in (method, HubSGLD(0.01)))
+    assert run.traffic.sums >= 3
+    more = run.traffic.bytes_sent - plain.traffic.bytes_sent
+    # value, gradient and Hessian of two parameters, six numbers of four bytes; the hub answers five agents
+    np.testing.assert_array_equal(more, run.traffic.sums * 6 * 4 * np.array([5, 1, 1, 1, 1, 1]))
+
+
+def test_the_stability_bound_of_conducive_gradients():
+    post = unequal_curvature(2)
+    whole = np.linalg.eigvalsh(post.hessians().sum(axis=0))[-1]
+    assert FSGLD(0.01, 4).max_step(STAR, post.hessians()) == pytest.approx(2.0 / whole)
+    # surrogates without curvature correct nothing
+    flat = [accord.Gaussian(np.zeros(2), np.eye(2) * 1e9)] * AGENTS
+    bounds = [m.max_step(STAR, post.hessians()) for m in (FSGLD(0.01, surrogates=flat), HubSGLD(0.01))]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-6)
+
+
 # --- errors ---
+
+
+ROUND = accord.Gaussian(np.zeros(2), np.eye(2))
 
 
 def bound(method):
     return method.bind(unequal_curvature(2), STAR)
+
+
+def whitened(method):
+    return accord.sample(unequal_curvature(2), STAR, method, draws=1, burn_in=1, chains=1, whiten=True)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +216,12 @@ def bound(method):
             lambda: bound(FALD(0.1, weights=(1.0, 2.0))),
             r"weights must be one number, or one an agent \(6\), found shape",
         ),
+        (lambda: FSGLD(0.0), "step_size must be a finite number > 0, found 0.0"),
+        (lambda: FSGLD(0.1, surrogates=[1.0, 2.0]), "surrogates must be one accord.Gaussian an agent"),
+        (lambda: FSGLD(0.1, surrogates=(accord.Gaussian([0.0], [0.0]),)), "surrogate of agent 0 must have a positive"),
+        (lambda: bound(FSGLD(0.1, surrogates=(ROUND,) * 5)), "one Gaussian an agent, 6 of 2 parameters, found 5 of 2"),
+        (lambda: whitened(FSGLD(0.1, surrogates=(ROUND,) * 6)), "surrogates are given in the user's parameters"),
+        (lambda: whitened(FSGLD(9.0)), r"step_size 9 is not below 2, the stability bound of FSGLD"),
         (lambda: FALD(0.1, noise="common"), 'noise must be "independent" in FALD'),
     ],
 )

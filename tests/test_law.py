@@ -26,7 +26,21 @@ from tables import (
 
 import accord
 from accord.engines import operators
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD
+from accord.samplers import (
+    DADMMS,
+    DASG,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    FALD,
+    FSGLD,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    Gibbs,
+    HubSGLD,
+)
 from accord.schedules import Polynomial, diminishing
 
 
@@ -71,6 +85,10 @@ OPTIONS = {
     "FALD": FALD(Polynomial(0.03, 3.0, 0.7), 3, 0.6, weights=(1, 2, 1, 3, 2, 1), temperature=0.4),
     "FALD batch": FALD(0.01, 2, 0.0, batch_size=2),
     "FALD shared": FALD(0.01, 2, 1.0, temperature=2.0),
+    "FSGLD": FSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
+    "FSGLD batch": FSGLD(
+        0.01, 2, 2, [accord.Gaussian(np.ones(3) * i, np.diag([1.0, 2.0, 3.0])) for i in range(AGENTS)]
+    ),
     "GTDULA batch": GTDULA(0.02, 0.15, 0.1, batch_size=1),
 }
 

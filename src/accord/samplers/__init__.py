@@ -8,6 +8,7 @@ from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
 from .dula import DULA
 from .fa_ld import FALD
+from .fsgld import FSGLD
 from .gcmc import GCMC
 from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
@@ -26,6 +27,7 @@ __all__ = [
     "DGLMC",
     "DULA",
     "FALD",
+    "FSGLD",
     "GCMC",
     "GTBAOAB",
     "GTDULA",
