@@ -124,6 +124,7 @@ ENTRIES = (
     Entry("FA-LD", "FALD", same),
     Entry("FA-LD, 10 local steps", "FALD 10", same),
     Entry("FA-LD, 10 local steps, common noise", "FALD 10 common", same),
+    Entry("stale gradients, 5 rounds late", "StaleSGLD", same),
     *(
         Entry(f"Replicated {kernel.upper()}", None, lambda c, k=kernel: Replicated(k, warmup=c.budget.warmup))
         for kernel in KERNELS

@@ -8,7 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 
 import accord
-from accord.samplers import DADMMS, DASG, DESGHMC, DESGLD, DGLMC, DULA, FALD, FSGLD, GCMC, GTDULA, Gibbs, HubSGLD
+from accord.samplers import (
+    DADMMS,
+    DASG,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    FALD,
+    FSGLD,
+    GCMC,
+    GTDULA,
+    Gibbs,
+    HubSGLD,
+    StaleSGLD,
+)
 
 # Powers of two: the Langevin step on F times the largest eigenvalue of F's Hessian.
 LOWEST, HIGHEST, START = -14, 6, -4
@@ -158,6 +172,7 @@ FAMILIES = {
     "FALD": Family("FALD", lambda s, h, _: FALD(h)),
     "FALD 10": Family("FALD", lambda s, h, _: FALD(h / 10.0, 10)),
     "FALD 10 common": Family("FALD", lambda s, h, _: FALD(h / 10.0, 10, 1.0)),
+    "StaleSGLD": Family("StaleSGLD", lambda s, h, _: StaleSGLD(h, 5)),
     "HubSGLD 10": Family("HubSGLD", lambda s, h, _: HubSGLD(h / 10.0, local_steps=10)),
 }
 

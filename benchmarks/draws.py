@@ -71,6 +71,7 @@ def methods():
         "GCMC tolerances": samplers.GCMC(0.3, tolerances=(2.0, 1.0), rounds_per_tolerance=5),
         "FALD": samplers.FALD(0.005, 3, 0.6, batch_size=2),
         "FSGLD": samplers.FSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
+        "StaleSGLD": samplers.StaleSGLD(0.01, (0, 3, 1, 2, 3, 1)),
         "HubSGLD": samplers.HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
         "Replicated nuts": samplers.Replicated(warmup=20),
         "Replicated mala": samplers.Replicated("mala", warmup=0, step_size=0.1),

@@ -155,6 +155,13 @@ FAULTS = [
         LAW,
     ),
     Fault(
+        "StaleSGLD age",
+        "samplers/stale_sgld.py",
+        "state.gradients[agent.own]",
+        "state.gradients[-1]",
+        LAW,
+    ),
+    Fault(
         "FALD own noise",
         "samplers/fa_ld.py",
         "jnp.sqrt((1.0 - self.correlation**2) / share)",

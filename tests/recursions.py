@@ -23,6 +23,7 @@ from accord.samplers import (
     GTDULA,
     Gibbs,
     HubSGLD,
+    StaleSGLD,
 )
 
 
@@ -298,6 +299,18 @@ def fsgld(method, edges, potentials, *heard):
     return hub_sgld(method, edges, potentials, *heard, conducive=conducive)
 
 
+def stale_sgld(method, edges, potentials, x, before, *heard):
+    age = np.broadcast_to(method.staleness, edges.n)
+    known = [potentials.gradient(x, before.rows)]
+    for k, noise in enumerate(heard):
+        h = at(method.step_size, k)
+        late = sum(known[max(0, k - age[i])][i] for i in range(edges.n))
+        kick = np.sqrt(2.0 * h * method.temperature) * noise.normal[0]
+        x = np.stack([x.mean(axis=0) - h * late + kick] * edges.n)
+        known.append(potentials.gradient(x, noise.rows))
+        yield x
+
+
 def fald(method, edges, potentials, x, before, *heard):
     # a draw is the average that the hub hands out, from which every agent makes its own steps
     weights = np.ones(edges.n) if method.weights is None else np.array(method.weights)
@@ -359,4 +372,5 @@ RECURSIONS = {
     HubSGLD: hub_sgld,
     FSGLD: fsgld,
     FALD: fald,
+    StaleSGLD: stale_sgld,
 }

@@ -6,7 +6,8 @@ import pytest
 from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
-from accord.samplers import FALD, FSGLD, HubSGLD
+from accord.exact.impulse_response import respond
+from accord.samplers import FALD, FSGLD, HubSGLD, StaleSGLD
 
 STAR = NETWORKS["star"]
 WEIGHTS = (1, 2, 1, 3, 2, 1)
@@ -191,6 +192,58 @@ def test_the_stability_bound_of_conducive_gradients():
     assert bounds[0] == pytest.approx(bounds[1], rel=1e-6)
 
 
+# --- stale gradients ---
+
+
+def test_fresh_gradients_are_langevin_and_older_ones_an_autoregression():
+    post = unequal_curvature(3)
+    assert_same(stationary(post, StaleSGLD(0.01, 0)), plain_langevin(post, 0.01))
+    # x+ = x - a x_before + e has the variance (1 + a) / ((1 - a) a (2 + a)) times that of e
+    step, precision = 0.05, unequal_curvature(1).hessians().sum()
+    a = step * precision
+    found = stationary(unequal_curvature(1), StaleSGLD(step, 1))
+    assert found.cov[0, 0] == pytest.approx(2.0 * step * (1.0 + a) / ((1.0 - a) * a * (2.0 + a)), rel=1e-9)
+
+
+def test_the_bias_grows_with_staleness_times_step_and_the_monte_carlo_error_does_not():
+    # the paper's two claims, by law
+    post = unequal_curvature(2)
+    exact, values = post.exact(), np.linalg.eigvalsh(post.hessians().sum(axis=0))
+    errors = []
+    for age in (0, 1, 4, 8):
+        excess = []
+        for step in (2e-4, 1e-4):
+            found = stationary(post, StaleSGLD(step, age))
+            np.testing.assert_allclose(found.mean, exact.mean, rtol=1e-6, atol=1e-8)
+            ratios = np.linalg.eigvals(found.cov @ np.linalg.inv(exact.cov)).real
+            excess.append((np.sort(ratios) - 1.0) / step)
+        # to first order, from two steps
+        np.testing.assert_allclose(2.0 * excess[1] - excess[0], (age + 0.5) * values, rtol=1e-2)
+        heard = respond(post, STAR, StaleSGLD(0.02, age))
+        errors.append(heard.sd[0] ** 2 * heard.memory[0])
+    np.testing.assert_allclose(errors, np.broadcast_to(errors[0], (4, 2)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("age", [0, 1, 3, 7])
+def test_the_stability_bound_of_stale_gradients_is_where_the_radius_crosses_one(age):
+    post = unequal_curvature(2)
+    bound = StaleSGLD(0.1, age).max_step(STAR, post.hessians())
+    for factor, stable in ((0.99, True), (1.01, False)):
+        assert (accord.law(post, STAR, StaleSGLD(factor * bound, age)).spectral_radius < 1.0) is stable
+    # and no delays up to that are unstable below it
+    mixed = StaleSGLD(0.99 * bound, tuple(min(age, i) for i in range(AGENTS)))
+    assert accord.law(post, STAR, mixed).spectral_radius < 1.0
+    assert mixed.max_step(STAR, post.hessians()) is None or age == 0
+
+
+def test_without_noise_stale_gradients_reach_the_mode():
+    for post in (unequal_shards(2), logistic()):
+        method = StaleSGLD(0.02, (0, 5, 1, 2, 3, 1), temperature=0.0)
+        with jax.enable_x64(True):
+            run = accord.sample(post, STAR, method, draws=1, burn_in=2500, chains=1)
+        np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
+
+
 # --- errors ---
 
 
@@ -199,6 +252,10 @@ ROUND = accord.Gaussian(np.zeros(2), np.eye(2))
 
 def bound(method):
     return method.bind(unequal_curvature(2), STAR)
+
+
+def sampled(method):
+    return accord.sample(unequal_curvature(2), STAR, method, draws=1, burn_in=1, chains=1)
 
 
 def whitened(method):
@@ -216,6 +273,9 @@ def whitened(method):
             lambda: bound(FALD(0.1, weights=(1.0, 2.0))),
             r"weights must be one number, or one an agent \(6\), found shape",
         ),
+        (lambda: StaleSGLD(0.1, -1), "staleness must be a whole number >= 0, found -1"),
+        (lambda: bound(StaleSGLD(0.1, (1, 2))), r"staleness must be one number, or one an agent \(6\)"),
+        (lambda: sampled(StaleSGLD(0.6, 9)), r"step_size 0.6 is not below 0\.\d+, the stability bound of StaleSGLD"),
         (lambda: FSGLD(0.0), "step_size must be a finite number > 0, found 0.0"),
         (lambda: FSGLD(0.1, surrogates=[1.0, 2.0]), "surrogates must be one accord.Gaussian an agent"),
         (lambda: FSGLD(0.1, surrogates=(accord.Gaussian([0.0], [0.0]),)), "surrogate of agent 0 must have a positive"),

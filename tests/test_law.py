@@ -40,6 +40,7 @@ from accord.samplers import (
     GTDULA,
     Gibbs,
     HubSGLD,
+    StaleSGLD,
 )
 from accord.schedules import Polynomial, diminishing
 
@@ -85,6 +86,7 @@ OPTIONS = {
     "FALD": FALD(Polynomial(0.03, 3.0, 0.7), 3, 0.6, weights=(1, 2, 1, 3, 2, 1), temperature=0.4),
     "FALD batch": FALD(0.01, 2, 0.0, batch_size=2),
     "FALD shared": FALD(0.01, 2, 1.0, temperature=2.0),
+    "StaleSGLD": StaleSGLD(Polynomial(0.05, 3.0, 0.7), 2, batch_size=2, temperature=0.4),
     "FSGLD": FSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
     "FSGLD batch": FSGLD(
         0.01, 2, 2, [accord.Gaussian(np.ones(3) * i, np.diag([1.0, 2.0, 3.0])) for i in range(AGENTS)]

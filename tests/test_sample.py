@@ -12,7 +12,7 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_cur
 
 import accord
 from accord.engines import local
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTBAOAB, GTDULA, Gibbs
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, FALD, GCMC, GTBAOAB, GTDULA, Gibbs, StaleSGLD
 from accord.sampling.recorder import Recorder
 from accord.schedules import Polynomial
 
@@ -86,6 +86,7 @@ def test_one_compilation_serves_other_numbers(method):
         "Gibbs": lambda s: Gibbs(0.1 * s),
         "DGLMC": lambda s: DGLMC(0.1 * s, 0.01 * s, 2),
         "GCMC": lambda s: GCMC(0.1 * s, conditional="exact"),
+        "StaleSGLD": lambda s: StaleSGLD(0.01 * s, 2),
         "FALD": lambda s: FALD(0.01 * s, 2),
     }[method]
     accord.sample(post, RING, make(1), draws=5, burn_in=3, chains=2, seed=0)

@@ -130,11 +130,11 @@ def respond_bound(post: Posterior, network: Network, bound: Bound, *, most_round
             if most_rounds <= few:
                 raise
             sums = _double(problem, begun, scale, size, most_rounds)
-        settled = np.asarray(positions(problem, sums.state)[..., 0])
+        settled, sent = np.asarray(positions(problem, sums.state)[..., 0]), _message_size(problem, sums)
     mean = np.concatenate([settled, settled.mean(axis=0, keepdims=True)])
     variance, total = np.asarray(sums.squares), np.asarray(sums.answers)
     memory = np.square(total).sum(axis=2) / np.maximum(variance, np.finfo(float).tiny)
-    sd, decay, sent = np.sqrt(variance) * exact.sd, int(sums.decay), _message_size(problem, sums)
+    sd, decay = np.sqrt(variance) * exact.sd, int(sums.decay)
     return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], memory[-1], decay, exact, sent)
 
 

@@ -17,6 +17,7 @@ from .hub_sgld import HubSGLD
 from .importance import Importance
 from .mixing import Gossip as Gossip
 from .replicated import Replicated
+from .stale_sgld import StaleSGLD
 
 __all__ = [
     "ChEES",
@@ -35,4 +36,5 @@ __all__ = [
     "HubSGLD",
     "Importance",
     "Replicated",
+    "StaleSGLD",
 ]
