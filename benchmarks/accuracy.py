@@ -26,7 +26,7 @@ from rich.console import Console
 import accord
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
-from accord.samplers import DESGLD, DGLMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
+from accord.samplers import DESGLD, DGLMC, DULA, ELF, GCMC, GTBAOAB, QLSD, ChEES, Gibbs, Importance, Replicated
 from accord.samplers.by_totals import ByTotals
 from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
@@ -125,6 +125,10 @@ ENTRIES = (
     Entry("FA-LD, 10 local steps", "FALD 10", same),
     Entry("FA-LD, 10 local steps, common noise", "FALD 10 common", same),
     Entry("stale gradients, 5 rounds late", "StaleSGLD", same),
+    # compression has no law: with the step of the same without it
+    Entry("QLSD, 2 levels, no memory", "FALD", lambda c: QLSD(c.sampler.step_size, 2, memory=0.0)),
+    Entry("QLSD, 2 levels", "FALD", lambda c: QLSD(c.sampler.step_size, 2)),
+    Entry("D-ELF, a quarter of the numbers", "FALD", lambda c: ELF(c.sampler.step_size)),
     *(
         Entry(f"Replicated {kernel.upper()}", None, lambda c, k=kernel: Replicated(k, warmup=c.budget.warmup))
         for kernel in KERNELS

@@ -72,6 +72,8 @@ def methods():
         "FALD": samplers.FALD(0.005, 3, 0.6, batch_size=2),
         "FSGLD": samplers.FSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
         "StaleSGLD": samplers.StaleSGLD(0.01, (0, 3, 1, 2, 3, 1)),
+        "QLSD": samplers.QLSD(0.01, 2, batch_size=2),
+        "ELF": samplers.ELF(0.01, 1, 2),
         "HubSGLD": samplers.HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
         "Replicated nuts": samplers.Replicated(warmup=20),
         "Replicated mala": samplers.Replicated("mala", warmup=0, step_size=0.1),

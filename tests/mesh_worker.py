@@ -10,13 +10,14 @@ import numpy as np
 from tables import METHODS, NETWORKS, unequal_shards
 
 import accord
-from accord.samplers import DASG, DESGLD, DGLMC, FSGLD, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.samplers import DASG, DESGLD, DGLMC, FSGLD, GCMC, GTBAOAB, GTDULA, QLSD, Gibbs, HubSGLD, Replicated
 
 ALL = {
     **METHODS,
     "DASG": lambda: DASG(0.1, 0.4),
     "HubSGLD": lambda: HubSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
     "FSGLD": lambda: FSGLD(0.01, (1, 2, 3, 1, 2, 3), batch_size=2),
+    "QLSD": lambda: QLSD(0.02, 2, batch_size=2),
     "Replicated": lambda: Replicated(warmup=20),
     "Replicated-mala": lambda: Replicated("mala", warmup=0, step_size=0.1),
     "Gibbs-rejection": lambda: Gibbs(0.3, "rejection"),

@@ -162,6 +162,20 @@ FAULTS = [
         LAW,
     ),
     Fault(
+        "QLSD memory",
+        "samplers/compressed.py",
+        "state.memory + rate * state.sent",
+        "state.memory + 0.5 * rate * state.sent",
+        "test_federated.py",
+    ),
+    Fault(
+        "QLSD levels",
+        "samplers/qlsd.py",
+        "< multiples - below",
+        "< 0.5",
+        "test_federated.py",
+    ),
+    Fault(
         "FALD own noise",
         "samplers/fa_ld.py",
         "jnp.sqrt((1.0 - self.correlation**2) / share)",

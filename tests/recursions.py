@@ -16,6 +16,7 @@ from accord.samplers import (
     DESGLD,
     DGLMC,
     DULA,
+    ELF,
     FALD,
     FSGLD,
     GCMC,
@@ -311,6 +312,19 @@ def stale_sgld(method, edges, potentials, x, before, *heard):
         yield x
 
 
+def elf(method, edges, potentials, x, before, *heard):
+    # with all numbers kept; in round 0 the starts are averaged
+    assert method.kept == x.shape[1] and method.kept_down is None
+    h, slope = method.step_size, 0.0
+    for k, noise in enumerate(heard):
+        total = x.mean(axis=0)
+        if k > 0:
+            total = total - h * slope + np.sqrt(2.0 * h * method.temperature) * noise.normal[0]
+        x = np.stack([total] * edges.n)
+        slope = potentials.gradient(x, noise.rows).sum(axis=0)
+        yield x
+
+
 def fald(method, edges, potentials, x, before, *heard):
     # a draw is the average that the hub hands out, from which every agent makes its own steps
     weights = np.ones(edges.n) if method.weights is None else np.array(method.weights)
@@ -371,6 +385,7 @@ RECURSIONS = {
     GCMC: gcmc,
     HubSGLD: hub_sgld,
     FSGLD: fsgld,
+    ELF: elf,
     FALD: fald,
     StaleSGLD: stale_sgld,
 }

@@ -1,13 +1,17 @@
 """Federated methods, at a hub: what they target, how far their laws are off, limits, errors."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
+from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards
 
 import accord
 from accord.exact.impulse_response import respond
-from accord.samplers import FALD, FSGLD, HubSGLD, StaleSGLD
+from accord.samplers import ELF, FALD, FSGLD, QLSD, HubSGLD, StaleSGLD
+from accord.samplers.agent import Noise
 
 STAR = NETWORKS["star"]
 WEIGHTS = (1, 2, 1, 3, 2, 1)
@@ -126,7 +130,7 @@ def visitor(post, method):
     A = np.eye(dim) - h * ((H - P) / share[:, None, None] + P.sum(axis=0))
     c = h * ((b - a) / share[:, None] + a.sum(axis=0))
     mean, second = np.zeros(dim), np.zeros((dim, dim))
-    for _ in range(4000):
+    for _ in range(2000):
         means, seconds = [], []
         for i in range(n):
             m, S = mean, second
@@ -244,6 +248,141 @@ def test_without_noise_stale_gradients_reach_the_mode():
         np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
+# --- compressed gradients ---
+
+
+def rounding_variance(v, levels):
+    """The variance of rounding each number of vectors (..., dim) to multiples of |v| / levels."""
+    unit = np.linalg.norm(v, axis=-1, keepdims=True) / levels
+    part = np.abs(v) / unit % 1.0
+    return unit**2 * part * (1.0 - part)
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_rounding_is_unbiased_with_the_variance_of_its_levels(levels):
+    method, count = QLSD(0.1, levels), 40_000
+    v = np.array([0.3, -2.0, 0.0, 1.0, 5.0])
+    keys = np.random.default_rng(0).integers(0, 2**32, (count, 2), dtype=np.uint32)
+    found = jax.vmap(lambda key: method.compressed(jnp.asarray(v), Noise(None, None, None, key)))(keys)
+    found, variance = np.asarray(found, np.float64), rounding_variance(v, levels)
+    assert (np.abs(found.mean(axis=0) - v) <= Z_BOUND * np.sqrt(variance / count) + 1e-5).all()
+    squares = (found - v) ** 2
+    assert (np.abs(squares.mean(axis=0) - variance) <= Z_BOUND * squares.std(axis=0) / np.sqrt(count) + 1e-5).all()
+    assert variance.sum() <= method.omega(5) * (v**2).sum()
+    multiples = found * levels / np.linalg.norm(v)
+    np.testing.assert_allclose(multiples, np.round(multiples), atol=1e-5)
+    # nothing is made of nothing
+    nothing = method.compressed(jnp.zeros(3), Noise(None, None, None, keys[0]))
+    np.testing.assert_array_equal(nothing, np.zeros(3))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_step_has_the_noise_of_the_rounding_and_of_the_temperature(temperature):
+    post, step, levels = unequal_curvature(3), 0.05, 2
+    method = QLSD(step, levels, memory=0.0, temperature=temperature)
+    run = accord.sample(post, STAR, method, draws=4, burn_in=0, chains=10_000, seed=1, init=start(3))
+    H, b = post.hessians(), -post.gradients(np.zeros(3))
+    # round 0 averages the starts, and gradients are whole in round 1
+    before, after = run.draws[:, 2, 0].astype(np.float64), run.draws[:, 3, 0].astype(np.float64)
+    slopes = np.einsum("nij,cj->cni", H, before) - b
+    variance = step**2 * rounding_variance(slopes, levels).sum(axis=1) + 2.0 * step * temperature
+    z = (after - before + step * slopes.sum(axis=1)) / np.sqrt(variance)
+    assert (np.abs(z.mean(axis=0)) < Z_BOUND / np.sqrt(len(z))).all()
+    assert (np.abs((z**2).mean(axis=0) - 1.0) < Z_BOUND * (z**2).std(axis=0) / np.sqrt(len(z))).all()
+
+
+COMPRESSED = {
+    "QLSD": QLSD(0.02, 1),
+    "ELF up": ELF(0.02, 1),
+    "ELF down": ELF(0.02, 4, 1),
+    "ELF both": ELF(0.01, 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_how_shards_differ_does_not_matter_with_memory(name):
+    # the same sum of potentials, whose agents are pulled apart: the same draws
+    H, b = unequal_curvature(4).hessians(), -unequal_curvature(4).gradients(np.zeros(4))
+    tilt = 30.0 * np.random.default_rng(0).standard_normal(b.shape)
+    posts = [accord.models.quadratic(H, b), accord.models.quadratic(H, b + tilt - tilt.mean(axis=0))]
+    options = dict(draws=100, burn_in=0, chains=2, seed=0)
+
+    def apart(method):
+        with jax.enable_x64(True):
+            alike, tilted = (accord.sample(post, STAR, method, **options).draws for post in posts)
+        return np.abs(alike - tilted).max()
+
+    assert apart(COMPRESSED[name]) < 1e-8
+    assert name != "QLSD" or apart(QLSD(0.02, 1, memory=0.0)) > 1.0
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_without_noise_compression_with_memory_reaches_the_mode(name):
+    post = unequal_curvature(4)
+    method = dataclasses.replace(COMPRESSED[name], temperature=0.0)
+    with jax.enable_x64(True):
+        run = accord.sample(post, STAR, method, draws=1, burn_in=6000, chains=1)
+    np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
+
+
+def test_without_memory_neither_compression_does():
+    post = unequal_curvature(4)
+    restless = QLSD(0.02, 1, memory=0.0, temperature=0.0)
+    run = accord.sample(post, STAR, restless, draws=200, burn_in=2000, chains=1)
+    assert np.abs(run.draws[0, :, 0] - post.mode()).max() > 0.05
+    x = np.zeros(4)
+    for _ in range(6000):
+        x = x - 0.02 * sum(largest(slope, 1) for slope in post.gradients(x))
+    assert np.abs(x - post.mode()).max() > 0.1
+
+
+def largest(v, count):
+    return np.where(np.abs(v) >= np.sort(np.abs(v))[-count], v, 0.0)
+
+
+def test_error_feedback_is_its_recursion():
+    post, step = unequal_curvature(4), 0.03
+    H, b = post.hessians(), -post.gradients(np.zeros(4))
+    starts = np.random.default_rng(0).standard_normal((AGENTS, 4))
+    with jax.enable_x64(True):
+        method = ELF(step, 1, 2, temperature=0.0)
+        run = accord.sample(post, STAR, method, draws=30, burn_in=0, chains=1, init=starts)
+    x = told = starts.mean(axis=0)
+    g = np.einsum("nij,j->ni", H, x) - b
+    for found in run.draws[0, :, 3]:
+        np.testing.assert_allclose(found, x, atol=1e-10)
+        x = x - step * g.sum(axis=0)
+        told = told + largest(x - told, 2)
+        g = g + np.stack([largest(v, 1) for v in np.einsum("nij,j->ni", H, told) - b - g])
+
+
+@pytest.mark.slow
+@pytest.mark.busy
+def test_memory_takes_the_width_away_that_rounding_adds():
+    post, step = unequal_curvature(4), 0.04
+    exact = post.exact()
+    whiten = np.linalg.inv(np.linalg.cholesky(exact.cov))
+
+    def width(method):
+        run = accord.sample(post, STAR, method, draws=1, burn_in=150, chains=5000, seed=0, init=exact)
+        return (((run.draws[:, 0, 0] - exact.mean) @ whiten.T) ** 2).sum(axis=1).mean() / 4.0
+
+    whole, rounded, remembered, largest_one = map(
+        width, (ELF(step, 4), QLSD(step, 1, memory=0.0), QLSD(step, 1), ELF(step, 1))
+    )
+    # of the same noise, so that most of its error is in all of them
+    assert rounded - whole > 0.08
+    assert abs(remembered - whole) < 0.02
+    assert 0.03 < largest_one - whole < 0.15
+
+
+def test_bits_of_a_message():
+    # the norm, and signs and one of five levels; numbers with their places
+    assert QLSD(0.1, 4).message_bits(100) == 32 + 100 * (1 + 3)
+    assert ELF(0.1, 5).message_bits(100) == 5 * (32 + 7)
+    assert ELF(0.1).message_bits(100) == 25 * (32 + 7)
+
+
 # --- errors ---
 
 
@@ -276,6 +415,13 @@ def whitened(method):
         (lambda: StaleSGLD(0.1, -1), "staleness must be a whole number >= 0, found -1"),
         (lambda: bound(StaleSGLD(0.1, (1, 2))), r"staleness must be one number, or one an agent \(6\)"),
         (lambda: sampled(StaleSGLD(0.6, 9)), r"step_size 0.6 is not below 0\.\d+, the stability bound of StaleSGLD"),
+        (lambda: QLSD(0.1, 0), "levels must be a whole number >= 1, found 0"),
+        (lambda: QLSD(0.1, 2, 1.5), "memory must be a number from 0 to 1, found 1.5"),
+        (lambda: QLSD(-0.1), "step_size must be a finite number > 0, found -0.1"),
+        (lambda: ELF(0.1, 0), "kept must be a whole number >= 1, found 0"),
+        (lambda: bound(ELF(0.1, 3)), r"kept must be a whole number in 1\.\.2, found 3"),
+        (lambda: bound(ELF(0.1, kept_down=9)), r"kept_down must be a whole number in 1\.\.2, found 9"),
+        (lambda: sampled(ELF(9.0)), r"step_size 9 is not below \d\.\d+, the stability bound of ELF"),
         (lambda: FSGLD(0.0), "step_size must be a finite number > 0, found 0.0"),
         (lambda: FSGLD(0.1, surrogates=[1.0, 2.0]), "surrogates must be one accord.Gaussian an agent"),
         (lambda: FSGLD(0.1, surrogates=(accord.Gaussian([0.0], [0.0]),)), "surrogate of agent 0 must have a positive"),

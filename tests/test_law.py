@@ -33,6 +33,7 @@ from accord.samplers import (
     DESGLD,
     DGLMC,
     DULA,
+    ELF,
     FALD,
     FSGLD,
     GCMC,
@@ -87,6 +88,7 @@ OPTIONS = {
     "FALD batch": FALD(0.01, 2, 0.0, batch_size=2),
     "FALD shared": FALD(0.01, 2, 1.0, temperature=2.0),
     "StaleSGLD": StaleSGLD(Polynomial(0.05, 3.0, 0.7), 2, batch_size=2, temperature=0.4),
+    "ELF whole": ELF(0.01, 3, temperature=0.4, batch_size=2),
     "FSGLD": FSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
     "FSGLD batch": FSGLD(
         0.01, 2, 2, [accord.Gaussian(np.ones(3) * i, np.diag([1.0, 2.0, 3.0])) for i in range(AGENTS)]

@@ -16,7 +16,7 @@ from accord.base.errors import DataError
 from accord.engines.agreement import bind
 from accord.engines.local import LocalEngine
 from accord.posterior.shards import Extent
-from accord.samplers import DASG, DGLMC, FSGLD, GCMC, Gibbs, HubSGLD, Replicated
+from accord.samplers import DASG, DGLMC, ELF, FSGLD, GCMC, QLSD, Gibbs, HubSGLD, Replicated
 from accord.samplers.conditional import curvatures
 
 NAMES = ["a", "b"]
@@ -323,6 +323,8 @@ ALL_METHODS = {
     "DASG": lambda: DASG(0.05, 0.3),
     "HubSGLD": lambda: HubSGLD(0.01, 2),
     "FSGLD": lambda: FSGLD(0.01, 2),
+    "QLSD": lambda: QLSD(0.01),
+    "ELF": lambda: ELF(0.01),
     "Replicated": lambda: Replicated(warmup=20),
 }
 

@@ -7,6 +7,7 @@ from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
 from .dula import DULA
+from .elf import ELF
 from .fa_ld import FALD
 from .fsgld import FSGLD
 from .gcmc import GCMC
@@ -16,6 +17,7 @@ from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
 from .importance import Importance
 from .mixing import Gossip as Gossip
+from .qlsd import QLSD
 from .replicated import Replicated
 from .stale_sgld import StaleSGLD
 
@@ -27,6 +29,7 @@ __all__ = [
     "DESGLD",
     "DGLMC",
     "DULA",
+    "ELF",
     "FALD",
     "FSGLD",
     "GCMC",
@@ -35,6 +38,7 @@ __all__ = [
     "Gibbs",
     "HubSGLD",
     "Importance",
+    "QLSD",
     "Replicated",
     "StaleSGLD",
 ]
