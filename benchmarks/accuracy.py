@@ -30,8 +30,10 @@ from accord.samplers import (
     DESGLD,
     DGLMC,
     DULA,
+    ELF,
     GCMC,
     GTBAOAB,
+    QLSD,
     AsynchronousULA,
     ChEES,
     EventTriggeredULA,
@@ -152,6 +154,15 @@ ENTRIES = (
     ),
     Entry("D-SGLD with a hub", "HubSGLD", same),
     Entry("D-SGLD with a hub, 10 local steps", "HubSGLD 10", same),
+    Entry("FSGLD, 10 local steps", "FSGLD 10", same),
+    Entry("FA-LD", "FALD", same),
+    Entry("FA-LD, 10 local steps", "FALD 10", same),
+    Entry("FA-LD, 10 local steps, common noise", "FALD 10 common", same),
+    Entry("stale gradients, 5 rounds late", "StaleSGLD", same),
+    # compression has no law: with the step of the same without it
+    Entry("QLSD, 2 levels, no memory", "FALD", lambda c: QLSD(c.sampler.step_size, 2, memory=0.0)),
+    Entry("QLSD, 2 levels", "FALD", lambda c: QLSD(c.sampler.step_size, 2)),
+    Entry("D-ELF, a quarter of the numbers", "FALD", lambda c: ELF(c.sampler.step_size)),
     *(
         Entry(f"Replicated {kernel.upper()}", None, lambda c, k=kernel: Replicated(k, warmup=c.budget.warmup))
         for kernel in KERNELS

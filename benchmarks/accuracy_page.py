@@ -14,6 +14,8 @@ PRECISION = 0.1
 # What so few draws cannot tell from exact: a worst agent nearer than this many floors.
 NEAR = 2.0
 WIDTH_TOLERANCE = 0.1
+# Methods whose agents hold different chains.
+TRAVELLING = ("HubSGLD", "FSGLD")
 # Okabe and Ito's colours, which differ under every kind of colour blindness, and a marker each.
 STYLES = {
     "network": ("#0072B2", "o", "neighbours only"),
@@ -174,7 +176,7 @@ def main_table(result: dict) -> tuple[list[str], list[list[str]]]:
 
 def marks(row: dict) -> str:
     """Footnote signs of a row."""
-    return (" [1]" if row["optimiser"] else "") + (" [2]" if row["method"] == "HubSGLD" else "")
+    return (" [1]" if row["optimiser"] else "") + (" [2]" if row["method"] in TRAVELLING else "")
 
 
 def settings_table(result: dict) -> tuple[list[str], list[list[str]]]:
@@ -239,7 +241,7 @@ def notes(result: dict) -> list[str]:
         )
     if any(row["optimiser"] for row in rows):
         found.append("[1] An optimiser: it has no spread: its sd ratio is next to 0, and effective draws mean nothing.")
-    if any(row["method"] == "HubSGLD" for row in rows):
+    if any(row["method"] in TRAVELLING for row in rows):
         found.append(
             "[2] Agents hold different chains: the average of them is no draw of the posterior, and its columns are "
             "given for completeness."

@@ -16,11 +16,14 @@ from accord.samplers import (
     DGLMC,
     DULA,
     EXTRASGLD,
+    FALD,
+    FSGLD,
     GCMC,
     GTDULA,
     DIGingSGLD,
     Gibbs,
     HubSGLD,
+    StaleSGLD,
 )
 
 # Powers of two: the Langevin step on F times the largest eigenvalue of F's Hessian.
@@ -171,6 +174,11 @@ FAMILIES = {
     "DGLMC": Family("DGLMC", dglmc),
     "GCMC": Family("GCMC", lambda s, h, _: GCMC(h * s.agents, conditional="exact")),
     "HubSGLD": Family("HubSGLD", lambda s, h, _: HubSGLD(h)),
+    "FSGLD 10": Family("FSGLD", lambda s, h, _: FSGLD(h / 10.0, local_steps=10)),
+    "FALD": Family("FALD", lambda s, h, _: FALD(h)),
+    "FALD 10": Family("FALD", lambda s, h, _: FALD(h / 10.0, 10)),
+    "FALD 10 common": Family("FALD", lambda s, h, _: FALD(h / 10.0, 10, 1.0)),
+    "StaleSGLD": Family("StaleSGLD", lambda s, h, _: StaleSGLD(h, 5)),
     "HubSGLD 10": Family("HubSGLD", lambda s, h, _: HubSGLD(h / 10.0, local_steps=10)),
 }
 
@@ -231,8 +239,21 @@ def predicted(s: Surrogate, sampler: accord.Sampler) -> tuple[float, float]:
     if isinstance(sampler, HubSGLD):
         # agents hold different chains: their average says nothing of the posterior's width
         return s.wasserstein2(travelling(s, sampler)), np.nan
+    if isinstance(sampler, FSGLD):
+        # surrogates of Gaussian potentials are exact: every visit makes Langevin steps on F
+        return s.wasserstein2(langevin(s, sampler.step_size)), np.nan
     moments = accord.law(s.gaussian, s.net, sampler).stationary()
     return max(s.wasserstein2(moments.agent(i)) for i in range(s.agents)), s.wasserstein2(moments.average)
+
+
+def langevin(s: Surrogate, step: float) -> accord.Gaussian:
+    """The stationary law of Langevin steps on F."""
+    precision = s.gaussian.hessians().sum(axis=0)
+    kept = precision - step / 2.0 * precision @ precision
+    if not np.linalg.eigvalsh(kept)[0] > 0:
+        raise ValueError(f"unstable: step {step:.4g}")
+    cov = np.linalg.inv(kept)
+    return accord.Gaussian(s.law.mean, (cov + cov.T) / 2.0)
 
 
 def travelling(s: Surrogate, sampler: HubSGLD) -> accord.Gaussian:

@@ -16,13 +16,17 @@ from accord.samplers import (
     DESGLD,
     DGLMC,
     DULA,
+    ELF,
     EXTRASGLD,
+    FALD,
+    FSGLD,
     GCMC,
     GTBAOAB,
     GTDULA,
     DIGingSGLD,
     Gibbs,
     HubSGLD,
+    StaleSGLD,
 )
 
 
@@ -290,7 +294,7 @@ def gcmc(method, edges, potentials, x, before, *heard):
         yield np.stack([theta] * edges.n)
 
 
-def hub_sgld(method, edges, potentials, x, before, *heard):
+def hub_sgld(method, edges, potentials, x, before, *heard, conducive=lambda i, share, x: 0.0):
     # a draw is the chain that arrives; each agent moves it by steps of its own number
     steps = np.broadcast_to(method.local_steps, edges.n)
     share, leaving = steps / steps.sum(), x
@@ -301,11 +305,72 @@ def hub_sgld(method, edges, potentials, x, before, *heard):
             own = x[i]
             for k in range(steps[i]):
                 kick = np.sqrt(2.0 * method.step_size * method.temperature) * noise.local[i, k]
-                slope = potentials.slope(i, own, None if rows is None else rows[i, k])
-                own = own - method.step_size / share[i] * slope + kick
+                slope = potentials.slope(i, own, None if rows is None else rows[i, k]) / share[i]
+                own = own - method.step_size * (slope + conducive(i, share[i], own)) + kick
             moved.append(own)
         leaving = np.stack(moved)
         yield x
+
+
+def fsgld(method, edges, potentials, *heard):
+    if method.surrogates is None:
+        P, b = potentials.H, potentials.b
+    else:
+        means, P = method.surrogates
+        b = np.einsum("nij,nj->ni", P, means)
+
+    def conducive(i, share, x):
+        return P.sum(axis=0) @ x - b.sum(axis=0)[:, None] - (P[i] @ x - b[i][:, None]) / share
+
+    return hub_sgld(method, edges, potentials, *heard, conducive=conducive)
+
+
+def stale_sgld(method, edges, potentials, x, before, *heard):
+    age = np.broadcast_to(method.staleness, edges.n)
+    known = [potentials.gradient(x, before.rows)]
+    for k, noise in enumerate(heard):
+        h = at(method.step_size, k)
+        late = sum(known[max(0, k - age[i])][i] for i in range(edges.n))
+        kick = np.sqrt(2.0 * h * method.temperature) * noise.normal[0]
+        x = np.stack([x.mean(axis=0) - h * late + kick] * edges.n)
+        known.append(potentials.gradient(x, noise.rows))
+        yield x
+
+
+def elf(method, edges, potentials, x, before, *heard):
+    # with all numbers kept; in round 0 the starts are averaged
+    assert method.kept == x.shape[1] and method.kept_down is None
+    h, slope = method.step_size, 0.0
+    for k, noise in enumerate(heard):
+        total = x.mean(axis=0)
+        if k > 0:
+            total = total - h * slope + np.sqrt(2.0 * h * method.temperature) * noise.normal[0]
+        x = np.stack([total] * edges.n)
+        slope = potentials.gradient(x, noise.rows).sum(axis=0)
+        yield x
+
+
+def fald(method, edges, potentials, x, before, *heard):
+    # a draw is the average that the hub hands out, from which every agent makes its own steps
+    weights = np.ones(edges.n) if method.weights is None else np.array(method.weights)
+    p, rho = weights / weights.sum(), method.correlation
+    for t, noise in enumerate(heard):
+        theta, h = np.einsum("i,idc->dc", p, x), at(method.step_size, t)
+        rows = None if noise.rows is None else noise.rows.reshape(edges.n, method.local_steps, -1)
+        moved = []
+        for i in range(edges.n):
+            own = theta
+            for k in range(method.local_steps):
+                kick = 0.0
+                if rho > 0:
+                    kick = kick + rho * noise.normal[0, k]
+                if rho < 1:
+                    kick = kick + np.sqrt((1.0 - rho**2) / p[i]) * noise.local[i, k]
+                slope = potentials.slope(i, own, None if rows is None else rows[i, k]) / p[i]
+                own = own - h * slope + np.sqrt(2.0 * h * method.temperature) * kick
+            moved.append(own)
+        x = np.stack(moved)
+        yield np.stack([theta] * edges.n)
 
 
 # --- potentials from the numbers that a posterior is made of ---
@@ -346,4 +411,8 @@ RECURSIONS = {
     DGLMC: dglmc,
     GCMC: gcmc,
     HubSGLD: hub_sgld,
+    FSGLD: fsgld,
+    ELF: elf,
+    FALD: fald,
+    StaleSGLD: stale_sgld,
 }

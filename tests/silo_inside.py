@@ -526,7 +526,7 @@ class Leaver(threading.Thread):
     def run(self):
         while not any(self.checkpoint.glob("draws*/*")) and not any(self.checkpoint.glob("**/agent-*/*.npz")):
             time.sleep(0.05)
-        time.sleep(3.0)
+        time.sleep(1.0)
         ray.kill(self.silo._pool._actors[self.agent], no_restart=True)
 
 
@@ -536,9 +536,11 @@ def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(method, tmp_path):
     post, gone = ten_gaussians(), 4
     silo = accord.Silo(late="leave", start_timeout=60.0, timeout=60.0)
     Leaver(silo, gone, tmp_path).start()
-    options = {"draws": 60_000, "burn_in": 500} if method is not None else {"draws": 2000, "burn_in": 2000}
+    options = {"draws": 4000, "burn_in": 300} if method is not None else {"draws": 1500, "burn_in": 300}
     with pytest.warns(UserWarning, match="agent 4 left for good.*the other 9 agents' data"):
-        run = accord.sample(post, TEN, method, chains=2, seed=1, engine=silo, checkpoint=tmp_path, **options)
+        run = accord.sample(
+            post, TEN, method, chains=32, seed=1, engine=silo, checkpoint=tmp_path, checkpoint_every=200, **options
+        )
     assert run.draws.shape[2] == 9
     assert "agent 4 left for good" in run.settings["left"]
     others = post.with_shards([post.source(agent) for agent in range(10) if agent != gone])

@@ -9,7 +9,21 @@ import pytest
 from recursions import gaussian_potentials, regression
 
 import accord
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, EXTRASGLD, GCMC, GTBAOAB, GTDULA, DIGingSGLD, Gibbs
+from accord.samplers import (
+    DADMMS,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    EXTRASGLD,
+    FALD,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    DIGingSGLD,
+    Gibbs,
+    StaleSGLD,
+)
 
 # Methods with an exact law. Steps are well inside the stable range of every posterior below, on every network below.
 METHODS = {
@@ -24,6 +38,8 @@ METHODS = {
     "Gibbs": lambda **options: Gibbs(eta=0.3, **options),
     "DGLMC": lambda **options: DGLMC(rho=0.4, step_size=0.045, local_steps=(1, 3, 2, 4, 1, 2), **options),
     "GCMC": lambda **options: GCMC(rho=0.4, conditional="exact", **options),
+    "StaleSGLD": lambda **options: StaleSGLD(step_size=0.02, staleness=(0, 3, 1, 2, 3, 1), **options),
+    "FALD": lambda **options: FALD(step_size=0.01, local_steps=3, correlation=0.6, **options),
 }
 # Of these, on unreliable links: one constant serves both of GT-DULA's steps.
 OVER_LINKS = {

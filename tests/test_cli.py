@@ -112,6 +112,7 @@ SMALL = {
     "Gibbs": "eta = 0.1\nconditional = 'mala'",
     "GCMC": "rho = 0.1\ntolerances = [1.0, 0.3]\nrounds_per_tolerance = 2",
     "HubSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
+    "FSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
     "Replicated": "kernel = 'mala'\nwarmup = 5",
 }
 

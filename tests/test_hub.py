@@ -11,7 +11,7 @@ from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_
 import accord
 from accord.balance import balanced_steps, gradient_seconds
 from accord.engines.local import LocalEngine
-from accord.samplers import DGLMC, GCMC, HubSGLD, Replicated, conditional
+from accord.samplers import DGLMC, FALD, GCMC, HubSGLD, Replicated, StaleSGLD, conditional
 from accord.samplers.conditional import MALA
 from accord.samplers.replicated import HMC, NUTS
 
@@ -133,7 +133,16 @@ def test_local_steps_follow_measured_speeds():
     DGLMC(local_steps=balanced_steps(4, seconds)).bind(unequal_shards(2), STAR)
 
 
-@pytest.mark.parametrize("method", [DGLMC(0.3, 0.02, 3), DGLMC(RHO, 0.1 * RHO, (1, 2, 3, 4, 5, 6)), GCMC(0.4, "exact")])
+STEPPERS = [
+    DGLMC(0.3, 0.02, 3),
+    DGLMC(RHO, 0.1 * RHO, (1, 2, 3, 4, 5, 6)),
+    GCMC(0.4, "exact"),
+    FALD(0.03, 4),
+    StaleSGLD(0.1, 2),
+]
+
+
+@pytest.mark.parametrize("method", STEPPERS)
 def test_the_hub_makes_the_stated_langevin_steps(method):
     eps = 1e-6
     post = accord.models.gaussian(np.zeros(AGENTS), np.full(AGENTS, 1.0 / eps))

@@ -34,13 +34,17 @@ from accord.samplers import (
     DESGLD,
     DGLMC,
     DULA,
+    ELF,
     EXTRASGLD,
+    FALD,
+    FSGLD,
     GCMC,
     GTBAOAB,
     GTDULA,
     DIGingSGLD,
     Gibbs,
     HubSGLD,
+    StaleSGLD,
 )
 from accord.schedules import Polynomial, diminishing
 
@@ -85,6 +89,15 @@ OPTIONS = {
     "DASG": DASG(Polynomial(0.15, 2.0, 0.5), 0.4, MATRIX, mix_rounds=2, batch_size=2),
     "HubSGLD": HubSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
     "HubSGLD batch": HubSGLD(0.01, (1, 3, 2, 4, 1, 2), batch_size=2),
+    "FALD": FALD(Polynomial(0.03, 3.0, 0.7), 3, 0.6, weights=(1, 2, 1, 3, 2, 1), temperature=0.4),
+    "FALD batch": FALD(0.01, 2, 0.0, batch_size=2),
+    "FALD shared": FALD(0.01, 2, 1.0, temperature=2.0),
+    "StaleSGLD": StaleSGLD(Polynomial(0.05, 3.0, 0.7), 2, batch_size=2, temperature=0.4),
+    "ELF whole": ELF(0.01, 3, temperature=0.4, batch_size=2),
+    "FSGLD": FSGLD(0.01, (1, 3, 2, 4, 1, 2), temperature=0.4),
+    "FSGLD batch": FSGLD(
+        0.01, 2, 2, [accord.Gaussian(np.ones(3) * i, np.diag([1.0, 2.0, 3.0])) for i in range(AGENTS)]
+    ),
     "GTDULA batch": GTDULA(0.02, 0.15, 0.1, batch_size=1),
     "EXTRASGLD batch": EXTRASGLD(0.1, batch_size=2),
     "DIGingSGLD batch": DIGingSGLD(0.08, batch_size=1),
@@ -150,6 +163,7 @@ DRAWN = {
     "normal, common": GTBAOAB(0.2, 1.5, mix_rounds=3),
     "local": DGLMC(0.4, 0.045, (1, 3, 2, 4, 1, 2)),
     "local, one": GCMC(0.4, "exact"),
+    "normal of many steps, and local": FALD(0.01, 3, 0.6),
 }
 
 

@@ -12,7 +12,21 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_cur
 
 import accord
 from accord.engines import local
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, EXTRASGLD, GCMC, GTBAOAB, GTDULA, DIGingSGLD, Gibbs
+from accord.samplers import (
+    DADMMS,
+    DESGHMC,
+    DESGLD,
+    DGLMC,
+    DULA,
+    EXTRASGLD,
+    FALD,
+    GCMC,
+    GTBAOAB,
+    GTDULA,
+    DIGingSGLD,
+    Gibbs,
+    StaleSGLD,
+)
 from accord.sampling.recorder import Recorder
 from accord.schedules import Polynomial
 
@@ -88,6 +102,8 @@ def test_one_compilation_serves_other_numbers(method):
         "Gibbs": lambda s: Gibbs(0.1 * s),
         "DGLMC": lambda s: DGLMC(0.1 * s, 0.01 * s, 2),
         "GCMC": lambda s: GCMC(0.1 * s, conditional="exact"),
+        "StaleSGLD": lambda s: StaleSGLD(0.01 * s, 2),
+        "FALD": lambda s: FALD(0.01 * s, 2),
     }[method]
     accord.sample(post, RING, make(1), draws=5, burn_in=3, chains=2, seed=0)
     before = local._record._cache_size()

@@ -37,7 +37,7 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
         agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.common else index
-        normal = normals(words(Stream.NORMAL, problem.dim, agents), dtype)
+        normal = normals(words(Stream.NORMAL, math.prod(_normal_shape(problem)), agents), dtype)
     if needs.local is not None and sampler.temperature > 0:
         local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
     if needs.key:
@@ -53,6 +53,12 @@ def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Hal
     return None if count is None else bits(problem.seed, chains, round, stream, problem.index, count)
 
 
+def _normal_shape(problem: Problem) -> tuple[int, ...]:
+    """The shape of an agent's `noise.normal`."""
+    steps = problem.needs.steps
+    return (problem.dim,) if steps is None else (steps, problem.dim)
+
+
 def _batch_words(problem: Problem) -> int | None:
     needs = problem.needs
     return None if needs.batch_size is None else needs.batch_size * int(np.max(needs.gradients))
@@ -60,9 +66,9 @@ def _batch_words(problem: Problem) -> int | None:
 
 def zero_noise(problem: Problem, chains: int) -> Noise:
     """The noise of a round at temperature zero with full gradients, in the shapes that `network_round` takes."""
-    dim, num_agents, dtype = problem.dim, problem.index.size, problem.degree.dtype
-    needs = problem.needs
-    normal = jnp.zeros((1 if needs.common else num_agents, dim, chains), dtype) if needs.normal else None
+    num_agents, dtype, needs = problem.index.size, problem.degree.dtype, problem.needs
+    shape = 1 if needs.common else num_agents, *_normal_shape(problem), chains
+    normal = jnp.zeros(shape, dtype) if needs.normal else None
     local = None if needs.local is None else jnp.zeros((num_agents, *needs.local, chains), dtype)
     return Noise(normal, None, local, None)
 
@@ -71,7 +77,9 @@ def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
     """Noise as `network_round` takes it, arrays (agent or 1, ..., chain)."""
     noise, needs, words = zero_noise(problem, chains), problem.needs, _batch_words(problem)
     if raw.normal is not None:
-        noise = noise._replace(normal=joined(raw.normal, problem.dim))
+        shape = _normal_shape(problem)
+        flat = joined(raw.normal, math.prod(shape))
+        noise = noise._replace(normal=flat.reshape(flat.shape[0], *shape, chains))
     if raw.local is not None and needs.local is not None:
         flat = joined(raw.local, math.prod(needs.local))
         noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))

@@ -161,11 +161,11 @@ def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, mos
 def _response(problem: Problem, sums: _Sums, exact: Gaussian) -> Response:
     """The stationary law that the answers to shocks amount to."""
     with jax.enable_x64(True):
-        settled = np.asarray(positions(problem, sums.state)[..., 0])
+        settled, sent = np.asarray(positions(problem, sums.state)[..., 0]), _message_size(problem, sums)
     mean = np.concatenate([settled, settled.mean(axis=0, keepdims=True)])
     variance, total = np.asarray(sums.squares), np.asarray(sums.answers)
     memory = np.square(total).sum(axis=2) / np.maximum(variance, np.finfo(float).tiny)
-    sd, decay, sent = np.sqrt(variance) * exact.sd, int(sums.decay), _message_size(problem, sums)
+    sd, decay = np.sqrt(variance) * exact.sd, int(sums.decay)
     return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], memory[-1], decay, exact, sent)
 
 

@@ -9,8 +9,11 @@ from .de_sgld import DESGLD
 from .dg_lmc import DGLMC
 from .diging_sgld import DIGingSGLD
 from .dula import DULA
+from .elf import ELF
 from .event_triggered_ula import EventTriggeredULA
 from .extra_sgld import EXTRASGLD
+from .fa_ld import FALD
+from .fsgld import FSGLD
 from .gcmc import GCMC
 from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
@@ -20,7 +23,9 @@ from .importance import Importance
 from .mixing import Gossip as Gossip
 from .mixing import Mixing as Mixing
 from .proximal_de_sgld import ProximalDESGLD
+from .qlsd import QLSD
 from .replicated import Replicated
+from .stale_sgld import StaleSGLD
 
 __all__ = [
     "AsynchronousULA",
@@ -34,6 +39,9 @@ __all__ = [
     "DULA",
     "EXTRASGLD",
     "EventTriggeredULA",
+    "ELF",
+    "FALD",
+    "FSGLD",
     "GCMC",
     "GTBAOAB",
     "GTDULA",
@@ -41,5 +49,7 @@ __all__ = [
     "HubSGLD",
     "Importance",
     "ProximalDESGLD",
+    "QLSD",
     "Replicated",
+    "StaleSGLD",
 ]

@@ -57,8 +57,9 @@ class Agent:
 class Noise(NamedTuple):
     """The randomness of one agent in one round, a pure function of (seed, chain, round, agent)."""
 
-    # Standard normals, scaled by the square root of the temperature, and by `common_scale` if `noise="common"`.
-    normal: Float[Array, " dim"] | None
+    # Standard normals, scaled by the square root of the temperature, and by `common_scale` if `noise="common"`; a row
+    # for each step where the method needs so many.
+    normal: Float[Array, "*step dim"] | None
     # Random words that choose the rows of the round's minibatches (with replacement), or None for all rows.
     batch: UInt32[Array, " batch"] | None
     # Standard normals of the agent's local steps, scaled by the square root of the temperature, never shared.

@@ -81,6 +81,8 @@ class Needs(NamedTuple):
         `inbox.query`, and every agent is sent its position.
     normal
         Whether `update` reads `noise.normal`, dim standard normals.
+    steps
+        Steps that `noise.normal` has a row for, of the shape (steps, dim); None for the shape (dim,).
     common
         Whether these are the same for all agents: a hub's, or those of `noise="common"`.
     local
@@ -107,6 +109,7 @@ class Needs(NamedTuple):
     inbox: InboxName
     turns: Literal["together", "by color", "at the hub"] = "together"
     normal: bool = True
+    steps: int | None = None
     common: bool = False
     local: tuple[int, int] | None = None
     key: bool = False
@@ -171,8 +174,9 @@ class Sampler(abc.ABC):
     noise
         "independent": every agent draws its own noise. "common": all agents draw the same noise from the shared
         seed, scaled to move the average as independent noise does; the agents then disagree only where their
-        gradients do, and their own draws have the posterior's spread. Its price: neighbours know each other's noise,
-        so that it hides nothing of a gradient.
+        gradients do, and their own draws have the posterior's spread (Deng et al. 2021, arXiv 2112.05120, shared
+        noise so before, of clients of a hub). Its price: neighbours know each other's noise, so that it hides nothing
+        of a gradient.
     """
 
     temperature: float = static(default=1.0)

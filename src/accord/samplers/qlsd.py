@@ -1,0 +1,98 @@
+"""QLSD: Langevin steps at a hub whose agents send gradients rounded at random to a few levels."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..base.checks import whole_number
+from ..base.pytree import pytree, static
+from .agent import Noise
+from .compressed import Compressed
+from .protocol import Needs
+
+
+@pytree
+class QLSD(Compressed):
+    """Quantised Langevin stochastic dynamics, with memory terms.
+
+    The hub makes `x+ = x - step_size sum_i (eta_i + c_i) + sqrt(2 step_size) w`. From agent i:
+    `c_i = C(grad f_i(x) - eta_i)`, `eta_i+ = eta_i + memory c_i`. C rounds every number of v at random to a multiple of
+    `|v| / levels`, up or down, so that its mean is v.
+
+    Vono, Plassier, Durmus, Dieuleveut and Moulines 2022 (arXiv 2106.00797): QLSD with `memory=0`, and otherwise the
+    memory of QLSD++, without its control variates for minibatches; full participation; C is that of QSGD (Alistarh et
+    al. 2017). A draw is x, the same at every agent. Its mean is right on Gaussian posteriors, and rounding adds
+    `step_size^2 sum_i Var c_i` to the variance of each step: draws are too wide. Var c_i is at most omega times the
+    mean square of what is rounded, omega = min(d / levels^2, sqrt(d) / levels) for d parameters. Without memory that
+    is the agent's gradient, which does not vanish at the mode where shards differ; with it, only what the gradient
+    fluctuates by: how shards differ then does not matter at all. Either way it falls with the step. The first two
+    messages, of a start and of a gradient, are whole. Unstable beyond `step_size H = 2`, H the Hessian of F; stable
+    without memory on quadratic potentials while `step_size (H + omega H^-1/2 sum_i H_i^2 H^-1/2) < 2`. At
+    `temperature=0` it ends at the mode with memory, and stays restless near it without. With one parameter nothing is
+    rounded. The hub is any agent: on a graph where none is everybody's neighbour the sum runs over a spanning tree.
+
+    Parameters
+    ----------
+    step_size
+        Step on F, > 0, a number. No plan chooses it, as the rounding has no law.
+    levels
+        Levels of rounding, >= 1; one keeps little more than signs. A code of a message takes
+        `method.message_bits(d)` bits; runs send, and count, whole numbers.
+    memory
+        Rate from 0 to 1; None: 1 / (1 + omega), the largest that is known to be safe.
+    batch_size
+        Rows that each gradient reads, drawn with replacement; None reads all. Its noise is rounded as well.
+    temperature
+        As in `Sampler`. The hub's noise is one draw for all.
+
+    Raises
+    ------
+    ValueError
+        A number out of its range.
+
+    Examples
+    --------
+    >>> import accord
+    >>> post = accord.models.gaussian([[-1.0, 0.0], [0.0, 1.0], [1.0, 2.0]], [[[1.0, 0.5], [0.5, 2.0]]] * 3)
+    >>> method = accord.samplers.QLSD(step_size=0.05, levels=2)
+    >>> run = accord.sample(post, accord.Network.star(3), method, draws=10, chains=2, seed=0)
+    >>> run.draws.shape
+    (2, 10, 3, 2)
+    >>> method.message_bits(100)  # in place of 3,200
+    332
+    """
+
+    levels: int = static(default=4)
+    memory: float | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number("levels", self.levels, 1)
+        if self.memory is not None and not 0 <= self.memory <= 1:
+            raise ValueError(f"memory must be a number from 0 to 1, found {self.memory}")
+
+    def needs(self, dim: int) -> Needs:
+        return super().needs(dim)._replace(key=True)
+
+    def compressed(self, difference: Float[Array, " dim"], noise: Noise) -> Float[Array, " dim"]:
+        unit = jnp.linalg.norm(difference) / self.levels
+        # of a zero vector all multiples are zero
+        multiples = jnp.abs(difference) / jnp.where(unit > 0, unit, 1.0)
+        below = jnp.floor(multiples)
+        up = jax.random.uniform(noise.random_key(), difference.shape, difference.dtype) < multiples - below
+        return jnp.sign(difference) * unit * (below + up)
+
+    def rate(self, dim: int) -> float:
+        return 1.0 / (1.0 + self.omega(dim)) if self.memory is None else self.memory
+
+    def omega(self, dim: int) -> float:
+        """Largest variance of rounding a vector of `dim` numbers, in units of its square norm."""
+        return min(dim / self.levels**2, math.sqrt(dim) / self.levels)
+
+    def message_bits(self, dim: int) -> int:
+        # the norm, and of each number its sign and its level from 0 on
+        return 32 + dim * (1 + math.ceil(math.log2(self.levels + 1)))
