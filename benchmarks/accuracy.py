@@ -5,6 +5,7 @@ Writes docs/methods.md, whose text says what is measured and how steps are chose
 
 import argparse
 import functools
+import inspect
 import json
 import os
 import platform
@@ -324,7 +325,8 @@ def one_shot_row(target: Target, budget: Budget, label: str, combine: Callable[.
     row = Row(label, combine.__name__, f"{combine.__name__}(draws={budget.draws}, chains=4)", kind="one-shot")
 
     def work() -> None:
-        once = functools.partial(combine, target.post, draws=budget.draws, chains=4, seed=0, warmup=budget.warmup)
+        own = {"warmup": budget.warmup} if "warmup" in inspect.signature(combine).parameters else {}
+        once = functools.partial(combine, target.post, draws=budget.draws, chains=4, seed=0, **own)
         run = once()
         if budget.search and run.seconds < LONG:
             run = once()

@@ -316,6 +316,8 @@ METHODS = {
     "wasp": (4, partial(barycentre, support=100), {"support": 100}),
     "median": (4, partial(geometric_median, kernel_draws=100), {"kernel_draws": 100}),
 }
+# what combines no draws of all subset posteriors: tests/test_combine_modes.py
+MODES = ["bfi"]
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +332,7 @@ def sampled(post):
 
 
 def test_every_method_is_here():
-    assert sorted(METHODS) == sorted(accord.combine.__all__)
+    assert sorted([*METHODS, *MODES]) == sorted(accord.combine.__all__)
 
 
 @pytest.mark.filterwarnings("ignore:(ESS|R-hat) is")

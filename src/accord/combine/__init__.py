@@ -1,5 +1,9 @@
-"""One-shot methods: each shard is sampled alone by NUTS, and the draws are combined once, at a hub."""
+"""One-shot methods: agents work alone, and what they found is combined once, at a hub.
 
+Most sample each shard by NUTS and combine the draws; `bfi` combines modes and curvatures.
+"""
+
+from .bfi import bfi
 from .consensus import consensus
 from .median import median
 from .nonparametric import nonparametric
@@ -8,4 +12,4 @@ from .semiparametric import semiparametric
 from .wasp import wasp
 from .weierstrass import weierstrass
 
-__all__ = ["consensus", "median", "nonparametric", "parametric", "semiparametric", "wasp", "weierstrass"]
+__all__ = ["bfi", "consensus", "median", "nonparametric", "parametric", "semiparametric", "wasp", "weierstrass"]
