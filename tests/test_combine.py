@@ -317,7 +317,7 @@ METHODS = {
     "median": (4, partial(geometric_median, kernel_draws=100), {"kernel_draws": 100}),
 }
 # what combines no draws of all subset posteriors: tests/test_combine_modes.py
-MODES = ["bfi"]
+MODES = ["bfi", "surrogate"]
 
 
 @pytest.fixture(scope="module")

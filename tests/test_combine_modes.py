@@ -4,10 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from arviz_stats.base.array import array_stats
 from tables import POSTERIORS, Z_BOUND, unequal_shards, worst_z
 
 import accord
 from accord.combine.bfi import added, local_fits
+from accord.combine.surrogate import tilted
 
 
 def logistic(rows, seed, agents=3, shift=0.0):
@@ -119,3 +121,105 @@ def test_too_much_taken_away_is_named():
     post = accord.Posterior(likelihood, prior, [np.array([900.0]), np.array([-2.0]), np.array([-3.0])], np.zeros(1))
     with jax.enable_x64(True), pytest.raises(ArithmeticError, match="not positive definite: its smallest eigenvalue"):
         added(post, local_fits(post, 1.0)._replace(curvatures=np.full((3, 1, 1), 1e-3)), 1.0)
+
+
+# --- surrogate likelihood ---
+
+
+def of_rows(post):
+    """Hessians (agent, dim, dim) and linear terms (agent, dim) of minus log likelihoods; the prior's precision."""
+    prior = np.eye(post.dim) / 10.0
+    share = prior / post.num_agents
+    return post.hessians() - share, -post.gradients(np.zeros(post.dim)), prior
+
+
+def test_rounds_that_come_no_closer_warn():
+    with pytest.warns(UserWarning, match="the surrogate of agent 2 comes no closer to the mode: its last two rounds"):
+        tilted(unequal_shards(2), 2, 8)
+    with pytest.warns(UserWarning, match="the surrogate of agent 1 comes no closer"):
+        tilted(unequal_shards(2), 1, 3)
+    # warnings are errors: these are none
+    tilted(unequal_shards(2), 1, 1)
+    tilted(unequal_shards(2), 3, 8)
+
+
+@pytest.mark.parametrize("agent", [3, 4, 5])
+def test_the_surrogate_of_gaussian_shards_is_its_closed_form(agent):
+    post = unequal_shards(2)
+    H, b, prior = of_rows(post)
+    weight = post.sizes.sum() / post.sizes[agent]
+    own = weight * H[agent] + prior
+    point = np.linalg.solve(own, weight * b[agent])
+    for rounds in (1, 2, 3):
+        slope = (H.sum(axis=0) @ point - b.sum(axis=0)) - weight * (H[agent] @ point - b[agent])
+        point = np.linalg.solve(own, weight * b[agent] - slope)
+        found = tilted(post, agent, rounds)
+        np.testing.assert_allclose(found.mode, point, rtol=1e-6)
+        # one agent's error bars in every round
+        np.testing.assert_allclose(found.curvature, own, rtol=1e-9)
+
+
+def test_shards_that_are_the_same_need_one_round_and_have_the_posteriors_error_bars():
+    X, y = np.random.default_rng(0).standard_normal((2, 8, 1))
+    post = accord.models.linear_regression([(X, y[:, 0])] * 4, noise_scale=1.0, prior_variance=10.0)
+    found = tilted(post, 2, 1)
+    np.testing.assert_allclose(found.mode, post.exact().mean, rtol=1e-8)
+    assert found.weight == 4.0 and np.abs(found.tilt).max() < 1e-8
+
+
+def test_rounds_come_closer_by_the_likeness_of_shards():
+    # errors in standard deviations after 1, 2 and 3 rounds; a round gains a factor of about sqrt(rows)
+    post = logistic(200, 0)
+    errors = np.array([[in_sds(post, tilted(post, agent, rounds).mode) for rounds in (1, 2, 3)] for agent in range(3)])
+    assert (errors[:, 0] < 0.15).all()
+    assert (errors[:, 1:] < errors[:, :-1] / 5.0).all()
+    # BFI, which asks once, is left behind by the second
+    assert errors[:, 1].max() < in_sds(post, added(post, local_fits(post, 1.0), 1.0).mean) / 5.0
+
+
+def test_error_bars_are_those_of_the_agent_that_samples():
+    # rows of one agent lie on a wider range, and say more than those of the others
+    rng = np.random.default_rng(0)
+    X = rng.choice([-1.0, 1.0], (3, 100, 1)) * np.array([1.0, 1.0, 2.0])[:, None, None]
+    shards = [(x, rng.standard_normal(100)) for x in X]
+    post = accord.models.linear_regression(shards, noise_scale=1.0, prior_variance=10.0)
+    truth = post.exact()
+    ratios = []
+    for agent in range(3):
+        curvature = 3.0 * np.sum(X[agent] ** 2) + 0.1
+        ratios.append(tilted(post, agent, 6).curvature[0, 0] ** -0.5 / truth.sd[0])
+        np.testing.assert_allclose(ratios[-1], curvature**-0.5 / truth.sd[0], rtol=1e-8)
+    np.testing.assert_allclose(ratios, np.sqrt([2.0, 2.0, 0.5]), rtol=1e-3)
+
+
+def test_a_run_of_the_surrogate():
+    post = unequal_shards(2)
+    run = accord.combine.surrogate(post, draws=200, chains=10, warmup=300, rounds=2)
+    H, _, prior = of_rows(post)
+    weight = post.sizes.sum() / post.sizes[5]
+    law = accord.Gaussian(tilted(post, 5, 2).mode, np.linalg.inv(weight * H[5] + prior))
+    x = run.average.astype(np.float64)
+    ess = np.array([array_stats.ess(x[..., k], chain_axis=0, draw_axis=1) for k in range(2)])
+    assert (np.abs(x.mean(axis=(0, 1)) - law.mean) < Z_BOUND * law.sd / np.sqrt(ess)).all()
+    square = (x - law.mean) ** 2
+    ess = np.array([array_stats.ess(square[..., k], chain_axis=0, draw_axis=1) for k in range(2)])
+    assert (np.abs(square.mean(axis=(0, 1)) - law.sd**2) < Z_BOUND * np.sqrt(2.0 / ess) * law.sd**2).all()
+    # a slope of two numbers in each of two rounds, for all chains
+    assert (run.traffic.bytes_sent == np.ceil(2 * 2 * 8 / 10)).all()
+    assert (run.traffic.rounds, run.traffic.exchanges) == (2, 4)
+    assert run.settings["method"] == "surrogate(rounds=2, agent=5)"
+    assert run.traffic.gradient_rows[5] > 500 * 12 and (run.traffic.gradient_rows[:5] <= 10).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds must be a whole number >= 1, found 0"),
+        ({"agent": 6}, "agent must be one of 0 to 5, found 6"),
+        ({"warmup": 0}, "warmup must be a whole number >= 1, found 0"),
+        ({"draws": 0}, "draws must be a whole number >= 1, found 0"),
+    ],
+)
+def test_wrong_numbers_of_the_surrogate_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        accord.combine.surrogate(unequal_shards(2), **options)

@@ -1,6 +1,7 @@
 """One-shot methods: agents work alone, and what they found is combined once, at a hub.
 
-Most sample each shard by NUTS and combine the draws; `bfi` combines modes and curvatures.
+Most sample each shard by NUTS and combine the draws. `bfi` combines modes and curvatures; `surrogate` samples one
+shard, told of the others' slopes in a few rounds.
 """
 
 from .bfi import bfi
@@ -9,7 +10,18 @@ from .median import median
 from .nonparametric import nonparametric
 from .parametric import parametric
 from .semiparametric import semiparametric
+from .surrogate import surrogate
 from .wasp import wasp
 from .weierstrass import weierstrass
 
-__all__ = ["bfi", "consensus", "median", "nonparametric", "parametric", "semiparametric", "wasp", "weierstrass"]
+__all__ = [
+    "bfi",
+    "consensus",
+    "median",
+    "nonparametric",
+    "parametric",
+    "semiparametric",
+    "surrogate",
+    "wasp",
+    "weierstrass",
+]

@@ -116,6 +116,7 @@ def as_run(
     bytes_sent: np.ndarray | int,
     seconds: float,
     rounds: int = 1,
+    exchanges: int = 1,
 ) -> Run:
     """The run of combined draws, which all agents get.
 
@@ -131,8 +132,8 @@ def as_run(
         What each agent sent for all chains, one number or one an agent.
     seconds
         What it took.
-    rounds
-        How often the agents were asked.
+    rounds, exchanges
+        How often the agents were asked, and how often messages went one way.
     """
     average = combined.draws.astype(np.dtype(jnp.result_type(float)))
     chains, draws, _ = average.shape
@@ -143,7 +144,7 @@ def as_run(
         statistics={"consensus_error": np.zeros((chains, draws), average.dtype), **combined.statistics},
         traffic=Traffic(
             rounds=rounds,
-            exchanges=rounds,
+            exchanges=exchanges,
             bytes_sent=each.astype(np.int64),
             gradient_rows=np.round(gradients * post.sizes).astype(np.int64),
         ),
