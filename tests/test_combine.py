@@ -316,8 +316,8 @@ METHODS = {
     "wasp": (4, partial(barycentre, support=100), {"support": 100}),
     "median": (4, partial(geometric_median, kernel_draws=100), {"kernel_draws": 100}),
 }
-# what combines no draws of all subset posteriors: tests/test_combine_modes.py
-MODES = ["bfi", "surrogate"]
+# what asks for something else than draws: tests/test_combine_modes.py
+MODES = ["bfi", "surrogate", "variational"]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from .nonparametric import nonparametric
 from .parametric import parametric
 from .semiparametric import semiparametric
 from .surrogate import surrogate
+from .variational import variational
 from .wasp import wasp
 from .weierstrass import weierstrass
 
@@ -22,6 +23,7 @@ __all__ = [
     "parametric",
     "semiparametric",
     "surrogate",
+    "variational",
     "wasp",
     "weierstrass",
 ]

@@ -62,12 +62,16 @@ class Combination:
         Text and numbers about the whole combination, which go to the run's settings.
     numbers_sent
         Numbers that each agent sent for all chains; its draws where left out.
+    asked, rounds
+        Positions at which every agent was asked for its value and gradient after that, and rounds in all.
     """
 
     draws: np.ndarray
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     numbers_sent: int | None = None
+    asked: int = 0
+    rounds: int = 1
 
 
 def one_shot(
@@ -103,9 +107,19 @@ def one_shot(
     total = subsets.message_bytes * chains * draws
     if combined.numbers_sent is not None:
         total = combined.numbers_sent * np.dtype(np.float64).itemsize
+    total += combined.asked * (post.dim + 1) * np.dtype(np.float64).itemsize
     facts = {"method": method, "seed": seed, "warmup": warmup, **combined.facts}
     combined = replace(combined, facts=facts)
-    return as_run(post, combined, gradients=subsets.gradients, bytes_sent=total, seconds=time.perf_counter() - began)
+    return as_run(
+        post,
+        combined,
+        gradients=subsets.gradients + combined.asked / chains,
+        bytes_sent=total,
+        seconds=time.perf_counter() - began,
+        rounds=combined.rounds,
+        # questions go out where answers come back
+        exchanges=2 * combined.rounds - 1,
+    )
 
 
 def as_run(
