@@ -11,6 +11,7 @@ from .nonparametric import nonparametric
 from .parametric import parametric
 from .semiparametric import semiparametric
 from .surrogate import surrogate
+from .trees import trees
 from .variational import variational
 from .wasp import wasp
 from .weierstrass import weierstrass
@@ -23,6 +24,7 @@ __all__ = [
     "parametric",
     "semiparametric",
     "surrogate",
+    "trees",
     "variational",
     "wasp",
     "weierstrass",
