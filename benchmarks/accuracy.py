@@ -27,7 +27,7 @@ from rich.console import Console
 import accord
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
-from accord.samplers import DESGLD, DGLMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
+from accord.samplers import DESGLD, DGLMC, DMAHMC, DULA, GCMC, GTBAOAB, ChEES, Gibbs, Importance, Replicated
 from accord.samplers.by_totals import ByTotals
 from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
@@ -82,6 +82,13 @@ def same(chosen: Chosen) -> accord.Sampler:
     return chosen.sampler
 
 
+def by_leapfrog(chosen: Chosen, remainder: bool) -> accord.Sampler:
+    """Half the largest stable step, and trajectories of about the widest standard deviation, within a thinned draw."""
+    curvatures = np.linalg.eigvalsh(chosen.target.surrogate.hessians().sum(axis=0))
+    smallest, largest = np.sqrt(curvatures[[0, -1]])
+    return DMAHMC(1.0 / largest, int(np.clip(np.ceil(largest / smallest), 1, chosen.budget.thin)), remainder)
+
+
 ENTRIES = (
     Entry("DE-SGLD", "DESGLD", same),
     Entry("DE-SGLD, diminishing steps", "DESGLD", lambda c: DESGLD(c.diminishing())),
@@ -96,6 +103,8 @@ ENTRIES = (
     Entry("GT-DULA", "GTDULA", same),
     Entry("GT-DULA, common noise", "GTDULA common", same),
     Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
+    Entry("D-MAHMC", None, lambda c: by_leapfrog(c, True)),
+    Entry("D-MAHMC, Taylor approximation", None, lambda c: by_leapfrog(c, False)),
     Entry("D-ADMMS as published", "DADMMS published", same),
     Entry("D-ADMMS calibrated", "DADMMS", same),
     Entry("D-ADMMS calibrated, common noise", "DADMMS common", same),

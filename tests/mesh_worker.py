@@ -10,7 +10,7 @@ import numpy as np
 from tables import METHODS, NETWORKS, unequal_shards
 
 import accord
-from accord.samplers import DASG, DESGLD, DGLMC, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.samplers import DASG, DESGLD, DGLMC, DMAHMC, GCMC, GTBAOAB, GTDULA, Gibbs, HubSGLD, Replicated
 
 ALL = {
     **METHODS,
@@ -22,6 +22,7 @@ ALL = {
     "GCMC-mala": lambda: GCMC(0.3, tolerances=(2.0, 1.0), rounds_per_tolerance=5),
     "GCMC-tolerances": lambda: GCMC(0.3, "exact", tolerances=(2.0, 1.0), rounds_per_tolerance=5),
     "DGLMC-defaults": lambda: DGLMC(),
+    "DMAHMC": lambda: DMAHMC(0.1, 2),
     "GTDULA-common": lambda: GTDULA(0.02, 0.15, 0.1, noise="common"),
     "GTBAOAB-whitened": lambda: GTBAOAB(0.4, 1.0, mix_rounds=3),
     "DESGLD-mixed": lambda: DESGLD(0.02, mix_rounds=3),

@@ -34,14 +34,14 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     def words(stream: Stream, count: int, agents: Array = index) -> Halves:
         return bits(problem.seed, chains, round, stream, agents, count)
 
+    everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
-        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.common else index
-        normal = normals(words(Stream.NORMAL, problem.dim, agents), dtype)
+        normal = normals(words(Stream.NORMAL, problem.dim, everyone if needs.common else index), dtype)
     if needs.local is not None and sampler.temperature > 0:
         local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
     if needs.key:
-        key = words(Stream.KEY, 2)
+        key = words(Stream.KEY, 2, everyone if needs.key == "common" else index)
     if needs.inbox == "permuted":
         order = words(Stream.ORDER, 1, jnp.arange(problem.num_agents, dtype=jnp.uint32))
     return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)

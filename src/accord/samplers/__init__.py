@@ -2,6 +2,7 @@
 
 from .chees import ChEES
 from .d_admms import DADMMS
+from .d_mahmc import DMAHMC
 from .dasg import DASG
 from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
@@ -23,6 +24,7 @@ __all__ = [
     "DESGHMC",
     "DESGLD",
     "DGLMC",
+    "DMAHMC",
     "DULA",
     "GCMC",
     "GTBAOAB",

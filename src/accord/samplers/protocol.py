@@ -86,7 +86,8 @@ class Needs(NamedTuple):
     local
         Shape (steps, width) of `noise.local`, more standard normals of the agent's own, or None.
     key
-        Whether it reads `noise.key`; the round is then not affine.
+        Whether it reads `noise.key`, the agent's own; "common": one that all agents share. The round is then not
+        affine.
     eigenvectors
         Whether quadratic shards carry their eigenvectors, for closed-form proximal steps.
     exchanges
@@ -103,7 +104,7 @@ class Needs(NamedTuple):
     normal: bool = True
     common: bool = False
     local: tuple[int, int] | None = None
-    key: bool = False
+    key: bool | Literal["common"] = False
     eigenvectors: bool = False
     exchanges: int = 1
     gradients: int | np.ndarray = 1
