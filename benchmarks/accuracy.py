@@ -5,6 +5,7 @@ Writes docs/methods.md, whose text says what is measured and how steps are chose
 
 import argparse
 import functools
+import inspect
 import json
 import os
 import platform
@@ -29,6 +30,7 @@ from accord.results.traffic import Traffic
 from accord.samplers import (
     DESGLD,
     DGLMC,
+    DMAHMC,
     DULA,
     ELF,
     GCMC,
@@ -104,6 +106,13 @@ def event_triggered(chosen: Chosen) -> accord.Sampler:
     return EventTriggeredULA(step, beta, float(np.sqrt(2.0 * step * size)))
 
 
+def by_leapfrog(chosen: Chosen, remainder: bool) -> accord.Sampler:
+    """Half the largest stable step, and trajectories of about the widest standard deviation, within a thinned draw."""
+    curvatures = np.linalg.eigvalsh(chosen.target.surrogate.hessians().sum(axis=0))
+    smallest, largest = np.sqrt(curvatures[[0, -1]])
+    return DMAHMC(1.0 / largest, int(np.clip(np.ceil(largest / smallest), 1, chosen.budget.thin)), remainder)
+
+
 ENTRIES = (
     Entry("DE-SGLD", "DESGLD", same),
     Entry("DE-SGLD, diminishing steps", "DESGLD", lambda c: DESGLD(c.diminishing())),
@@ -129,6 +138,8 @@ ENTRIES = (
     Entry("DIGing-SGLD", "DIGingSGLD", same),
     Entry("DIGing-SGLD, common noise", "DIGingSGLD common", same),
     Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
+    Entry("D-MAHMC", None, lambda c: by_leapfrog(c, True)),
+    Entry("D-MAHMC, Taylor approximation", None, lambda c: by_leapfrog(c, False)),
     Entry("D-ADMMS as published", "DADMMS published", same),
     Entry("D-ADMMS calibrated", "DADMMS", same),
     Entry("D-ADMMS calibrated, common noise", "DADMMS common", same),
@@ -367,7 +378,8 @@ def one_shot_row(target: Target, budget: Budget, label: str, combine: Callable[.
     row = Row(label, combine.__name__, f"{combine.__name__}(draws={budget.draws}, chains=4)", kind="one-shot")
 
     def work() -> None:
-        once = functools.partial(combine, target.post, draws=budget.draws, chains=4, seed=0, warmup=budget.warmup)
+        own = {"warmup": budget.warmup} if "warmup" in inspect.signature(combine).parameters else {}
+        once = functools.partial(combine, target.post, draws=budget.draws, chains=4, seed=0, **own)
         run = once()
         if budget.search and run.seconds < LONG:
             run = once()

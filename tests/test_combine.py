@@ -17,6 +17,7 @@ from accord.combine.median import geometric_median, weiszfeld
 from accord.combine.nonparametric import kernel_product
 from accord.combine.parametric import gaussian_product
 from accord.combine.semiparametric import corrected_product
+from accord.combine.trees import CUTS, _corners, forest, grow
 from accord.combine.wasp import barycentre
 from accord.combine.weierstrass import tree_of_pairs
 
@@ -301,6 +302,74 @@ def test_one_agent_keeps_its_law(method):
     check(EXACT[method], post, post.exact(), repeats=6)
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_blocks_of_a_tree_fill_the_box_and_hold_all_points(cut):
+    rng = np.random.default_rng(0)
+    sets = [rng.standard_normal((200, 2)), 0.5 + 0.7 * rng.standard_normal((200, 2))]
+    low, high = _corners(sets)
+    leaves = list(grow(sets, (low, high), 0.02, CUTS[cut], rng))
+    assert len(leaves) > 5
+    seen = [[], []]
+    for block, (near, far) in leaves:
+        counts = [len(i) for i in block.members]
+        # |A| n_1 / |A| n_2 / |A|
+        np.testing.assert_allclose(block.log_mass, np.log(np.prod(counts) / np.prod(far - near)))
+        for own, i, places in zip(sets, block.members, seen, strict=True):
+            inside = ((own >= near) & (own <= far)).all(axis=1)
+            assert set(i) <= set(np.flatnonzero(inside)) and inside.sum() <= len(i) + 1
+            places.extend(i)
+    assert all(len(places) == len(set(places)) for places in seen)
+    # blocks without points of both sets are none; the rest of the box is theirs
+    assert sum(np.prod(far - near) for _, (near, far) in leaves) <= np.prod(high - low) * (1 + 1e-9)
+
+
+def test_histograms_multiply_to_the_product_of_densities():
+    # densities 1 and 2 x on (0, 1), whose product is 2 x again
+    points, rng = 20_000, np.random.default_rng(1)
+    draws = np.stack([rng.random((1, points)), np.sqrt(rng.random((1, points)))], axis=-1)[..., None]
+    x = forest(draws, rng, smoothing=False).draws
+    # of the mean: 1/18 of the draws, and int (x - 2/3)^2 q^2 / p of each set, q the product and p its own density
+    error = np.sqrt((1 / 18 + 1 / 18 + 4 * (1 / 5 - 1 / 3 + 4 / 27)) / points)
+    assert abs(x.mean() - 2 / 3) < Z_BOUND * error
+    # four Monte Carlo errors: 1.4 (3 / points) for a square of each of the three
+    assert abs(x.var() * 18 - 1) < 0.06
+    # block by block: the share below 1/2 is 1/4
+    assert abs((x < 0.5).mean() - 0.25) < Z_BOUND * np.sqrt(3 * 0.25 * 0.75 / points)
+
+
+def test_trees_follow_modes_that_averages_fall_between():
+    rng = np.random.default_rng(0)
+    draws = 0.5 * rng.standard_normal((2, 1000, 4, 1)) + 3.0 * rng.choice([-1.0, 1.0], (2, 1000, 4, 1))
+    averaged = weighted_average(draws, rng).draws
+    found = forest(draws, rng).draws
+    # only where all four draws are of one mode, once in eight, is the average there
+    assert (np.abs(averaged) < 2.0).mean() > 0.8
+    assert (np.abs(found) < 2.0).mean() < 0.002
+    # each mode of the product has half the mass and half the width
+    assert abs((found > 0).mean() - 0.5) < 0.15
+    np.testing.assert_allclose(found[found > 0].std(), 0.25, rtol=0.15)
+
+
+def test_trees_are_near_gaussian_products_and_off_by_what_is_documented():
+    post = even_shards(2)
+    law, found = post.exact(), []
+    for seed in range(6):
+        x = forest(exact_draws(post, seed, 1000), np.random.default_rng(seed)).draws.reshape(-1, 2)
+        found.append([*(x.mean(axis=0) - law.mean) / law.sd, *x.std(axis=0) / law.sd])
+    found = np.array(found)
+    assert np.abs(found[:, :2]).max() < 0.3
+    assert 0.8 < found[:, 2:].min() < 0.97 and found[:, 2:].max() < 1.1
+
+
+def test_sets_that_share_no_block_are_multiplied_as_gaussians():
+    rng = np.random.default_rng(0)
+    draws = rng.standard_normal((1, 2000, 2, 1)) + np.array([0.0, 40.0])[:, None]
+    combined = forest(draws, rng)
+    assert combined.facts["blocks"] == 1.0
+    assert abs(combined.draws.mean() - 20.0) < 0.2
+    assert abs(combined.draws.std() * np.sqrt(2.0) - 1.0) < 0.1
+
+
 # From here on the whole way, on few compiled programs: one posterior and one set of sizes.
 SIZES = dict(draws=400, chains=12, warmup=300)
 METHODS = {
@@ -313,9 +382,12 @@ METHODS = {
         {"bandwidth": 0.5, "sweeps": 5},
     ),
     "weierstrass": (1, partial(tree_of_pairs, bandwidth=0.4), {"bandwidth": 0.4}),
+    "trees": (1, partial(forest, count=4, share=0.05), {"count": 4, "share": 0.05}),
     "wasp": (4, partial(barycentre, support=100), {"support": 100}),
     "median": (4, partial(geometric_median, kernel_draws=100), {"kernel_draws": 100}),
 }
+# what asks for something else than draws: tests/test_combine_modes.py
+MODES = ["bfi", "surrogate", "variational"]
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +402,7 @@ def sampled(post):
 
 
 def test_every_method_is_here():
-    assert sorted(METHODS) == sorted(accord.combine.__all__)
+    assert sorted([*METHODS, *MODES]) == sorted(accord.combine.__all__)
 
 
 @pytest.mark.filterwarnings("ignore:(ESS|R-hat) is")
@@ -423,8 +495,9 @@ def test_logistic_regression_against_quadrature(method, regression):
             weights = np.mean([[float(w) for w in result.facts["weights"].split()] for result in results], axis=0)
         error = np.hypot(error, sd * np.sqrt(power * np.sum(weights**2)))
     assert (np.abs(means.mean(axis=0) - mean) < Z_BOUND * error).all()
-    if method == "median":
-        return  # its width is that of a mixture: wider, by how far the subsets' means lie apart
+    if method in ("median", "trees"):
+        # the width of one is that of a mixture, wider by how far the subsets' means lie apart; blocks have a width
+        return
     spreads = np.stack([np.log(result.draws.std(axis=(0, 1)) / sd) for result in results])
     error = spreads.std(axis=0, ddof=1) / np.sqrt(len(spreads))
     assert (np.abs(spreads.mean(axis=0)) < Z_BOUND * error).all()
@@ -549,6 +622,9 @@ def test_wrong_numbers_are_named(method, options, message, post):
         ("weierstrass", {"bandwidth": float("inf"), "shrinkage": False}, "a finite number > 0, found inf"),
         ("wasp", {"support": 1}, "support must be a whole number >= 2, found 1"),
         ("median", {"bandwidth": -1.0}, "bandwidth must be a finite number > 0, found -1.0"),
+        ("trees", {"count": 0}, "count must be a whole number >= 1, found 0"),
+        ("trees", {"share": 0.0}, r"share must be in \(0, 1\], found 0.0"),
+        ("trees", {"cut": "mean"}, "cut .*mean.*median"),
         ("median", {"kernel_draws": 1}, "kernel_draws must be a whole number >= 2, found 1"),
     ],
 )

@@ -12,7 +12,19 @@ from tables import AGENTS, LINKS, NETWORKS, OVER_LINKS, Z_BOUND, start, unequal_
 
 import accord
 from accord.engines.local import LocalEngine
-from accord.samplers import DADMMS, DESGLD, EXTRASGLD, GTBAOAB, GTDULA, ChEES, DIGingSGLD, Gibbs, HubSGLD, Importance
+from accord.samplers import (
+    DADMMS,
+    DESGLD,
+    DMAHMC,
+    EXTRASGLD,
+    GTBAOAB,
+    GTDULA,
+    ChEES,
+    DIGingSGLD,
+    Gibbs,
+    HubSGLD,
+    Importance,
+)
 from accord.samplers.protocol import HasLaw
 from accord.samplers.validation import bind
 
@@ -282,6 +294,7 @@ LOSSY, SLOW = RING.links(loss=0.1), RING.links(delay=(2, 3))
     [
         (LOSSY, Gibbs(0.1), "colours take turns"),
         (LOSSY, HubSGLD(0.01), "a sum that misses one is another sum"),
+        (LOSSY, DMAHMC(0.1), "its agents decide together in every round"),
         (LOSSY, Importance(), "take a method that walks"),
         (LOSSY, ChEES(), "take a method that walks"),
         (LOSSY, GTDULA(0.01, 0.2, 0.1), "one constant number as both consensus_step and tracking_step"),

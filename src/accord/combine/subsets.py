@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -62,12 +62,16 @@ class Combination:
         Text and numbers about the whole combination, which go to the run's settings.
     numbers_sent
         Numbers that each agent sent for all chains; its draws where left out.
+    asked, rounds
+        Positions at which every agent was asked for its value and gradient after that, and rounds in all.
     """
 
     draws: np.ndarray
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     numbers_sent: int | None = None
+    asked: int = 0
+    rounds: int = 1
 
 
 def one_shot(
@@ -100,29 +104,69 @@ def one_shot(
     subsets = sample_subsets(post, likelihood_power, draws=draws, chains=chains, seed=seed, warmup=warmup)
     # a stream of its own, so that the hub's randomness does not depend on how NUTS uses the seed
     combined = combine(subsets.draws, np.random.default_rng([seed, 1]))
-    average = combined.draws.astype(np.dtype(jnp.result_type(float)))
-    agents = np.arange(post.num_agents)
     total = subsets.message_bytes * chains * draws
     if combined.numbers_sent is not None:
         total = combined.numbers_sent * np.dtype(np.float64).itemsize
+    total += combined.asked * (post.dim + 1) * np.dtype(np.float64).itemsize
+    facts = {"method": method, "seed": seed, "warmup": warmup, **combined.facts}
+    combined = replace(combined, facts=facts)
+    return as_run(
+        post,
+        combined,
+        gradients=subsets.gradients + combined.asked / chains,
+        bytes_sent=total,
+        seconds=time.perf_counter() - began,
+        rounds=combined.rounds,
+        # questions go out where answers come back
+        exchanges=2 * combined.rounds - 1,
+    )
+
+
+def as_run(
+    post: Posterior,
+    combined: Combination,
+    *,
+    gradients: np.ndarray,
+    bytes_sent: np.ndarray | int,
+    seconds: float,
+    rounds: int = 1,
+    exchanges: int = 1,
+) -> Run:
+    """The run of combined draws, which all agents get.
+
+    Parameters
+    ----------
+    post
+        The posterior.
+    combined
+        The draws, with all settings of the run as its facts.
+    gradients
+        Evaluations of each agent's gradient in one chain, shape (agent,).
+    bytes_sent
+        What each agent sent for all chains, one number or one an agent.
+    seconds
+        What it took.
+    rounds, exchanges
+        How often the agents were asked, and how often messages went one way.
+    """
+    average = combined.draws.astype(np.dtype(jnp.result_type(float)))
+    chains, draws, _ = average.shape
+    each = -(-np.broadcast_to(bytes_sent, post.num_agents) // chains)
     return Run(
         **in_both_scales(post, average, post.num_agents),
-        agents=agents,
+        agents=np.arange(post.num_agents),
         statistics={"consensus_error": np.zeros((chains, draws), average.dtype), **combined.statistics},
         traffic=Traffic(
-            rounds=1,
-            exchanges=1,
-            bytes_sent=np.full(post.num_agents, -(-total // chains), dtype=np.int64),
-            gradient_rows=np.round(subsets.gradients * post.sizes).astype(np.int64),
+            rounds=rounds,
+            exchanges=exchanges,
+            bytes_sent=each.astype(np.int64),
+            gradient_rows=np.round(gradients * post.sizes).astype(np.int64),
         ),
-        seconds=time.perf_counter() - began,
+        seconds=seconds,
         settings={
-            "method": method,
-            "seed": seed,
-            "warmup": warmup,
             # agents work at the same time: the sum is the work, the largest is what one waits for
-            "gradients": float(subsets.gradients.sum()),
-            "gradients_largest": float(subsets.gradients.max()),
+            "gradients": float(gradients.sum()),
+            "gradients_largest": float(gradients.max()),
             **combined.facts,
         },
     )
@@ -246,8 +290,8 @@ def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray
         found = []
         for agent in range(post.num_agents):
             own = (post.potential, jax.tree.map(lambda leaf, i=agent: leaf[i], shards))
-            found.append(_search(post, agent, own, likelihood_power, *functions))
-    return np.stack([mode for mode, _ in found]), np.stack([factor for _, factor in found])
+            found.append(lowest_alone(post, agent, own, *functions, power=likelihood_power))
+    return np.stack([one.mode for one in found]), np.stack([one.factor for one in found])
 
 
 def _value(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
@@ -262,10 +306,44 @@ def _curvature(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
     return potential.hessian(shard, x)
 
 
-def _search(
-    post: Posterior, agent: int, own: tuple[Potential, Shard], power: int, value: Any, slope: Any, curvature: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """The mode of one f_i, and a factor of the spread of exp(-power f_i)."""
+class Lowest(NamedTuple):
+    """Where one agent's potential is lowest: shapes (dim,), (dim, dim) and (dim, dim); and gradients evaluated."""
+
+    mode: np.ndarray
+    # a factor of the spread of exp(-power potential)
+    factor: np.ndarray
+    hessian: np.ndarray
+    gradients: int
+
+
+def lowest_alone(
+    post: Posterior,
+    agent: int,
+    own: tuple[Any, ...],
+    value: Callable[..., Any],
+    slope: Callable[..., Any],
+    curvature: Callable[..., Any],
+    *,
+    power: int = 1,
+) -> Lowest:
+    """The mode of a potential of one agent, in double precision, with its spread.
+
+    Parameters
+    ----------
+    post, agent
+        Whose, for the start and for errors.
+    own
+        What the three functions take before the position.
+    value, slope, curvature
+        The potential, its gradient and its Hessian.
+    power
+        p of the spread of exp(-p potential).
+
+    Raises
+    ------
+    ValueError
+        exp(-potential) is improper, or no mode was found.
+    """
     found = scipy.optimize.minimize(
         lambda x: float(value(*own, x)),
         post.init,
@@ -289,10 +367,11 @@ def _search(
             f"{_whose(post, agent)} has no mode that could be found: its gradient is still {steepness:.3g} after "
             f"{found.nit} iterations, where the smallest eigenvalue of its Hessian is {values[0]:.3g}"
         )
-    return found.x, vectors * np.array(widths)
+    # a Hessian takes as many gradients as there are parameters
+    return Lowest(found.x, vectors * np.array(widths), hessian, int(found.njev + post.dim * found.nhev))
 
 
-def _width(own: tuple[Potential, Shard], value: Any, found: Any, axis: np.ndarray, rise: float) -> float:
+def _width(own: tuple[Any, ...], value: Any, found: Any, axis: np.ndarray, rise: float) -> float:
     """How far a potential takes to rise so much on both sides of its mode; infinite if it does not within reach."""
     reach = (1.0 + np.abs(found.x).max()) * np.geomspace(1.0 / _REACH, _REACH, 49)
     furthest = 0.0

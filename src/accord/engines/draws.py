@@ -34,14 +34,15 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     def words(stream: Stream, count: int, agents: Array = index) -> Halves:
         return bits(problem.seed, chains, round, stream, agents, count)
 
+    everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
-        agents = jnp.full((1,), EVERY_AGENT, jnp.uint32) if needs.common else index
+        agents = everyone if needs.common else index
         normal = normals(words(Stream.NORMAL, math.prod(_normal_shape(problem)), agents), dtype)
     if needs.local is not None and sampler.temperature > 0:
         local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
     if needs.key:
-        key = words(Stream.KEY, 2)
+        key = words(Stream.KEY, 2, everyone if needs.key == "common" else index)
     if needs.inbox == "permuted":
         order = words(Stream.ORDER, 1, jnp.arange(problem.num_agents, dtype=jnp.uint32))
     return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)

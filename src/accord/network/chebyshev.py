@@ -38,6 +38,13 @@ def contraction(weights: scipy.sparse.csr_array, rounds: int) -> float:
         return float(1.0 / np.cosh(rounds * np.arccosh(1.0 / s))) if s > 0 else 0.0
 
 
+def exchanges_for(weights: scipy.sparse.csr_array, allowed: float) -> int:
+    """The fewest exchanges after which at most a part `allowed` of disagreement is left; 1 where nobody is heard of."""
+    smallest, second = extreme_eigenvalues(weights)
+    s = max(abs(smallest), abs(second))
+    return int(np.ceil(np.arccosh(1.0 / allowed) / np.arccosh(1.0 / s) - 1e-9)) if 0 < s < 1 - 1e-12 else 1
+
+
 def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:
     """The matrix P(W) that `rounds` exchanges apply; W itself for one."""
     previous = scipy.sparse.csr_array(weights.shape)

@@ -3,6 +3,7 @@
 from .asynchronous_ula import AsynchronousULA
 from .chees import ChEES
 from .d_admms import DADMMS
+from .d_mahmc import DMAHMC
 from .dasg import DASG
 from .de_sghmc import DESGHMC
 from .de_sgld import DESGLD
@@ -36,6 +37,7 @@ __all__ = [
     "DESGLD",
     "DGLMC",
     "DIGingSGLD",
+    "DMAHMC",
     "DULA",
     "EXTRASGLD",
     "EventTriggeredULA",

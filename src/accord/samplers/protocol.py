@@ -88,7 +88,8 @@ class Needs(NamedTuple):
     local
         Shape (steps, width) of `noise.local`, more standard normals of the agent's own, or None.
     key
-        Whether it reads `noise.key`; the round is then not affine.
+        Whether it reads `noise.key`, the agent's own; "common": one that all agents share. The round is then not
+        affine.
     eigenvectors
         Whether quadratic shards carry their eigenvectors, for closed-form proximal steps.
     exchanges
@@ -104,6 +105,8 @@ class Needs(NamedTuple):
         parts are pulled: averaged over what arrives.
     differences
         The first round whose differences `inbox.differences()` counts; None where `update` does not read them.
+    reliable
+        Whether every message must arrive in its round, as where agents decide something together.
     """
 
     inbox: InboxName
@@ -112,13 +115,14 @@ class Needs(NamedTuple):
     steps: int | None = None
     common: bool = False
     local: tuple[int, int] | None = None
-    key: bool = False
+    key: bool | Literal["common"] = False
     eigenvectors: bool = False
     exchanges: int = 1
     gradients: int | np.ndarray = 1
     batch_size: int | None = None
     pushed: tuple[str, ...] = ()
     differences: int | None = None
+    reliable: bool = False
 
     @property
     def at_hub(self) -> bool:
