@@ -34,6 +34,7 @@ from accord.samplers import (
     Replicated,
 )
 from accord.schedules import diminishing
+from accord.tuning import search
 from accord.tuning.forecast import SHARE, Forecast, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers
 from accord.tuning.search import choose, try_out, tunable_methods, usual_methods
@@ -95,6 +96,26 @@ def test_the_first_setting_that_serves_is_found(network):
     assert before and last.sampler.mix_rounds > 1 and last.sampler.step_size == 0.8
     assert last.forecast.meets(0.05) and last.forecast.bias <= SHARE * 0.05
     assert all(trial.forecast is None or trial.forecast.bias > SHARE * 0.05 for trial in before)
+
+
+@pytest.mark.parametrize(("biases", "found"), [([0.4, *[0.9] * 6, 1e-4], 10), ([0.4, *[0.9] * 9, 1e-4], 10)])
+def test_exchanges_are_added_though_the_bias_rises_on_the_way(biases, found, monkeypatch):
+    """Eight settings in a row that bring nothing are too many, six are not."""
+    net, seen = NETWORKS["star"], iter(biases)
+    warmed, _, model = prospect(unequal_curvature(1), net)
+    judged = search._judged
+
+    def rising(*given):
+        trial = judged(*given)
+        mean = np.full_like(trial.forecast.mean, next(seen))
+        return trial._replace(forecast=replace(trial.forecast, mean=mean, sd=np.ones_like(mean)))
+
+    monkeypatch.setattr(search, "_judged", rising)
+    trials = list(try_out(GTBAOAB(0.1), model, np.ones(AGENTS), net, warmed.stiffness, 0.05))
+    assert len(trials) == min(len(biases), 9)
+    assert (trials[-1].sampler.mix_rounds, trials[-1].forecast.meets(0.05)) == (
+        (found, True) if len(biases) == 8 else (12, False)
+    )
 
 
 def candidates():

@@ -22,6 +22,8 @@ from .warmup import Warmup
 # Give a method up after `_PATIENCE` settings in a row that do not improve its smallest bias to this share of it.
 _MIN_IMPROVEMENT = 0.95
 _PATIENCE = 3
+# The same while the step stays and only exchanges grow: the bias may rise on the way, and ends at the step's own.
+_PATIENCE_AT_STEP = 8
 # Skip settings while the bias to hope for is this many times what is allowed.
 _SKIP_FACTOR = 1.5
 
@@ -126,8 +128,9 @@ def try_out(
             continue
         bias = trial.forecast.bias
         idle, least = (0 if bias < _MIN_IMPROVEMENT * least else idle + 1), min(least, bias)
+        same_step = bool(known) and known[-1][0] == step
         known.append((step, bias))
-        if trial.forecast.meets(tolerance) or idle == _PATIENCE:
+        if trial.forecast.meets(tolerance) or idle >= (_PATIENCE_AT_STEP if same_step else _PATIENCE):
             break
     while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):
         trial = _judged(*passed_over.pop(), post, sizes, network)
