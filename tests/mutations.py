@@ -29,6 +29,12 @@ class Fault(NamedTuple):
 LAW, PLAIN = "test_law.py", "test_law.py test_limits.py"
 FAULTS = [
     # samplers
+    Fault("DMAHMC test", "samplers/d_mahmc.py", "change = half**2 / 2.0", "change = half**2 / 4.0", "test_mahmc.py"),
+    Fault("DMAHMC key of its own", "samplers/d_mahmc.py", 'key="common"', "key=True", "test_mahmc.py"),
+    Fault("DMAHMC remainder", "samplers/d_mahmc.py", "n * mixed.remainder", "mixed.remainder", "test_mahmc.py"),
+    Fault("BFI prior", "combine/bfi.py", "local_prior * bends", "0.9 * local_prior * bends", "test_combine_modes.py"),
+    Fault("surrogate tilt", "combine/surrogate.py", "- weight * slopes", "- slopes", "test_combine_modes.py"),
+    Fault("trees volume", "combine/trees.py", "(len(sets) - 1) * volume", "len(sets) * volume", "test_combine.py"),
     Fault("DESGLD noise", "samplers/de_sgld.py", "(2.0 * step) ** 0.5", "(2.02 * step) ** 0.5", LAW),
     Fault("DESGLD sign", "samplers/de_sgld.py", "inbox.mix() - step", "inbox.mix() + step", LAW),
     Fault(
