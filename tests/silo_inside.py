@@ -538,7 +538,7 @@ class Leaver(threading.Thread):
 @pytest.mark.parametrize("method", [GTBAOAB(0.3, 1.0, mix_rounds=12), None], ids=["GTBAOAB", "numbers left out"])
 def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(method, tmp_path):
     post, gone = ten_gaussians(), 4
-    silo = accord.Silo(late="leave", start_timeout=60.0, timeout=60.0)
+    silo = accord.Silo(late="leave", start_timeout=120.0, timeout=60.0)
     Leaver(silo, gone, tmp_path, 800).start()
     options = {"draws": 1500, "burn_in": 300}
     with pytest.warns(UserWarning, match="agent 4 left for good.*the other 9 agents' data"):

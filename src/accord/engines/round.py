@@ -39,6 +39,8 @@ class Exchange:
     # (a_k, b_k) of the Chebyshev recursion over the exchanges of one step
     coefficients: Float[Array, "exchange 2"] | None
     total: bool = static()
+    # N, where all agents' messages are averaged in place of the neighbours'
+    averaged: int | None = static(default=None)
 
     def __call__(self, messages: Any, collectives: Collectives, order: Array | None = None) -> Inbox:
         """Every agent's inbox, after all agents sent their messages."""
@@ -48,6 +50,9 @@ class Exchange:
             mixed = self._mixed(self.mix, self.coefficients, messages, collectives)
         if self.neighbours is not None:
             summed = collectives.apply(self.neighbours, messages)
+        if self.averaged is not None:
+            sums = collectives.total(messages)
+            mixed = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum / self.averaged, leaf.shape), sums, messages)
         if self.total:
             sums = collectives.total(messages)
             totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
@@ -174,6 +179,7 @@ def build_problem(
         place(network.adjacency) if needs.inbox == "neighbour_sum" else None,
         None if weights is None else jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))),
         needs.inbox == "total",
+        network.num_agents if needs.inbox == "average" else None,
     )
     caution = 1.0 if network.unreliable is None else network.unreliable.caution
     known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution

@@ -261,7 +261,7 @@ def _message_size(problem: Problem, sums: _Sums) -> int:
 def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:
     """The method's problem; several exchanges are one by the matrix that they come to, so that all compile to one."""
     sampler = bound.sampler
-    if not isinstance(sampler, Gossip):
+    if not isinstance(sampler, Gossip) or sampler.relays:
         return build_problem(post, network, bound, 0)
     if network.unreliable is not None:
         # no one matrix is all exchanges, but their number shapes nothing

@@ -136,6 +136,9 @@ class GTBAOAB(Gossip, Tunable):
         if self.mix_rounds is not None:
             yield replace(self, step_size=step)
             return
+        if self.relays:
+            yield replace(self, step_size=step, mix_rounds=1)
+            return
         exchanges = 1
         while exchanges <= _MOST_EXCHANGES:
             yield replace(self, step_size=step, mix_rounds=exchanges)

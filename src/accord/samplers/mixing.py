@@ -6,6 +6,7 @@ import abc
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import scipy.sparse
 
 from ..base.checks import whole_number
@@ -14,7 +15,10 @@ from ..network import Network
 from ..network.chebyshev import chebyshev, lazier, power
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
-from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
+from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Tunable
+
+# The name of exact averages over a spanning tree among the mixing rules.
+RELAY = "relay"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +47,22 @@ class Mixing(Langevin):
         """The mixing matrix W of one exchange."""
 
     def bind(self, post: Posterior, network: Network) -> Bound:
-        return Bound(self, self.weights(network))
+        return Bound(self, None if self.relays else self.weights(network))
+
+    @property
+    def relays(self) -> bool:
+        """Whether messages are averaged exactly over a spanning tree, in place of mixing."""
+        return getattr(self, "mixing", None) == RELAY
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gossip(Mixing, HasLaw):
     """Base of the methods that mix with their neighbours and step along a gradient.
+
+    Those with a field `mixing` may have the name of a rule for W, an (N, N) matrix, or "relay": sums are then relayed
+    over a spanning tree, up and down, so that every agent has the exact average of all messages in twice the tree's
+    height of exchanges (RelaySum, Vogels et al. 2021, within a step). An agent sends d numbers a tree's edge and
+    direction for it, whatever the height, where K exchanges send K times as many.
 
     Parameters
     ----------
@@ -68,9 +82,14 @@ class Gossip(Mixing, HasLaw):
         super().__post_init__()
         if not (self.mix_rounds is None and isinstance(self, Tunable) and "mix_rounds" in self.tunable):
             whole_number("mix_rounds", self.mix_rounds, 1)
+        if self.relays and self.exchanges > 1:
+            raise ValueError(
+                f'mixing="relay" averages exactly in one go: leave out mix_rounds, found {self.mix_rounds}'
+            )
 
     def needs(self, dim: int) -> Needs:
-        return super().needs(dim)._replace(exchanges=self.exchanges)
+        inbox: InboxName = "average" if self.relays else "mix"
+        return super().needs(dim)._replace(inbox=inbox, exchanges=self.exchanges)
 
     @property
     def exchanges(self) -> int:
@@ -85,6 +104,9 @@ class Gossip(Mixing, HasLaw):
 
         On unreliable links it is the power of what W is on average.
         """
+        if self.relays:
+            n = network.num_agents
+            return scipy.sparse.csr_array(np.full((n, n), 1.0 / n))
         weights = self.weights(network)
         if network.unreliable is None:
             return chebyshev(weights, self.exchanges)

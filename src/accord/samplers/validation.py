@@ -168,7 +168,8 @@ def check_step(post: Posterior, network: Network, sampler: Sampler) -> None:
 
 def cheap_bound(post: Posterior, network: Network, sampler: Sampler) -> float | None:
     """The method's `max_step` where it has one that is found in no time, from data that lies here."""
-    limit = _BOUND_SIZE if sampler.needs(post.dim).exchanges == 1 else _DENSE_BOUND_SIZE
+    needs = sampler.needs(post.dim)
+    limit = _BOUND_SIZE if needs.exchanges == 1 and needs.inbox != "average" else _DENSE_BOUND_SIZE
     if not isinstance(sampler, Langevin) or post.is_held_elsewhere or post.num_agents * post.dim > limit:
         return None
     return sampler.max_step(network, post.hessians())

@@ -57,7 +57,7 @@ def _specs(problem: Problem) -> Problem:
         own=apart,
         facts=everywhere,
         shared=everywhere,
-        exchange=unchecked(Exchange, **operators, total=exchange.total),
+        exchange=unchecked(Exchange, **operators, total=exchange.total, averaged=exchange.averaged),
         links=None if links is None else _linked(links),
         seed=everywhere,
         collectives=apart,
