@@ -121,7 +121,7 @@ def conditions(network, name):
     for loss in (0.01, 0.05, 0.3):
         yield f"loss {loss:.0%}", {"loss": loss}
     yield "loss 30% in outages of 10", {"loss": 0.3, "burst": 10}
-    for delay in (2, 20):
+    for delay in (3, 20):
         yield f"up to {delay} rounds late", {"delay": delay}
     yield "half of the edges in turns", {"schedule": half}
     if name != "star":

@@ -158,6 +158,15 @@ def test_draws_follow_the_law_of_the_losses_they_meet(name, method):
     assert worst_z(run.draws[:, 0], accord.law(post, network, sampler, start(2)).at(25).joint) < Z_BOUND
 
 
+def test_a_law_walked_back_and_forth_is_one_law():
+    law = accord.law(unequal_curvature(1), LINKS["lossy"], OVER_LINKS["GTBAOAB"]())
+    late = law.at(30).joint
+    early = law.at(10).joint
+    fresh = accord.law(unequal_curvature(1), LINKS["lossy"], OVER_LINKS["GTBAOAB"]())
+    np.testing.assert_array_equal(fresh.at(10).joint.mean, early.mean)
+    np.testing.assert_array_equal(law.at(30).joint.cov, late.cov)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "method"), RUNS)
 def test_draws_of_many_rounds_follow_the_law_over_rounds(name, method):

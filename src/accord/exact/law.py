@@ -13,7 +13,7 @@ law is then what draws of many rounds follow together, a mean over rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -42,9 +42,11 @@ _COLUMNS = 256
 _SPARSE = 0.1
 # A round late in any run, which constant steps leave as it is early on.
 _LATE = 1_000_000
-# On unreliable links: rounds in which the start is forgotten, those that a stationary law is a mean over, and growth of
-# a covariance in them that no chance explains.
-_FORGOTTEN, _AVERAGED, _UNSTABLE = 1000, 2000, 1e6
+# A stationary law on unreliable links is a mean over rounds: rounds of a block, blocks at least, rounds at most, and how
+# far means and standard deviations of two halves may be apart, in standard deviations.
+_BLOCK, _BLOCKS, _MOST_ROUNDS, _APART = 100, 4, 4000, 0.01
+# Growth of a covariance that no chance explains.
+_UNSTABLE = 1e6
 # 2^60 rounds: whatever contracts at all in double precision has done so by then.
 _DOUBLINGS = 60
 
@@ -116,16 +118,19 @@ class Law:
             P = (root @ root.T).toarray()
         self._known = {0: (z[:, 0], P)}
 
-    def _affine(self, k: int) -> Affine:
-        """The map of round k. With constant steps rounds from 1 on are one; a method may begin differently."""
+    def _affine(self, k: int, before: np.ndarray) -> Affine:
+        """The map of round k, of whose mean state before it is told what the links hold.
+
+        With constant steps rounds from 1 on are one; a method may begin differently.
+        """
         key = min(k, 1) if self._constant else k
         if key not in self._maps:
             if not self._constant:
                 self._maps.clear()
-            self._maps[key] = self._differentiate(key)
+            self._maps[key] = self._differentiate(key, before)
         return self._maps[key]
 
-    def _differentiate(self, k: int) -> Affine:
+    def _differentiate(self, k: int, before: np.ndarray) -> Affine:
         size = self._known[0][0].size
         with jax.enable_x64(True):
             numbers = size + sum(leaf.size for leaf in jax.tree.leaves(zero_noise(self._problem, chains=1)))
@@ -133,7 +138,7 @@ class Law:
             # at zero, somewhere, and where the run starts: a round may be affine in one place only
             states = np.stack([np.zeros(size), somewhere[0], self._known[0][0]], axis=1)
             # what links make of their own mass is the same in all chains, and no map is affine in it
-            states[self._given] = self._known[max(self._known)][0][self._given, None]
+            states[self._given] = before[self._given, None]
             points = np.concatenate([states, np.stack([np.zeros(numbers - size), *heard], axis=1)])
             matrix, values = _linear(_round, self._problem, points, k)
             later = _values(_round, self._problem, points, _LATE) if self._constant and k > 0 else values
@@ -154,7 +159,7 @@ class Law:
         nearest = max(r for r in self._known if r <= k)
         z, P = self._known[nearest]
         for r in range(nearest, k):
-            A, Q, c = self._affine(r)
+            A, Q, c = self._affine(r, z)
             with np.errstate(over="ignore", invalid="ignore"):
                 z, P = self._conserving(A @ z + c, _sandwich(A, P) + Q)
             # a map is made where the one before has led
@@ -193,7 +198,7 @@ class Law:
         """The stationary round with conserved sums taken out: A - C^+ C, Q, c + C^+ C z_0."""
         if not self._constant:
             raise ValueError("a method with a step schedule has no stationary law; use at(k)")
-        A, Q, c = self._affine(1)
+        A, Q, c = self._affine(1, self._known[0][0])
         A = A.toarray() if scipy.sparse.issparse(A) else A.copy()
         if self._conserved is not None:
             C = self._conserved.toarray()
@@ -225,7 +230,8 @@ class Law:
     def stationary(self) -> Moments:
         """The law after infinitely many rounds.
 
-        On unreliable links: the mean and covariance of draws of many rounds together, from round 1,000 to 3,000.
+        On unreliable links: the mean and covariance of draws of the later half of some rounds together, as many as it
+        takes until two halves of these agree to 1% of a standard deviation, and 4,000 at most.
 
         Raises
         ------
@@ -236,14 +242,16 @@ class Law:
 
     @cached_property
     def _over_rounds(self) -> Moments:
-        laws = []
-        for k in range(_FORGOTTEN, _FORGOTTEN + _AVERAGED):
-            laws.append(self.at(k).joint)
-            if np.abs(laws[-1].cov).max() > _UNSTABLE * np.abs(laws[0].cov).max():
+        """Draws of the later half of all rounds together, until its own halves tell the same or rounds are many."""
+        blocks: list[Gaussian] = []
+        for start in range(0, _MOST_ROUNDS, _BLOCK):
+            blocks.append(_together([self.at(k).joint for k in range(start, start + _BLOCK)]))
+            if np.abs(blocks[-1].cov).max() > _UNSTABLE * np.abs(blocks[0].cov).max():
                 raise ValueError(f"{self._name} is unstable here, with {self._unreliable}: its covariance grows")
-        means = np.stack([law.mean for law in laws])
-        cov = np.mean([law.cov for law in laws], axis=0) + np.cov(means.T, bias=True).reshape(laws[0].cov.shape)
-        return Moments(Gaussian(means.mean(axis=0), cov), self.num_agents)
+            later = blocks[len(blocks) // 2 :]
+            if len(later) >= _BLOCKS and _tell_the_same(later):
+                break
+        return Moments(_together(later), self.num_agents)
 
     @cached_property
     def _stationary(self) -> Moments:
@@ -395,6 +403,25 @@ def _values(
     """The values at the points alone, by the program of `_linear`."""
     count = min(_COLUMNS, len(points))
     return np.asarray(_expansion(function, problem, points, np.int32(k), np.int32(0), count)[1])
+
+
+def _together(laws: Sequence[Gaussian]) -> Gaussian:
+    """The mean and covariance of draws of several laws, equally many of each."""
+    means = np.stack([law.mean for law in laws])
+    apart = means - means.mean(axis=0)
+    cov = np.mean([law.cov for law in laws], axis=0) + apart.T @ apart / len(laws)
+    return Gaussian(means.mean(axis=0), cov)
+
+
+def _tell_the_same(blocks: Sequence[Gaussian]) -> bool:
+    """Whether two halves have the same means and standard deviations, as far as anybody would see."""
+    half = len(blocks) // 2
+    one, other = _together(blocks[:half]), _together(blocks[half:])
+    scale = np.maximum(one.sd, np.finfo(float).tiny)
+    apart = np.concatenate([(one.mean - other.mean) / scale, other.sd / scale - 1.0])
+    # without noise there is nothing to measure by: the means themselves
+    still = np.abs(one.mean - other.mean).max() <= 1e-9 * (1.0 + np.abs(one.mean).max())
+    return bool(still and one.sd.max() == 0.0) or bool(np.abs(apart).max() <= _APART)
 
 
 def _close(values: np.ndarray, expected: np.ndarray) -> bool:
