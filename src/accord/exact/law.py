@@ -42,8 +42,8 @@ _COLUMNS = 256
 _SPARSE = 0.1
 # A round late in any run, which constant steps leave as it is early on.
 _LATE = 1_000_000
-# A stationary law on unreliable links is a mean over rounds: rounds of a block, blocks at least, rounds at most, and how
-# far means and standard deviations of two halves may be apart, in standard deviations.
+# A stationary law on unreliable links is a mean over rounds: rounds of a block, blocks at least, rounds at most, and
+# how far means and standard deviations of two halves may be apart, in standard deviations.
 _BLOCK, _BLOCKS, _MOST_ROUNDS, _APART = 100, 4, 4000, 0.01
 # Growth of a covariance that no chance explains.
 _UNSTABLE = 1e6
