@@ -508,7 +508,7 @@ def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
 
 # --- agents that leave for good ---
 
-TEN = accord.Network.erdos_renyi(10, 0.4, seed=3)
+TEN = accord.Network.erdos_renyi(10, 0.6, seed=3)
 
 
 def ten_gaussians():
@@ -535,12 +535,11 @@ class Leaver(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [GTBAOAB(0.3, 1.0, mix_rounds=12), None], ids=["GTBAOAB", "numbers left out"])
-def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(method, tmp_path):
-    post, gone = ten_gaussians(), 4
-    silo = accord.Silo(late="leave", start_timeout=120.0, timeout=60.0)
-    Leaver(silo, gone, tmp_path, 800).start()
-    options = {"draws": 1500, "burn_in": 300}
+def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(tmp_path):
+    post, gone, method = ten_gaussians(), 4, GTBAOAB(0.3, 1.0, mix_rounds=5)
+    silo = accord.Silo(late="leave", start_timeout=90.0, timeout=300.0)
+    Leaver(silo, gone, tmp_path, 500).start()
+    options = {"draws": 1000, "burn_in": 200}
     with pytest.warns(UserWarning, match="agent 4 left for good.*the other 9 agents' data"):
         run = accord.sample(
             post, TEN, method, chains=32, seed=1, engine=silo, checkpoint=tmp_path, checkpoint_every=200, **options
@@ -552,7 +551,6 @@ def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(method, tmp_path):
         # chains are independent
         means, squares = found.draws.mean(axis=1), ((found.draws - exact.mean) ** 2).mean(axis=1)
         spread = squares.mean(axis=0) / np.diag(exact.cov)
-        print(found.draws.shape, np.abs(means.mean(axis=0) - exact.mean).max(), spread.min(), spread.max())
         assert np.abs((means.mean(axis=0) - exact.mean) / (means.std(axis=0) / 32**0.5)).max() < 5.0
         assert np.abs(spread - 1.0).max() < 0.05 + 5.0 * (squares.std(axis=0) / 32**0.5 / np.diag(exact.cov)).max()
     # and not that of all
