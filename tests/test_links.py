@@ -115,7 +115,7 @@ def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
         owed, mass = held.account.owed[0]
         weight = np.asarray(links.weights)[:, :, None]
         in_flight = (weight[..., None] * owed["tracker"]).sum(axis=(0, 1))
-        tracked = (held.mass[:, None] * own.tracker).sum(axis=0)
+        tracked = own.tracker.sum(axis=0)
         np.testing.assert_allclose(tracked + in_flight, own.gradient.sum(axis=0), rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(held.mass.sum(axis=0) + (weight * mass).sum(axis=(0, 1)), AGENTS, rtol=1e-12)
         assert np.ptp(np.asarray(held.mass)[:, 0]) > 0 or name == "changing"

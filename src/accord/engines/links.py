@@ -6,7 +6,7 @@ the agent itself taking the weight of what does not: agents that agree stay wher
 message that arrives brings everything that was lost before it (Hadjicostis, Vaidya & Dominguez-Garcia 2016; Tian, Sun
 & Scutari 2020, arXiv:1803.10359). Here a link holds what it still owes its receiver, which is that running sum less
 what was heard, and keeps all digits of it. Sums that are pushed so leave an agent unevenly; the agent's share of
-`mass`, pushed in the same way, says how much (push-sum), and the ratio of the two is what the method reads.
+`mass`, pushed in the same way, says how much (push-sum), and the method reads the sum divided by it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from ..samplers.agent import Inbox
 from ..samplers.protocol import Needs
 from .collectives import Collectives
 from .noise import Stream, at_links, seed_words, uniform
+
+# The least weight that an agent may have for itself.
+_LEAST_KEPT = 1e-6
 
 
 class Account(NamedTuple):
@@ -71,9 +74,9 @@ class LinkedExchange:
     # rows of the neighbours' messages; where a slot stands for no neighbour, or for one that is not heard, weight 0
     senders: Int[Array, "agent slot"]
     weights: Float[Array, "agent slot"]
+    # the weights by which the neighbours take what this agent pushes
+    pushing: Float[Array, "agent slot"]
     edges: Int[Array, "agent slot"]
-    # the share of what it pushes that an agent keeps
-    kept: Float[Array, " agent"]
     # exchanges of a step: a number, so that plans of many compile to one program
     exchanges: Int[Array, ""]
     outage: Float[Array, ""]
@@ -89,7 +92,7 @@ class LinkedExchange:
         pulled, pushed = self._parts(messages)
         first = jax.tree.leaves(messages)[0]
         mass = jnp.ones((first.shape[0], first.shape[-1]), first.dtype) if pushed else None
-        sums = self._sums(pushed, mass), self._differences(pulled)
+        sums = None if mass is None else (pushed, mass), self._differences(pulled)
         slots = self.senders.shape[1]
 
         def nothing(leaf: Array, *more: int) -> Array:
@@ -108,7 +111,8 @@ class LinkedExchange:
             lambda leaf: jnp.zeros((leaf.shape[0], self.senders.shape[1], late, *leaf.shape[1:]), leaf.dtype), pulled
         )
         differences = jax.tree.map(jnp.zeros_like, self._differences(pulled))
-        step = _Step(pulled, self._sums(pushed, held.mass), differences, held.account, earlier)
+        sums = None if held.mass is None else (pushed, held.mass)
+        step = _Step(pulled, sums, differences, held.account, earlier)
 
         def exchange(k: Any, step: _Step) -> _Step:
             return self._exchange(step, index, round * self.exchanges + k, k, collectives)
@@ -118,7 +122,7 @@ class LinkedExchange:
         parts = step.pulled
         if self.needs.pushed:
             sums, mass = step.pushed
-            parts = parts | jax.tree.map(lambda sum: sum / _like(mass, sum), sums)
+            parts = parts | sums
         found = self._message(messages, parts)
         if self.needs.inbox == "neighbour_sum":
             # what did not arrive counts as the agent's own
@@ -128,7 +132,8 @@ class LinkedExchange:
             inbox = Inbox(mixed=found)
         if self.needs.differences is not None:
             inbox = inbox._replace(differenced=self._message(messages, step.differences))
-        return inbox._replace(mass=mass), Held(mass, step.account)
+        shares = None if held.mass is None else (held.mass, mass)
+        return inbox._replace(shares=shares), Held(mass, step.account)
 
     def marked(self, held: Held) -> Held:
         """What the links hold, with arrays of True where it is mass, which is a number of the links alone."""
@@ -156,15 +161,19 @@ class LinkedExchange:
 
         stacked = jax.tree.map(_newest_first, pulled, step.earlier)
         # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
-        given = pushed, None
+        # nothing is given to an edge that the schedule has down, which both of its ends know
+        up = self._up(slot[None])[0]
+        given = jax.tree.map(lambda x: _along(up, x) * x, pushed), None
         if self.needs.differences is not None:
             counts = slot >= self.needs.differences * self.exchanges
-            given = pushed, jax.tree.map(lambda own, x: counts * (own[:, None] - x), step.pulled, pulled)
+            apart = jax.tree.map(lambda own, x: counts * _along(up, x) * (own[:, None] - x), step.pulled, pulled)
+            given = given[0], apart
         account, came = self._settled(step.account, given, newest, fresh)
         pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(_along(self.weights, x) * x, axis=1), came)
+        kept = 1.0 - jnp.sum(self.pushing * up, axis=1)
         return _Step(
             jax.tree.map(pull, step.pulled, stacked),
-            jax.tree.map(lambda own, new: _along(self.kept, own) * own + new, step.pushed, pushed_sums),
+            jax.tree.map(lambda own, new: _along(kept, own) * own + new, step.pushed, pushed_sums),
             jax.tree.map(jnp.add, step.differences, differences),
             account,
             jax.tree.map(lambda values: values[:, :, : self.delay[1]], stacked),
@@ -212,23 +221,22 @@ class LinkedExchange:
             return self.table[rounds % len(self.table)][:, self.edges]
         if self.schedule is not None:
             return jax.vmap(self.schedule)(rounds)[:, self.edges]
-        return jnp.ones((rounds.size, 1, 1), bool)
+        return jnp.ones((rounds.size, *self.edges.shape), bool)
 
     def _parts(self, messages: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
         """The parts of messages by name, those that are pulled and those that are pushed."""
         parts = messages._asdict() if hasattr(messages, "_asdict") else {"": messages}
+        if missing := set(self.needs.pushed) - set(parts):
+            raise TypeError(
+                f"needs() names {sorted(missing)} as pushed, but message() gives a {type(messages).__name__} without "
+                "such fields"
+            )
         pushed = {name: parts[name] for name in self.needs.pushed}
         return {name: part for name, part in parts.items() if name not in pushed}, pushed
 
     @staticmethod
     def _message(like: PyTree, parts: dict[str, PyTree]) -> PyTree:
         return type(like)(**parts) if hasattr(like, "_asdict") else parts[""]
-
-    def _sums(self, pushed: dict[str, PyTree], mass: Array | None) -> PyTree:
-        """What is pushed: the parts times the mass, and the mass; None where nothing is."""
-        if mass is None:
-            return None
-        return jax.tree.map(lambda part: part * _like(mass, part), pushed), mass
 
     def _differences(self, pulled: dict[str, PyTree]) -> dict[str, PyTree] | None:
         """Of what differences are counted, if they are."""
@@ -248,22 +256,24 @@ def linked_exchange(
     slots = max(1, *map(len, neighbours))
     number = {tuple(edge): k for k, edge in enumerate(network.edges.tolist())}
     senders, edges = (np.zeros((len(held), slots), np.int32) for _ in range(2))
-    weight = np.zeros((len(held), slots))
+    weight, pushing = np.zeros((2, len(held), slots))
     for row, (i, others) in enumerate(zip(held.tolist(), neighbours, strict=True)):
         for slot, j in enumerate(others.tolist()):
             senders[row, slot], edges[row, slot] = j, number[min(i, j), max(i, j)]
-            weight[row, slot] = sent[i, j]
-    kept = 1.0 - np.asarray(sent.sum(axis=0)).ravel()
-    if weights is not None and min(weight.min(), kept.min(), (1.0 - weight.sum(axis=1)).min()) < 0:
-        raise ValueError(
-            "on unreliable links no mixing weight may be negative, nor what an agent keeps of its own: take smaller "
-            f"weights, found down to {min(weight.min(), kept.min()):.6g}"
-        )
+            weight[row, slot], pushing[row, slot] = sent[i, j], sent[j, i]
+    if weights is not None:
+        kept = 1.0 - np.maximum(sent.sum(axis=0), sent.sum(axis=1))
+        least = min(float(weight.min()), float(kept.min()))
+        if weight.min() < 0 or kept.min() < _LEAST_KEPT:
+            raise ValueError(
+                "on unreliable links no mixing weight may be negative, and an agent must keep some of its own: take "
+                f"smaller weights, found down to {least:.6g}"
+            )
     return LinkedExchange(
         senders=jax.device_put(senders),
         weights=jax.device_put(weight),
+        pushing=jax.device_put(pushing),
         edges=jax.device_put(edges),
-        kept=jax.device_put(kept[held]),
         exchanges=jax.device_put(np.int32(needs.exchanges)),
         outage=jax.device_put(np.float64(links.outage)),
         table=None if links.table is None else jax.device_put(links.table),
@@ -278,10 +288,6 @@ def linked_exchange(
 def _along(x: Array, like: Array) -> Array:
     """An array (agent, ...) with axes of one until it has as many as another."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
-
-
-def _like(mass: Float[Array, "agent chain"], part: Float[Array, "agent ... chain"]) -> Array:
-    return mass.reshape(mass.shape[0], *[1] * (part.ndim - 2), mass.shape[1])
 
 
 def _newest_first(now: Array, before: Array) -> Array:

@@ -299,7 +299,10 @@ def network_transition(
 def messages_of(problem: Problem, state: Any) -> Any:
     """What all agents send in an exchange, (agent, ..., chain); over unreliable links a share of the mass too."""
     messages = everywhere(problem.sampler.message, problem.acting(0), (own_state(problem, state),))
-    return messages if problem.links is None else (messages, state.held.mass)
+    if problem.links is None:
+        return messages
+    # differences are read now and counted by a running sum, which travels beside
+    return messages, state.held.mass, None if problem.needs.differences is None else messages
 
 
 def _differences(messages: Any, inbox: Inbox, degree: Array) -> Any:

@@ -6,10 +6,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from ..base.pytree import pytree
 from ..posterior.potential import Potential, Shard
+
+# Of the mean mass, the least that a sum is divided by.
+_LEAST_SHARE = 0.1
 
 
 class Facts(NamedTuple):
@@ -82,8 +86,8 @@ class Inbox(NamedTuple):
     exchanged: PyTree = None
     evaluate: Callable[[Any], PyTree] | None = None
     differenced: PyTree = None
-    # None: one
-    mass: Array | None = None
+    # shares of the mass before and after the round's exchanges; None: one
+    shares: tuple[Array, Array] | None = None
 
     def mix(self) -> PyTree:
         """The messages averaged by the mixing weights, the agent's own included: sum_j W_ij message_j."""
@@ -103,12 +107,18 @@ class Inbox(NamedTuple):
 
     @property
     def share(self) -> Array | float:
-        """What an agent must divide by what it adds to a part of its message that is pushed; 1 on reliable links.
+        """What to divide a pushed part of `mix()` by, to read it as an average over the agents; 1 on reliable links.
 
         A part that is pushed is a sum over all agents that the links must not lose. Where they are unreliable it is
-        handed on unevenly, and `mix()` gives it divided by the agent's share of a mass handed on in the same way.
+        handed on unevenly; this is the agent's share of a mass handed on in the same way, but not below a tenth: who
+        hears nothing for long has hardly any, and what it adds itself would seem to be everybody's.
         """
-        return 1.0 if self.mass is None else self.mass
+        return 1.0 if self.shares is None else jnp.maximum(self.shares[1], _LEAST_SHARE)
+
+    @property
+    def share_before(self) -> Array | float:
+        """The same of what the agent itself held before the exchange, as in its state."""
+        return 1.0 if self.shares is None else jnp.maximum(self.shares[0], _LEAST_SHARE)
 
     def total(self) -> PyTree:
         """The sum of all agents' messages: what a hub computes."""

@@ -82,9 +82,9 @@ class DIGingSGLD(Gossip, Tunable):
 
     def update(self, agent: Agent, state: DIGingSGLDState, inbox: Inbox, noise: Noise) -> DIGingSGLDState:
         step, mixed = at(self.step_size, agent.round), inbox.mix()
-        position = mixed.position - step * state.tracker + (2.0 * step) ** 0.5 * noise.normal
+        position = mixed.position - step * state.tracker / inbox.share_before + (2.0 * step) ** 0.5 * noise.normal
         gradient = agent.gradient(position, noise.batch)
-        return DIGingSGLDState(position, mixed.tracker + (gradient - state.gradient) / inbox.share, gradient)
+        return DIGingSGLDState(position, mixed.tracker + gradient - state.gradient, gradient)
 
     def conserved(self, agent: Agent, state: DIGingSGLDState) -> Float[Array, " dim"]:
         return state.tracker - state.gradient

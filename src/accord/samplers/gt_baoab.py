@@ -111,13 +111,13 @@ class GTBAOAB(Gossip, Tunable):
         assert noise.normal is not None
         step, n = at(self.step_size, agent.round), agent.num_agents
         kept = jnp.exp(-self.friction * step)
-        v = v - step * n * d
+        v = v - step * n * d / inbox.share
         x = x + step / 2.0 * v
         # noise of each agent moves the average by its N-th part: a variance of N keeps the average's at one
         v = kept * v + ((1.0 - kept**2) * n) ** 0.5 * noise.normal
         x = x + step / 2.0 * v
         gradient = agent.gradient(x, noise.batch)
-        return GTBAOABState(x, v, d + (gradient - state.gradient) / inbox.share, gradient)
+        return GTBAOABState(x, v, d + gradient - state.gradient, gradient)
 
     def needs(self, dim: int) -> Needs:
         return super().needs(dim)._replace(pushed=("tracker",))

@@ -93,10 +93,10 @@ class GTDULA(Gossip, Tunable):
         beta = at(self.consensus_step, 0)
         pull = at(self.consensus_step, agent.round) / beta * (state.position - mixed.position)
         blend = at(self.tracking_step, agent.round) / beta * (state.tracker - mixed.tracker)
-        position = state.position - pull - step * state.tracker + (2.0 * step) ** 0.5 * noise.normal
+        slope = state.tracker / inbox.share_before
+        position = state.position - pull - step * slope + (2.0 * step) ** 0.5 * noise.normal
         gradient = agent.gradient(position, noise.batch)
-        tracker = state.tracker - blend + (gradient - state.gradient) / inbox.share
-        return GTDULAState(position, tracker, gradient)
+        return GTDULAState(position, state.tracker - blend + gradient - state.gradient, gradient)
 
     def needs(self, dim: int) -> Needs:
         return super().needs(dim)._replace(pushed=("tracker",))

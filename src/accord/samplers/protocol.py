@@ -101,8 +101,8 @@ class Needs(NamedTuple):
         Rows that a gradient reads; None for all.
     pushed
         Parts of the message, by name, whose sum over all agents is conserved, such as a tracked gradient: links that
-        lose messages hand it on as running sums, and the method divides what it adds to it by `inbox.share`. All other
-        parts are pulled: averaged over what arrives.
+        lose messages hand it on as running sums, and the method divides it by `inbox.share` to read it as an average.
+        All other parts are pulled: averaged over what arrives.
     differences
         The first round whose differences `inbox.differences()` counts; None where `update` does not read them.
     reliable

@@ -67,7 +67,7 @@ def _specs(problem: Problem) -> Problem:
 
 def _linked(links: LinkedExchange) -> LinkedExchange:
     """How links lie on the devices: what is an agent's with it."""
-    apart = {name: P(AGENTS) for name in ("senders", "weights", "edges", "kept")}
+    apart = {name: P(AGENTS) for name in ("senders", "weights", "pushing", "edges")}
     shared = {name: P() for name in ("exchanges", "outage", "seed")} | {"table": None if links.table is None else P()}
     fixed = {name: getattr(links, name) for name in ("burst", "delay", "schedule", "needs")}
     return unchecked(LinkedExchange, **apart, **shared, **fixed)
@@ -212,9 +212,8 @@ class MeshEngine(ArrayEngine):
     def _linked(self, links: LinkedExchange | None) -> LinkedExchange | None:
         if links is None:
             return None
-        parts = links.senders, links.weights, links.edges, links.kept
-        senders, weights, edges, kept = self._padded(parts)
-        return dataclasses.replace(links, senders=senders, weights=weights, edges=edges, kept=kept)
+        parts = {name: getattr(links, name) for name in ("senders", "weights", "pushing", "edges")}
+        return dataclasses.replace(links, **self._padded(parts))
 
     def _members(self, network: Network) -> Array:
         """The rows of each colour on each device, (device * color, slot)."""
