@@ -27,6 +27,8 @@ from ..samplers.protocol import Needs
 from .collectives import Collectives
 from .noise import Stream, at_links, seed_words, uniform
 
+# Multiples of its inverse are exact in single precision up to 16.
+_GRAIN = 2.0**20
 # The least weight that an agent may have for itself.
 _LEAST_KEPT = 1e-6
 
@@ -118,11 +120,10 @@ class LinkedExchange:
             return self._exchange(step, index, round * self.exchanges + k, k, collectives)
 
         step = jax.lax.fori_loop(0, self.exchanges, exchange, step)
-        mass = None
-        parts = step.pulled
-        if self.needs.pushed:
+        mass, shares, parts = None, None, step.pulled
+        if held.mass is not None:
             sums, mass = step.pushed
-            parts = parts | sums
+            parts, shares = parts | sums, (held.mass, mass)
         found = self._message(messages, parts)
         if self.needs.inbox == "neighbour_sum":
             # what did not arrive counts as the agent's own
@@ -132,7 +133,6 @@ class LinkedExchange:
             inbox = Inbox(mixed=found)
         if self.needs.differences is not None:
             inbox = inbox._replace(differenced=self._message(messages, step.differences))
-        shares = None if held.mass is None else (held.mass, mass)
         return inbox._replace(shares=shares), Held(mass, step.account)
 
     def marked(self, held: Held) -> Held:
@@ -163,17 +163,19 @@ class LinkedExchange:
         # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
         # nothing is given to an edge that the schedule has down, which both of its ends know
         up = self._up(slot[None])[0]
-        given = jax.tree.map(lambda x: _along(up, x) * x, pushed), None
+        taken = self.weights * up
+        given = _portions(taken, pushed), None
         if self.needs.differences is not None:
             counts = slot >= self.needs.differences * self.exchanges
-            apart = jax.tree.map(lambda own, x: counts * _along(up, x) * (own[:, None] - x), step.pulled, pulled)
+            apart = jax.tree.map(lambda own, x: counts * _along(taken, x) * (own[:, None] - x), step.pulled, pulled)
             given = given[0], apart
         account, came = self._settled(step.account, given, newest, fresh)
-        pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(_along(self.weights, x) * x, axis=1), came)
-        kept = 1.0 - jnp.sum(self.pushing * up, axis=1)
+        pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(x, axis=1), came)
+        # what stays is what was not given: by a weight of its own it would grow or shrink by rounding
+        sent = _portions(self.pushing * up, jax.tree.map(lambda own: own[:, None], step.pushed))
         return _Step(
             jax.tree.map(pull, step.pulled, stacked),
-            jax.tree.map(lambda own, new: _along(kept, own) * own + new, step.pushed, pushed_sums),
+            jax.tree.map(lambda own, out, new: own - jnp.sum(out, axis=1) + new, step.pushed, sent, pushed_sums),
             jax.tree.map(jnp.add, step.differences, differences),
             account,
             jax.tree.map(lambda values: values[:, :, : self.delay[1]], stacked),
@@ -288,6 +290,19 @@ def linked_exchange(
 def _along(x: Array, like: Array) -> Array:
     """An array (agent, ...) with axes of one until it has as many as another."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
+
+
+def _portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
+    """What links are given of what is pushed, parts and mass, arrays (agent, slot or 1, ...).
+
+    Portions of the mass are multiples of 2^-20, so that single precision adds them without rounding: a mass that drifts
+    would heat or cool all draws in the end, which a sum about zero does not.
+    """
+    if pushed is None:
+        return None
+    parts, mass = pushed
+    exact = jnp.floor(_along(weights, mass) * mass * _GRAIN) / _GRAIN
+    return jax.tree.map(lambda part: _along(weights, part) * part, parts), exact
 
 
 def _newest_first(now: Array, before: Array) -> Array:

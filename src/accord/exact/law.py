@@ -14,7 +14,7 @@ law is then what draws of many rounds follow together, a mean over rounds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -43,8 +43,8 @@ _SPARSE = 0.1
 # A round late in any run, which constant steps leave as it is early on.
 _LATE = 1_000_000
 # A stationary law on unreliable links is a mean over rounds: rounds of a block, blocks at least, rounds at most, and
-# how far means and standard deviations of two halves may be apart, in standard deviations.
-_BLOCK, _BLOCKS, _MOST_ROUNDS, _APART = 100, 4, 4000, 0.01
+# how far means and standard deviations of two halves may be apart, in standard deviations, and what is too far.
+_BLOCK, _BLOCKS, _MOST_ROUNDS, _ALIKE, _FAR_APART = 100, 4, 4000, 0.01, 0.2
 # Growth of a covariance that no chance explains.
 _UNSTABLE = 1e6
 # 2^60 rounds: whatever contracts at all in double precision has done so by then.
@@ -97,6 +97,7 @@ class Law:
 
     def __init__(self, post: Posterior, network: Network, bound: Bound, init: Any) -> None:
         self.num_agents, self.dim = post.num_agents, post.dim
+        self._post, self._network, self._bound, self._init = post, network, bound, init
         sampler = bound.sampler
         assert isinstance(sampler, HasLaw)
         self._name, self._constant = type(sampler).__name__, sampler.is_constant() and network.unreliable is None
@@ -196,6 +197,11 @@ class Law:
     @cached_property
     def _contraction(self) -> tuple[Matrix, Matrix, np.ndarray]:
         """The stationary round with conserved sums taken out: A - C^+ C, Q, c + C^+ C z_0."""
+        if self._unreliable is not None:
+            raise ValueError(
+                f"with {self._unreliable} every round is another map, so that there is no spectral radius; use at(k) "
+                "or stationary()"
+            )
         if not self._constant:
             raise ValueError("a method with a step schedule has no stationary law; use at(k)")
         A, Q, c = self._affine(1, self._known[0][0])
@@ -230,31 +236,58 @@ class Law:
     def stationary(self) -> Moments:
         """The law after infinitely many rounds.
 
-        On unreliable links: the mean and covariance of draws of the later half of some rounds together, as many as it
-        takes until two halves of these agree to 1% of a standard deviation, and 4,000 at most.
+        On unreliable links: the mean and covariance of draws of many rounds together, from the law on reliable links
+        on, until two halves of the later rounds agree to 1% of a standard deviation, or 4,000 rounds are over.
 
         Raises
         ------
         ValueError
-            The recursion is unstable (the spectral radius is printed), or a step follows a schedule.
+            The recursion is unstable (the spectral radius is printed), or a step follows a schedule; on unreliable
+            links, where it does not settle.
         """
-        return self._stationary if self._unreliable is None else self._over_rounds
+        return self._moments(*self._settled) if self._unreliable is None else self._over_rounds
 
     @cached_property
     def _over_rounds(self) -> Moments:
-        """Draws of the later half of all rounds together, until its own halves tell the same or rounds are many."""
+        """Draws of the later half of some rounds together, until its own halves tell the same or rounds are many."""
         blocks: list[Gaussian] = []
-        for start in range(0, _MOST_ROUNDS, _BLOCK):
-            blocks.append(_together([self.at(k).joint for k in range(start, start + _BLOCK)]))
-            if np.abs(blocks[-1].cov).max() > _UNSTABLE * np.abs(blocks[0].cov).max():
+        z, P = self._settled_without_loss()
+        for first in range(1, _MOST_ROUNDS, _BLOCK):
+            laws = []
+            for r in range(first, first + _BLOCK):
+                A, Q, c = self._affine(r, z)
+                z, P = A @ z + c, _sandwich(A, P) + Q
+                laws.append(self._moments(z, P).joint)
+            blocks.append(_together(laws))
+            grown = np.abs(blocks[-1].cov).max() / max(np.abs(blocks[0].cov).max(), np.finfo(float).tiny)
+            if not grown < _UNSTABLE:
                 raise ValueError(f"{self._name} is unstable here, with {self._unreliable}: its covariance grows")
             later = blocks[len(blocks) // 2 :]
-            if len(later) >= _BLOCKS and _tell_the_same(later):
+            if len(later) >= _BLOCKS and _apart(later) <= _ALIKE:
                 break
+        if _apart(later) > _FAR_APART:
+            raise ValueError(
+                f"{self._name} has not settled in {_MOST_ROUNDS} rounds, with {self._unreliable}: two halves of the "
+                f"later ones are {_apart(later):.2g} standard deviations apart; it is unstable, or forgets very slowly"
+            )
         return Moments(_together(later), self.num_agents)
 
+    def _settled_without_loss(self) -> tuple[np.ndarray, Matrix]:
+        """Where the walk to a stationary law begins: the law on reliable links, where it has one, and nothing owed."""
+        z, P = self._known[0]
+        reliable = replace(self._network, unreliable=None)
+        try:
+            own, cov = Law(self._post, reliable, self._bound, self._init)._settled
+        except (ValueError, ArithmeticError):
+            return z, P
+        # states come before what links hold
+        z, P = z.copy(), np.zeros_like(P)
+        z[: len(own)], P[: len(own), : len(own)] = own, cov
+        return z, P
+
     @cached_property
-    def _stationary(self) -> Moments:
+    def _settled(self) -> tuple[np.ndarray, Matrix]:
+        """Mean and covariance of all states after infinitely many rounds, all of them alike."""
         A, Q, c = self._contraction
         # Doubling: after j steps P is the covariance of 2^j rounds started from a point.
         P, power = Q, A
@@ -266,7 +299,7 @@ class Law:
                     break
                 # without noise there is no covariance to converge: the contraction itself decides too
                 if np.linalg.norm(power) < 1e-3 and np.abs(added).max() <= 1e-15 * np.abs(P).max():
-                    return self._moments(np.linalg.solve(np.eye(len(c)) - A, c), (P + P.T) / 2.0)
+                    return np.linalg.solve(np.eye(len(c)) - A, c), (P + P.T) / 2.0
                 power = power @ power
         raise ValueError(
             f"{self._name} is unstable here: its spectral radius is {self.spectral_radius:.6g}, not below 1"
@@ -413,15 +446,13 @@ def _together(laws: Sequence[Gaussian]) -> Gaussian:
     return Gaussian(means.mean(axis=0), cov)
 
 
-def _tell_the_same(blocks: Sequence[Gaussian]) -> bool:
-    """Whether two halves have the same means and standard deviations, as far as anybody would see."""
+def _apart(blocks: Sequence[Gaussian]) -> float:
+    """How far two halves are apart in their means and standard deviations, in standard deviations."""
     half = len(blocks) // 2
     one, other = _together(blocks[:half]), _together(blocks[half:])
-    scale = np.maximum(one.sd, np.finfo(float).tiny)
-    apart = np.concatenate([(one.mean - other.mean) / scale, other.sd / scale - 1.0])
-    # without noise there is nothing to measure by: the means themselves
-    still = np.abs(one.mean - other.mean).max() <= 1e-9 * (1.0 + np.abs(one.mean).max())
-    return bool(still and one.sd.max() == 0.0) or bool(np.abs(apart).max() <= _APART)
+    # without noise there is nothing to measure by but the means themselves
+    scale = np.maximum(one.sd, 1e-9 * (1.0 + np.abs(one.mean)))
+    return float(np.abs(np.concatenate([one.mean - other.mean, other.sd - one.sd]) / np.tile(scale, 2)).max())
 
 
 def _close(values: np.ndarray, expected: np.ndarray) -> bool:

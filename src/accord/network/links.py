@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -21,11 +21,12 @@ _ROUNDS_LOOKED_AT = 1000
 
 
 class Graph(NamedTuple):
-    """The network that links belong to: its name, its edges (edge, 2), and its adjacency matrix."""
+    """The network that links belong to: its name, edges (edge, 2), adjacency matrix and labels."""
 
     name: str
     edges: np.ndarray
     adjacency: sp.csr_array
+    labels: tuple[Hashable, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +65,9 @@ class Links:
 
     @property
     def prompt(self) -> float:
-        """The share of messages that arrive in the round that they are sent in, on the worst link."""
+        """The share of messages that arrive in the round in which they are looked for first, on the worst link."""
         low, high = self.delay
-        return self.up_share * (1.0 - self.loss) / (high - low + 1) if low == 0 else 0.0
+        return self.up_share * (1.0 - self.loss) / (high - low + 1)
 
     @property
     def caution(self) -> float:
@@ -84,17 +85,6 @@ class Links:
         if self.function is None:
             return np.ones(len(edges), bool)
         return np.asarray(self.function(np.int32(round)))
-
-    def without(self, agent: int, stays: np.ndarray) -> Links:
-        """The links of the others, of whose edges are told which stay, (edge,)."""
-        function, table = self.function, self.table
-        one_way = self.one_way[~(self.one_way == agent).any(axis=1)]
-        return replace(
-            self,
-            one_way=one_way - (one_way > agent),
-            table=None if table is None else table[:, stays],
-            function=None if function is None else lambda round: function(round)[stays],
-        )
 
     def arcs(self, adjacency: sp.csr_array) -> sp.csr_array:
         """Who hears whom, whatever is lost: 1 at (receiver, sender), of those whom the network joins."""
@@ -130,23 +120,61 @@ class Links:
         return self.loss, self.burst, self.delay, self.seed, self.one_way.tobytes(), table, self.function
 
 
-def checked_links(graph: Graph, loss: float, delay: Any, burst: int, schedule: Any, directed: Any, seed: int) -> Links:
-    """The links that a user asks for; `ValueError` where messages could not reach everybody."""
+def checked_links(graph: Graph, before: Links | None, **given: Any) -> Links:
+    """The links that a user asks for, what is None as before; `ValueError` where news could not reach everybody."""
+    links = Links(0.0, 1, (0, 0), 0, np.zeros((0, 2), np.int64)) if before is None else before
+    checks: dict[str, Callable[[Any], Any]] = {
+        "loss": _loss,
+        "delay": _delays,
+        "burst": lambda burst: whole_number("burst", burst, 1),
+        "seed": lambda seed: whole_number("seed", seed, 0, 2**32 - 1),
+    }
+    checked: dict[str, Any] = {name: check(given[name]) for name, check in checks.items() if given[name] is not None}
+    links = replace(links, **checked)
+    if given["directed"] is not None:
+        links = replace(links, one_way=_one_way(graph, given["directed"]))
+    if given["schedule"] is not None:
+        table, function = _schedule(graph, given["schedule"])
+        links = replace(links, table=table, function=function)
+    return _settled(graph, links)
+
+
+def _loss(loss: Any) -> float:
+    """The share of lost messages."""
     number = isinstance(loss, int | float | np.number) and not isinstance(loss, bool)
     if not number or not 0 <= loss < 1:
         raise ValueError(f"loss must be in [0, 1), the share of messages that are lost, found {loss!r}")
-    table, function = _schedule(graph, schedule)
-    links = Links(
-        float(loss),
-        whole_number("burst", burst, 1),
-        _delays(delay),
-        whole_number("seed", seed, 0, 2**32 - 1),
-        _one_way(graph, directed),
-        table,
-        function,
+    return float(loss)
+
+
+def links_without(graph: Graph, links: Links, agent: int, stays: np.ndarray) -> Links:
+    """The links of the others, `graph` their network, of whose edges before is told which stay, (edge,)."""
+    one_way = links.one_way[~(links.one_way == agent).any(axis=1)]
+    left = replace(
+        links,
+        one_way=one_way - (one_way > agent),
+        table=None if links.table is None else links.table[:, stays],
+        function=None if links.function is None else SomeEdges(links.function, tuple(np.flatnonzero(stays).tolist())),
     )
+    return _settled(graph, left)
+
+
+@dataclass(frozen=True)
+class SomeEdges:
+    """A schedule of some of the edges of another."""
+
+    schedule: Schedule
+    edges: tuple[int, ...]
+
+    def __call__(self, round: Any) -> Any:
+        """Which of these edges are up in a round, (edge,)."""
+        return self.schedule(round)[np.array(self.edges, int)]
+
+
+def _settled(graph: Graph, links: Links) -> Links:
+    """Links with what their schedule comes to; `ValueError` where news do not reach everybody."""
     _require_reachable(graph, links)
-    if table is None and function is None:
+    if links.table is None and links.function is None:
         return links
     ups = np.stack([links.up_in(graph.edges, k) for k in range(_rounds(links))])
     ups = ups[:, ups.any(axis=0)]
@@ -166,7 +194,9 @@ def _gap(up: np.ndarray) -> int:
 
 def _delays(delay: Any) -> tuple[int, int]:
     """The least and the largest delay."""
-    if isinstance(delay, Sequence) and len(delay) == 2:
+    if np.ndim(delay) > 0 and np.shape(delay) != (2,):
+        raise ValueError(f"delay must be a whole number or two, the least and the largest, found {delay!r}")
+    if np.ndim(delay) == 1 and len(delay) == 2:
         low = whole_number("the least delay", delay[0], 0)
         return low, whole_number("the largest delay", delay[1], low)
     return 0, whole_number("delay", delay, 0)
@@ -174,12 +204,11 @@ def _delays(delay: Any) -> tuple[int, int]:
 
 def _one_way(graph: Graph, directed: Any) -> np.ndarray:
     """The one-way edges as (sender, receiver), sorted."""
-    arcs = np.zeros((0, 2), np.int64) if directed is None else np.asarray(list(directed))
-    if arcs.size == 0:
-        return np.zeros((0, 2), np.int64)
-    if arcs.ndim != 2 or arcs.shape[1] != 2 or arcs.dtype.kind not in "iu":
-        raise ValueError(f"directed must be pairs (sender, receiver) of agents, found shape {arcs.shape}")
-    arcs = np.unique(arcs.astype(np.int64), axis=0)
+    pairs = [tuple(pair) if np.ndim(pair) == 1 else (pair,) for pair in directed]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(f"directed must be pairs (sender, receiver) of agents, found {directed!r}")
+    arcs = np.array([(_number(graph, i), _number(graph, j)) for i, j in pairs], np.int64).reshape(-1, 2)
+    arcs = np.unique(arcs, axis=0)
     edges, given = set(map(tuple, graph.edges.tolist())), set(map(tuple, arcs.tolist()))
     for i, j in sorted(given):
         if (min(i, j), max(i, j)) not in edges:
@@ -191,8 +220,6 @@ def _one_way(graph: Graph, directed: Any) -> np.ndarray:
 
 def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule | None]:
     """The schedule as a table of one period or as a function."""
-    if schedule is None:
-        return None, None
     if callable(schedule):
         shape = jax.eval_shape(schedule, np.int32(0))
         if getattr(shape, "shape", None) != (len(graph.edges),) or shape.dtype != bool:
@@ -200,7 +227,7 @@ def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule 
                 f"schedule must give one boolean an edge of {graph.name}, ({len(graph.edges)},), found {shape}"
             )
         return None, schedule
-    rounds = [_edges_of(each) for each in schedule]
+    rounds = [_edges_of(graph, each) for each in schedule]
     if not rounds:
         raise ValueError("schedule must name the edges of at least one round, found none")
     place = {edge: k for k, edge in enumerate(map(tuple, graph.edges.tolist()))}
@@ -214,9 +241,25 @@ def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule 
     return table, None
 
 
-def _edges_of(graph: Any) -> list[tuple[int, int]]:
-    """The edges of a network or of pairs."""
-    return [(int(i), int(j)) for i, j in getattr(graph, "edges", graph)]
+def _edges_of(graph: Graph, given: Any) -> list[tuple[int, int]]:
+    """The edges of a network or of pairs, whose agents are named by numbers or labels."""
+    edges = getattr(given, "edges", given)
+    try:
+        pairs = [tuple(edge) for edge in (() if isinstance(edges, str) else edges)]
+        if isinstance(edges, str) or any(len(pair) != 2 for pair in pairs):
+            raise TypeError
+    except TypeError:
+        raise ValueError(f"a schedule is a list of networks or of lists of edges, found {given!r} in it") from None
+    return [(_number(graph, i), _number(graph, j)) for i, j in pairs]
+
+
+def _number(graph: Graph, agent: Any) -> int:
+    """The number of an agent, given it or a label."""
+    if isinstance(agent, int | np.integer):
+        return int(agent)
+    if agent in graph.labels:
+        return graph.labels.index(agent)
+    raise ValueError(f"agents are named by their numbers or labels, found {agent!r}")
 
 
 def _require_reachable(graph: Graph, links: Links) -> None:

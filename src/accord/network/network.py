@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -17,7 +17,7 @@ from scipy.sparse import csgraph
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from .drawing import svg
-from .links import Graph, Links, checked_links
+from .links import Graph, Links, checked_links, links_without
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
 from .tree import Aggregation
 from .weights import RULES, Edges, checked_weights
@@ -203,19 +203,20 @@ class Network:
 
     def links(
         self,
-        loss: float = 0.0,
-        delay: int | tuple[int, int] = 0,
+        loss: float | None = None,
+        delay: int | Sequence[int] | None = None,
         *,
-        burst: int = 1,
+        burst: int | None = None,
         schedule: Any = None,
         directed: Any = None,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> Network:
         """Return the same network with links that lose messages, delay them, change, or carry one way only.
 
         A communication round is one exchange; a method with `mix_rounds=K` has K of them in a step. What a link does
         to a message is a pure function of the seed, the link and the round, so that every engine, every chain and
-        `accord.law` meet the same losses.
+        `accord.law` meet the same losses. It is simulated, over links that deliver. What is not given stays as it was;
+        at first nothing is lost or late.
 
         Parameters
         ----------
@@ -228,9 +229,10 @@ class Network:
             Rounds that an outage of a link lasts, >= 1; the share of lost messages stays `loss`.
         schedule : sequence or callable, optional
             Which edges are up in a round: networks or lists of edges, one a round, from the first again after the
-            last; or a function of the round, as JAX traces it, to booleans of shape (edge,) for `edges`.
+            last; or a function of the round, as JAX traces it, to booleans of shape (edge,) for `edges`. It is judged
+            by its first 1,000 rounds.
         directed : iterable of (int, int), optional
-            Edges that carry messages one way only, as (sender, receiver).
+            Edges that carry messages one way only, as (sender, receiver); the others carry both ways.
         seed : int
             Of losses and delays, from 0 to 2**32 - 1.
 
@@ -246,9 +248,19 @@ class Network:
         <Network.ring(10).links(loss=0.3, delay=2): 10 agents, 10 edges>
         """
         self.require_connected()
-        graph = Graph(self.name, self.edges, self._adjacency)
-        links = checked_links(graph, loss, delay, burst, schedule, directed, seed)
-        return replace(self, unreliable=links)
+        given = {"loss": loss, "delay": delay, "burst": burst, "schedule": schedule, "directed": directed, "seed": seed}
+        return replace(self, unreliable=checked_links(self._graph, self.unreliable, **given))
+
+    @property
+    def _graph(self) -> Graph:
+        return Graph(self.name, self.edges, self._adjacency, self.labels)
+
+    @cached_property
+    def out_degrees(self) -> np.ndarray:
+        """How many neighbours each agent sends to, (agent,): its degree, but for links that carry one way only."""
+        if self.unreliable is None:
+            return self.degrees
+        return _frozen(np.asarray(self.unreliable.arcs(self._adjacency).sum(axis=0), np.int64).ravel())
 
     def without(self, agent: int) -> Network:
         """Return the network of the others, who keep their labels and links; `ValueError` if it is not connected."""
@@ -259,7 +271,9 @@ class Network:
         rest = type(self)(self.num_agents - 1, edges, f"{self.name} without {self.labels[agent]}", labels)
         if not self.is_empty:
             rest.require_connected()
-        return rest if self.unreliable is None else replace(rest, unreliable=self.unreliable.without(agent, stays))
+        if self.unreliable is None:
+            return rest
+        return replace(rest, unreliable=links_without(rest._graph, self.unreliable, agent, stays))
 
     @cached_property
     def _adjacency(self) -> sp.csr_array:

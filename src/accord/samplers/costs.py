@@ -19,7 +19,7 @@ def messages_per_round(needs: Needs, network: Network) -> tuple[int, np.ndarray]
         tree = network.aggregation
         return 2 * tree.height, tree.letters_sent if needs.inbox == "permuted" else tree.sums_sent
     exchanges = int(network.coloring().max()) + 1 if needs.turns == "by color" else needs.exchanges
-    return exchanges, needs.exchanges * network.degrees
+    return exchanges, needs.exchanges * network.out_degrees
 
 
 def rows_per_gradient(needs: Needs, sizes: np.ndarray) -> np.ndarray:

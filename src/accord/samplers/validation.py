@@ -53,6 +53,11 @@ def _check_links(sampler: Sampler, needs: Needs, links: Links) -> None:
         reason = "its colours take turns, and an agent whose neighbour's turn was not heard would repeat the old one"
     elif needs.reliable:
         reason = "its agents decide together in every round, by what all of them have heard"
+    elif len(links.one_way) and not needs.pushed and needs.differences is None:
+        reason = (
+            "some edges carry one way only, so that agents count unequally in averages; it takes a method that tracks "
+            "the gradient, such as GTBAOAB, whose sums count alike"
+        )
     elif len(links.one_way) and needs.differences is not None:
         reason = "the two ends of an edge must each hear of their difference, and some edges carry one way only"
     elif needs.differences is not None and isinstance(sampler, HasLaw) and not sampler.is_constant():

@@ -148,6 +148,11 @@ def _remedy(recorder: Recorder, last: int) -> str:
         bound = None
     if bound is None or step is None or not np.isfinite(bound):
         return ""
+    if recorder.network.unreliable is not None:
+        return (
+            f"; with {recorder.network.unreliable} {type(sampler).__name__} takes a smaller step than on links that "
+            "deliver, or more mix_rounds: accord.law(post.laplace(), network, method).stationary() tells"
+        )
     return (
         f"; {type(sampler).__name__} is stable for step_size below {bound:.6g}, by the curvature at the posterior's "
         f"init, and it was {float(at(step, last)):.6g} in that round"
