@@ -139,6 +139,59 @@ def test_differences_count_once_however_late(name, method, memory, gain):
         assert np.abs(remembered).max() > 1e-3 or name == "changing"
 
 
+@pytest.mark.parametrize("name", ["late", "bursts", "one-way", "changing"])
+def test_rounds_are_those_of_queues_and_running_sums(name):
+    """GT-DULA without noise, by messages in queues that carry all that their sender ever gave the link."""
+    network, (step, beta), rounds = LINKS[name], (0.002, 0.1), 60
+    post = unequal_curvature(1)
+    slope, constant = np.asarray(post.hessians())[:, 0, 0], np.zeros(AGENTS)
+    with jax.enable_x64(True):
+        method = GTDULA(step, beta, beta, temperature=0.0)
+        run = accord.sample(post, network, method, draws=rounds, burn_in=0, chains=1, init=np.ones(1), seed=0)
+        constant = np.asarray(post.each(lambda potential, shard: potential.gradient(shard, jnp.zeros(1))))[:, 0]
+        made, _ = engine(network, method)
+        comes, newest, _ = (
+            np.asarray(each)
+            for each in jax.lax.map(lambda k: made.problem.links._arrivals(made.problem.index, k), jnp.arange(rounds))
+        )
+    gradient = lambda x: slope * x + constant  # noqa: E731
+    x = np.ones(AGENTS)
+    tracker, mass = gradient(x), np.ones(AGENTS)
+    heard = {(i, int(j)): 0.0 for i in range(AGENTS) for j in network.neighbors(i)}
+    heard_mass, given, given_mass = dict(heard), dict(heard), dict(heard)
+    queue, arcs = {}, network.unreliable.arcs(network.adjacency).toarray() > 0
+    for k in range(rounds):
+        up = {
+            tuple(edge)
+            for edge, on in zip(network.edges.tolist(), network.unreliable.up_in(network.edges, k), strict=True)
+            if on
+        }
+        before, before_mass, positions = tracker.copy(), mass.copy(), x.copy()
+        for i, j in heard:
+            if arcs[i, j] and (min(i, j), max(i, j)) in up:
+                portion = np.floor(beta * before_mass[j] * 2**20) / 2**20
+                given[i, j], given_mass[i, j] = given[i, j] + beta * before[j], given_mass[i, j] + portion
+                tracker[j], mass[j] = tracker[j] - beta * before[j], mass[j] - portion
+            queue[i, j, k] = given[i, j], given_mass[i, j]
+        pulled = positions.copy()
+        for i in range(AGENTS):
+            for slot, j in enumerate(map(int, network.neighbors(i))):
+                if not comes[k, i, slot]:
+                    continue
+                sums = queue[i, j, k - newest[k, i, slot]]
+                # an old message brings nothing: sums of one that was sent later were heard
+                if sums[1] >= heard_mass[i, j]:
+                    tracker[i] += sums[0] - heard[i, j]
+                    mass[i] += sums[1] - heard_mass[i, j]
+                    heard[i, j], heard_mass[i, j] = sums
+                if newest[k, i, slot] == 0 and arcs[i, j]:
+                    pulled[i] += beta * (positions[j] - positions[i])
+        old = gradient(x)
+        x = pulled - step * AGENTS * before / np.maximum(before_mass, 0.1)
+        tracker += gradient(x) - old
+        np.testing.assert_allclose(run.draws[0, k, :, 0], x, rtol=1e-9, atol=1e-9, err_msg=str(k))
+
+
 # --- the draws ---
 
 
