@@ -450,7 +450,7 @@ def _impatient(text):
     ("names", "text"),
     [
         ({1: "north", 2: "south", 3: "west"}, "^south answers with an error: Python is missing$"),
-        ({2: "south", 3: "west"}, r"^SuperNode 2 \(north or south\) answers with an error: Python is missing$"),
+        ({2: "south", 3: "west"}, r"^SuperNode 2 \(one of north, south\) answers with an error: Python is missing$"),
     ],
 )
 def test_an_error_of_flower_names_its_site(tmp_path, monkeypatch, names, text):

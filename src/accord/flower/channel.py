@@ -17,7 +17,7 @@ _TELL, _TELL_LATER, _FIRST, _LOOK = 10.0, 30.0, 60.0, 1.0
 # Seconds that an answer is waited for before the site is asked anew; a site that comes back has forgotten the question.
 _PATIENCE = 120.0
 # Seconds that others have to say something, once a site has answered with an error.
-_GRACE = 10.0
+_GRACE = 30.0
 # What is being asked, in words.
 _WORDS = {
     "hello": "who is there",
@@ -182,7 +182,7 @@ class _Question:
         """A node in words: the site that it is, or those that it may be."""
         left = [name for name in self.requests if not self.channel.nodes_of(name)]
         name = self.channel.name_of(node) or (left[0] if len(left) == 1 else None)
-        return name or f"SuperNode {node} ({' or '.join(left)})"
+        return name or f"SuperNode {node} (one of {', '.join(left)})"
 
     def _fail(self) -> None:
         self._failed = time.monotonic() if self._failed is None else self._failed
