@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,18 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
-from accord.flower import Flower, RefusedError, Site, SitePolicy, StudyDocument, audit, channel, figures, packets
+from accord.flower import (
+    Flower,
+    RefusedError,
+    Site,
+    SitePolicy,
+    StudyDocument,
+    audit,
+    channel,
+    ending,
+    figures,
+    packets,
+)
 from accord.flower.engine import keep_draws
 from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
 from accord.posterior.masks import added, encoded
@@ -157,6 +169,7 @@ def test_a_site_refuses_by_its_policy(tmp_path, changes, text):
         drawn(engine, engine.model())
     last = audit.read(tmp_path / "south" / "kept")[-1]
     assert text in json.dumps(last)
+    assert last["study"] == federation.study.hash and last["run"] == engine.session and "kind" in last
 
 
 def test_a_server_cannot_put_its_own_key_between(tmp_path):
@@ -302,58 +315,267 @@ def test_paths_of_a_policy_are_beside_it(tmp_path):
 
 
 class Nodes:
-    """Nodes of sites that are there at some looks only."""
+    """Nodes of sites that are there at some looks only, and some of which never answer."""
 
-    def __init__(self, federation, names, away=()):
+    def __init__(self, federation, names, away=(), silent=(), broken=()):
         self.federation, self.names, self.away, self.looks = federation, names, dict(away), 0
+        self.silent, self.broken, self.sent = set(silent), dict(broken), []
 
-    def there(self):
+    def nodes(self):
         self.looks += 1
         return {node for node, name in self.names.items() if self.looks > self.away.get(name, 0)}
 
-    def exchange(self, requests):
-        answers = {node: self.federation.site(self.names[node]).answer(request) for node, request in requests.items()}
-        # one that has gone meanwhile
-        return {node: answer for node, answer in answers.items() if (node, self.looks) != (11, 3)}
+    def send(self, requests):
+        self.sent += requests.items()
+        first = len(self.sent) - len(requests)
+        return {f"message {first + place}": node for place, node in enumerate(requests)}
+
+    def heard(self, messages):
+        found = {}
+        for message in messages:
+            node, request = self.sent[int(message.split()[1])]
+            if node in self.broken:
+                found[message] = channel.Broken(self.broken[node])
+            # one that has gone meanwhile
+            elif (node, self.looks) == (11, 3):
+                found[message] = None
+            elif node not in self.silent:
+                found[message] = self.federation.site(self.names[node]).answer(request)
+        return found
+
+
+def asking(federation, nodes, tell=lambda text: None):
+    return Flower(federation.study, channel.NodeChannel(nodes, tell, pause=0.01))
 
 
 def test_sites_that_are_away_are_waited_for_and_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(channel, "_TELL", 0.01)
+    monkeypatch.setattr(channel, "_TELL", 0.0)
     federation, told = Federation(tmp_path), []
     nodes = Nodes(federation, {11: "north", 22: "south", 33: "west"}, {"west": 4})
-    engine = Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, told.append, pause=0.02))
-    assert engine.model().names == federation.here().names
-    assert told[0] == "waiting for west"
+    assert asking(federation, nodes, told.append).model().names == federation.here().names
+    said = [text for text in told if "waiting" in text]
+    assert said[-1].startswith("question 1 (who is there): 2 of 3 have answered, waiting for west, ")
+    # a line a question, which names it, and no list of nobody
+    over = [text for text in told if "waiting" not in text]
+    assert over[0].startswith("question 1 (who is there): 3 of 3 have answered, ")
+    assert [text.split(":")[0] for text in over[1:4]] == [
+        "question 2 (public keys for masks)",
+        "question 3 (all keys to all)",
+        "question 4 (agreeing on the model)",
+    ]
+    assert not any("waiting for ," in text for text in told)
+
+
+def test_a_server_without_sites_says_what_to_look_at(tmp_path, monkeypatch):
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self):
+            return self.now
+
+        def sleep(self, seconds):
+            if self.now > 1200.0:
+                raise KeyboardInterrupt
+            self.now += 5.0
+
+    monkeypatch.setattr(channel, "time", Clock())
+    federation, told = Federation(tmp_path), []
+    with pytest.raises(KeyboardInterrupt):
+        asking(federation, Nodes(federation, {}), told.append).model()
+    assert told[0] == "question 1 (who is there): 0 of 3 have answered, waiting for north, south, west, 10 s"
+    assert told[-1] == (
+        "waiting for north, south, west for 3 min 20 s: no SuperNode of theirs is connected, or it does not answer. "
+        "Are they running? (flwr supernode list)"
+    )
+    assert len(told) == 10
+
+
+def test_sums_are_told_by_number(tmp_path):
+    federation, told = Federation(tmp_path), []
+    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
+    engine = asking(federation, nodes, told.append)
+    with engine.placed(engine.model()) as placed:
+        totals = placed.totals(accord.Network.star(3), masks=True)
+        for _ in range(2):
+            totals(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+    assert [text.split(" (")[1].split(")")[0] for text in told[-2:]] == ["sum 1, value", "sum 2, value"]
 
 
 def test_two_nodes_are_not_one_site(tmp_path):
     federation = Federation(tmp_path)
     nodes = Nodes(federation, {1: "north", 2: "north", 3: "west"})
     with pytest.raises(DataError, match="two nodes say that they are north"):
-        Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, print)).model()
+        asking(federation, nodes).model()
 
 
 def test_a_node_that_began_anew_stands_for_the_one_before(tmp_path):
     federation = Federation(tmp_path)
     nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
-    exchange = nodes.exchange
+    there = nodes.nodes
 
-    def dead(requests):
-        if nodes.looks > 3:
+    def begun_anew():
+        if nodes.looks == 3:
             # the one before is still among the nodes, and says nothing
+            nodes.silent.add(2)
             nodes.names[4] = "south"
-            requests = {node: request for node, request in requests.items() if node != 2}
-        return exchange(requests)
+        return there()
 
-    engine = Flower(federation.study, channel.NodeChannel(nodes.there, dead, print, pause=0.01))
-    assert engine.model().names == federation.here().names
+    nodes.nodes = begun_anew
+    assert asking(federation, nodes).model().names == federation.here().names
+    assert 4 in {node for node, _ in nodes.sent}
+
+
+def test_a_refusal_is_not_hidden_behind_a_site_that_is_silent(tmp_path, monkeypatch):
+    monkeypatch.setattr(channel, "_GRACE", 0.05)
+    monkeypatch.setattr(channel, "_TELL", 0.5)
+    federation = Federation(tmp_path, west={"studies": []})
+    nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"}, silent={1})
+    with pytest.raises(RefusedError, match="west: refused, its policy does not allow the study"):
+        asking(federation, nodes).model()
+    # and none without one: the silent site is waited for
+    with pytest.raises(TimeoutError):
+        asking(federation, Nodes(Federation(_in(tmp_path / "b")), {1: "north"}), _impatient).model()
+
+
+def _in(folder):
+    folder.mkdir()
+    return folder
+
+
+def _impatient(text):
+    raise TimeoutError(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ({1: "north", 2: "south", 3: "west"}, "^south answers with an error: Python is missing$"),
+        ({2: "south", 3: "west"}, r"^SuperNode 2 \(one of north, south\) answers with an error: Python is missing$"),
+    ],
+)
+def test_an_error_of_flower_names_its_site(tmp_path, monkeypatch, names, text):
+    monkeypatch.setattr(channel, "_GRACE", 0.2)
+    federation = Federation(tmp_path)
+    nodes = Nodes(federation, names, broken={2: "Python is missing"})
+    with pytest.raises(DataError, match=text):
+        asking(federation, nodes).model()
+
+
+def test_what_went_wrong_is_the_last_line_and_no_traceback(caplog):
+    told, logger = [], "flwr of a test"
+    with pytest.raises(ending.StudyEndedError) as caught, ending.ended_in_words(told.append, logger):
+        Flower(StudyDocument(STUDY), lambda requests: {"north": _refusal()}).model()
+    assert told == ["the study ended: north: refused, for no reason"]
+    # as Flower logs it
+    log = logging.getLogger(logger)
+    log.error("ServerApp raised an exception", exc_info=caught.value)
+    log.error("Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.")
+    log.error("something else")
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
+
+
+def test_a_defect_keeps_its_traceback():
+    told = []
+    with pytest.raises(ZeroDivisionError), ending.ended_in_words(told.append):
+        1 / 0  # noqa: B018
+    assert told == []
+
+
+def _refusal():
+    return packets.packet({"error": "north: refused, for no reason", "refused": True, "site": "north"}).to_bytes()
 
 
 def test_a_node_whose_site_refuses_says_why(tmp_path):
     federation = Federation(tmp_path, west={"studies": []})
     nodes = Nodes(federation, {1: "north", 2: "south", 3: "west"})
     with pytest.raises(DataError, match="west: refused, its policy does not allow the study"):
-        Flower(federation.study, channel.NodeChannel(nodes.there, nodes.exchange, print)).model()
+        asking(federation, nodes).model()
+
+
+def test_effects_of_groups_that_sites_do_not_tell_are_refused_before_anybody_is_asked(tmp_path):
+    text = STUDY.replace("+ ward", "+ (1 | ward)")
+    with pytest.raises(ValueError, match="whether ward names the same ones at two of them: write site:ward"):
+        StudyDocument(text)
+    (tmp_path / "study.toml").write_text(text)
+    said = CliRunner().invoke(app, ["flower", "hash", str(tmp_path / "study.toml")])
+    assert said.exit_code == 1 and "write site:ward" in said.output
+    for right in ("(1 | site:ward)", "(1 | site)", "(1 + age | ward:site)"):
+        assert StudyDocument(STUDY.replace("+ ward", f"+ {right}").replace("ward = {", "age = {")).hash
+
+
+@pytest.mark.parametrize(
+    ("formula", "more", "columns"),
+    [
+        ("y ~ scale(age) + C(stage) + (1 + dose | site:ward)", "", {"y", "age", "stage", "dose", "ward"}),
+        ("y ~ site + (1 | site)", "", {"y", "site"}),
+        ("prop(a, b) ~ log(x) + offset(log(q))", "", {"a", "b", "x", "q"}),
+        ("y['yes'] ~ crp + crp_missing", 'missing = "indicator"', {"y", "crp"}),
+        ("y ~ crp + crp_missing", "", {"y", "crp", "crp_missing"}),
+    ],
+)
+def test_a_study_knows_the_columns_that_files_must_have(formula, more, columns):
+    text = f'[data]\nsites = ["a", "b", "c"]\n{more}\n[model]\nformula = "{formula}"\nweights = "times"\n'
+    assert StudyDocument(text).needed_columns == columns | {"times"}
+
+
+def test_a_column_that_is_spelled_otherwise_is_told_to_its_own_site(tmp_path):
+    federation, log = Federation(tmp_path), []
+    path = tmp_path / "north" / "rows.csv"
+    path.write_text(path.read_text().replace("age,", "Age,", 1))
+
+    def logging_site(name):
+        return Site(SitePolicy.read(tmp_path / name / "site.toml"), log.append)
+
+    federation.site = logging_site
+    text = r"north \(rows.csv\): there is no column 'age', which south has; names are compared letter by letter$"
+    with pytest.raises(DataError, match=text):
+        Flower(federation.study, federation).model()
+    assert log == [
+        "rows.csv has no column 'age', which the study needs; it has 'Age': names are compared letter by letter"
+    ]
+    noted = [line["absent"] for line in audit.read(tmp_path / "north" / "kept") if "absent" in line]
+    assert noted == [{"age": "Age"}]
+    # other sites hear nothing of its other columns
+    assert not any(b"Age" in content for content in federation.seen)
+    assert not any("absent" in line for line in audit.read(tmp_path / "south" / "kept"))
+
+
+def _rename_age(path):
+    path.write_text(path.read_text().replace("age,", "Age,", 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "damage", "text"),
+    [
+        ({}, None, None),
+        ({"studies": []}, None, "wrong: north: refused, its policy does not allow the study of hash"),
+        ({"columns": ["age", "died"]}, None, "wrong: north: refused, its policy does not allow the columns ward"),
+        ({"identity": "none"}, None, "holds no private key"),
+        ({"identity": "../south/key"}, None, "its key in `peers` is not that of its `identity`"),
+        ({"rows": 500}, None, "wrong: north (rows.csv): refused, there are fewer than 500 rows"),
+        ({"parameters": 0.001}, None, "wrong: north: 3 parameters are more than 0.001 of the rows"),
+        ({}, _rename_age, "wrong: rows.csv has no column 'age', which the study needs; it has 'Age'"),
+        ({}, Path.unlink, "wrong: north (rows.csv): there is no such file"),
+        (
+            {},
+            lambda path: path.write_text(path.read_text().replace(",a,", ",b,")),
+            "perhaps: with rows like these at all sites, column 'ward' is the same in every row",
+        ),
+    ],
+)
+def test_a_site_can_look_whether_it_can_take_part(tmp_path, changes, damage, text):
+    Federation(tmp_path, north=changes)
+    (tmp_path / "study.toml").write_text(STUDY)
+    if damage is not None:
+        damage(tmp_path / "north" / "rows.csv")
+    arguments = ["flower", "check", str(tmp_path / "study.toml"), str(tmp_path / "north" / "site.toml")]
+    said = CliRunner().invoke(app, arguments)
+    may = text is None or text.startswith("perhaps")
+    assert said.exit_code == (0 if may else 1) and ("north can take part" in said.output) == may
+    assert text is None or text in said.output
+    assert text is not None or "90 rows; age (number), ward (factor), died (yes-no)" in said.output
+    # it asks nobody, and keeps nothing
+    assert not (tmp_path / "north" / "kept").exists()
 
 
 def test_the_command_line_writes_an_app_a_hash_and_a_key(tmp_path):

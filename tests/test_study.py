@@ -458,7 +458,7 @@ def test_every_problem_is_told_at_once(tmp_path):
     lines = [line.strip() for line in str(caught.value).splitlines()]
     assert lines[0] == "9 problems:"
     assert set(lines[1:]) == {
-        "south (south.csv): there is no column 'icu', which east has",
+        "south (south.csv): there is no column 'icu', which east has; names are compared letter by letter",
         "east (east.csv): column 'age': line 6 has a text where others have numbers (see strings)",
         "north (north.csv): column 'admitted': lines 4, 5 have no date of the form %d.%m.%Y",
         "south (south.csv): column 'died': line 2 has a third text beside positive and the other one",

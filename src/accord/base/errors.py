@@ -108,6 +108,20 @@ def place_of(error: BaseException) -> str:
     return ""
 
 
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that is spelled most like a name, or None where none is much like it.
+
+    Examples
+    --------
+    >>> nearest("age", ["dose", "Age"])
+    'Age'
+    """
+    # compared without case, so that "Ring" finds "ring"
+    lowered = {choice.lower(): choice for choice in choices}
+    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    return lowered[found[0]] if found else None
+
+
 def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> ValueError:
     """Return the error for a name that is not among the choices, with the nearest right one.
 
@@ -131,8 +145,6 @@ def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> Value
     ValueError("unknown network 'rign', did you mean 'ring'? The choices are 'ring', 'star'")
     """
     choices = list(choices)
-    # Compared without case, so that "Ring" finds "ring".
-    lowered = {choice.lower(): choice for choice in choices}
-    nearest = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
-    hint = f", did you mean {lowered[nearest[0]]!r}?" if nearest else "."
+    near = nearest(str(name), choices)
+    hint = f", did you mean {near!r}?" if near is not None else "."
     return ValueError(f"unknown {kind} {name!r}{hint} The choices are {', '.join(map(repr, choices))}")

@@ -1,4 +1,4 @@
-"""`accord flower`: a study's app, its hash, and a site's key."""
+"""`accord flower`: a study's app, its hash, a site's key, and whether a site can take part."""
 
 from __future__ import annotations
 
@@ -29,6 +29,30 @@ def app_command(
         output = folder.with_name(f"{folder.name}-results") if output is None else output
         write_app(found, folder, output)
         typer.echo(f"{folder}: the app of the study {found.hash}; its run will be kept in {output}")
+
+
+@commands.command(name="check")
+def check_command(
+    study: _Study,
+    policy: Annotated[Path, typer.Argument(help="The site's policy, a TOML file.")],
+) -> None:
+    """At a site: see whether its policy allows a study, and its file fits; nobody is asked, and nothing leaves."""
+    from ..flower.check import check
+    from ..flower.policy import SitePolicy
+    from ..flower.study import StudyDocument
+
+    with users_errors():
+        document, own = StudyDocument.read(study), SitePolicy.read(policy)
+        found = check(document, own)
+        columns = ", ".join(f"{name} ({kind})" for name, kind in found.kinds.items())
+        typer.echo(f"study {document.hash}\n{own.site}: {found.rows} rows" + (f"; {columns}" if columns else ""))
+        for text in found.perhaps:
+            typer.echo(f"perhaps: with rows like these at all sites, {text}")
+        for text in found.wrong:
+            typer.echo(f"wrong: {text}", err=True)
+        if found.wrong:
+            raise typer.Exit(1)
+        typer.echo(f"{own.site} can take part")
 
 
 @commands.command(name="hash")

@@ -14,7 +14,7 @@ from .agreement import Agreed
 from .cells import SiteTable
 
 # The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
-_LEVEL, _MARK = "missing", "_missing"
+_LEVEL, MARK = "missing", "_missing"
 
 
 def without_value(table: SiteTable, names: frozenset[str] | None) -> list[str]:
@@ -50,11 +50,11 @@ def filled(
     """Kinds and tables without missing cells: filled with what was agreed, and marked in columns of their own."""
     marked = [name for name, column in agreed.columns.items() if column.missing != 0]
     for name in marked:
-        if f"{name}{_MARK}" in kinds:
+        if f"{name}{MARK}" in kinds:
             raise DataError(
-                f"there is a column {name + _MARK!r} already, which is to mark the missing cells of {name!r}"
+                f"there is a column {name + MARK!r} already, which is to mark the missing cells of {name!r}"
             )
-    kinds = {**kinds, **{f"{name}{_MARK}": "yes-no" for name in marked}}
+    kinds = {**kinds, **{f"{name}{MARK}": "yes-no" for name in marked}}
     return kinds, [_filled_at(table, kinds, marked, agreed.means) for table in tables]
 
 
@@ -63,7 +63,7 @@ def _filled_at(
 ) -> SiteTable:
     values, absent = dict(table.values), dict(table.absent)
     for name in marked:
-        mark, at = f"{name}{_MARK}", table.absent[name]
+        mark, at = f"{name}{MARK}", table.absent[name]
         values[mark], absent[mark] = at.astype(np.float64), np.zeros(table.rows, bool)
         values[name] = np.where(at, means.get(name, _LEVEL), values[name])
         if name not in means:

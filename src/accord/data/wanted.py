@@ -106,7 +106,10 @@ def _chosen(
             owner = next(site for site, header in zip(meeting.sites, headers, strict=True) if name in header)
             for source, own in zip(sources, problems.own, strict=True):
                 if name not in source.columns:
-                    own.append(f"{source.where}: there is no column {name!r}, which {owner} has")
+                    own.append(
+                        f"{source.where}: there is no column {name!r}, which {owner} has; names are compared letter by "
+                        "letter"
+                    )
         elif headers:
             problems.plain.append(f"no site has a column {name!r}")
     return names

@@ -16,6 +16,7 @@ build-backend = "hatchling.build"
 name = "accord-study"
 version = "1.0.0"
 description = "A study of accord: {hash}"
+license = "Apache-2.0"
 dependencies = []
 
 [tool.flwr.app]

@@ -30,4 +30,4 @@ def _answer(context: Context, request: bytes) -> bytes:
     # every message has a process of its own, which need not compile what one before it has
     jax.config.update("jax_compilation_cache_dir", str(policy.folder / "compiled"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    return Site(policy).answer(request)
+    return Site(policy, tell=lambda text: print(f"accord: {text}", flush=True)).answer(request)

@@ -30,7 +30,7 @@ class Channel(Protocol):
     """What carries requests to sites, and their answers back."""
 
     def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
-        """The answer of each site, by name, to a request of its own; it waits until all of them are there."""
+        """The answer of each site, by name, to a request of its own; it waits for all, unless one is an error."""
         ...
 
 
@@ -151,12 +151,13 @@ class Flower:
         common = {**head, "study": self.study.text, "session": self.session, "kind": kind}
         request = Packet(common, arrays or {}).to_bytes()
         answers = self.channel(dict.fromkeys(self.study.sites, request))
-        found = [read(answers[site]) for site in self.study.sites]
-        errors = [one.head for one in found if "error" in one.head]
+        # of those who had time for one, where a site has an error
+        found = {site: read(answers[site]) for site in self.study.sites if site in answers}
+        errors = [one.head for one in found.values() if "error" in one.head]
         if errors:
             text = "\n  ".join(dict.fromkeys(one["error"] for one in errors))
             raise (RefusedError if all(one["refused"] for one in errors) else DataError)(text)
-        return found
+        return [found[site] for site in self.study.sites]
 
 
 class _Owners:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from ..base.checks import whole_number
-from ..base.errors import DataError, unknown_name_error
+from ..base.errors import DataError, nearest, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
 from .keys import bytes_of, is_digest
@@ -135,36 +136,48 @@ class SitePolicy:
     def require_hash(self, found: str) -> None:
         """Raise `RefusedError` unless the site takes part in the study of a hash."""
         if found not in self.studies:
-            raise RefusedError(
-                f"{self.site}: refused, its policy does not allow the study of hash {found}: its administrator has to "
-                "read the study and to add the hash to `studies`"
-            )
+            raise RefusedError(self._unknown(found))
+
+    def _unknown(self, found: str) -> str:
+        return (
+            f"{self.site}: refused, its policy does not allow the study of hash {found}: its administrator has to read "
+            "the study and to add the hash to `studies`"
+        )
+
+    def absent(self, study: StudyDocument) -> dict[str, str | None]:
+        """The columns that a study needs and the site's file has not, each with the nearest name that it has."""
+        header = self._header()
+        return {name: nearest(name, header) for name in sorted(study.needed_columns - header)}
 
     def require_study(self, study: StudyDocument) -> None:
         """Raise `RefusedError` unless the site takes part in a study as it is."""
-        self.require_hash(study.hash)
+        for text in self.refusals(study):
+            raise RefusedError(text)
+
+    def refusals(self, study: StudyDocument) -> Iterator[str]:
+        """Why the site takes no part in a study as it is, as far as its policy says."""
+        if study.hash not in self.studies:
+            yield self._unknown(study.hash)
         if self.site not in study.sites:
-            raise RefusedError(f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}")
+            yield f"{self.site}: refused, the study lists the sites {', '.join(study.sites)}"
         module = study.module
         if module is not None and self.modules.get(module.name) != module.hash:
-            raise RefusedError(
+            yield (
                 f"{self.site}: refused, its policy does not allow the module {module.name} of hash {module.hash}: its "
                 "administrator has to read that file and to add the hash to `modules`"
             )
         if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
-            raise RefusedError(f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}")
+            yield f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}"
         if self.masks and not study.masks:
-            raise RefusedError(f"{self.site}: refused, its policy asks for masks, and the study goes without")
+            yield f"{self.site}: refused, its policy asks for masks, and the study goes without"
         if study.masks:
             if len(study.sites) < _FEWEST:
-                raise RefusedError(f"{self.site}: refused, masks hide nothing of fewer than {_FEWEST} sites")
+                yield f"{self.site}: refused, masks hide nothing of fewer than {_FEWEST} sites"
             known = [self.peers[name] for name in study.sites if name in self.peers]
             if len(set(known)) < len(known):
-                raise RefusedError(f"{self.site}: refused, its policy has one public key for two sites in `peers`")
+                yield f"{self.site}: refused, its policy has one public key for two sites in `peers`"
             if missing := [name for name in study.sites if name not in self.peers]:
-                raise RefusedError(
-                    f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`"
-                )
+                yield f"{self.site}: refused, its policy has no public key of {', '.join(missing)} in `peers`"
 
 
 def _is_public_key(text: Any) -> bool:

@@ -2,37 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from ..network import Network
 from ..sampling.sample import sample
-from .channel import NodeChannel
+from .channel import Broken, NodeChannel
+from .ending import ended_in_words
 from .engine import Channel, Flower, keep_draws
 from .study import StudyDocument
 
-# Seconds that an answer is waited for before the site is asked anew; a site that comes back has forgotten the question.
-_PATIENCE = 120.0
+# Errors of a message that nobody has looked at: it is sent anew.
+_LOST = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+_MORE = {
+    ErrorCode.INVALID_FAB: " (its SuperNode has --trusted-entities, which takes no app that comes from a folder)",
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION: " (is the same version of accord[flower] installed there? See its log)",
+}
 
 
-def grid_channel(grid: Grid) -> NodeChannel:
+class GridPost:
     """Requests as messages of Flower's grid."""
 
-    def exchange(requests: dict[int, bytes]) -> dict[int, bytes]:
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def nodes(self) -> Collection[int]:
+        """See `Post`."""
+        return set(self.grid.get_node_ids())
+
+    def send(self, requests: dict[int, bytes]) -> dict[str, int]:
+        """See `Post`."""
         messages = [
             Message(RecordDict({"packet": ConfigRecord({"bytes": request})}), node, "query")
             for node, request in requests.items()
         ]
-        found = {}
-        for reply in grid.send_and_receive(messages, timeout=_PATIENCE) if messages else ():
-            # a node that has gone has no content
-            if reply.has_content():
-                found[reply.metadata.src_node_id] = bytes(reply.content["packet"]["bytes"])
+        names = self.grid.push_messages(messages)
+        # what could not be sent has no name, and is sent anew later
+        return {name: node for name, node in zip(names, requests, strict=False) if name}
+
+    def heard(self, messages: Collection[str]) -> dict[str, bytes | Broken | None]:
+        """See `Post`."""
+        found: dict[str, bytes | Broken | None] = {}
+        for reply in self.grid.pull_messages(messages):
+            found[reply.metadata.reply_to_message_id] = _said(reply)
         return found
 
-    return NodeChannel(lambda: set(grid.get_node_ids()), exchange, _tell)
+
+def _said(reply: Message) -> bytes | Broken | None:
+    """What a node says."""
+    if reply.has_content():
+        return bytes(reply.content["packet"]["bytes"])
+    if reply.error.code in _LOST:
+        return None
+    return Broken(f"{reply.error.reason}{_MORE.get(reply.error.code, '')}")
 
 
 def app_of(study: StudyDocument) -> ServerApp:
@@ -42,8 +68,9 @@ def app_of(study: StudyDocument) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         folder = Path(str(context.run_config["output"]))
-        folder.mkdir(parents=True, exist_ok=True)
-        lead(study, grid_channel(grid), folder)
+        with ended_in_words(_tell):
+            folder.mkdir(parents=True, exist_ok=True)
+            lead(study, NodeChannel(GridPost(grid), _tell), folder)
 
     return app
 

@@ -37,10 +37,12 @@ class Site:
     ----------
     policy
         What the site's administrator allows.
+    tell
+        What is told to the site's own log, and to nobody else.
     """
 
-    def __init__(self, policy: SitePolicy) -> None:
-        self.policy = policy
+    def __init__(self, policy: SitePolicy, tell: Callable[[str], None] = lambda text: None) -> None:
+        self.policy, self.tell = policy, tell
 
     def answer(self, request: bytes) -> bytes:
         """The answer to a request, both as `packets.Packet.to_bytes` makes them; refusals are answers."""
@@ -49,7 +51,7 @@ class Site:
             return self._answer(request)
 
     def _answer(self, request: bytes) -> bytes:
-        policy, asked = self.policy, {"kind": "unclear"}
+        policy, asked = self.policy, dict[str, str]()
         # a request that comes again, as its answer was lost, has the very same answer
         for kept in (policy.folder / "answered").glob(f"*-{digest(request)}"):
             answer = kept.read_bytes()
@@ -58,13 +60,13 @@ class Site:
         try:
             head, arrays = read(request)
             text, session, kind = (str(head[name]) for name in ("study", "session", "kind"))
+            asked = _named(session, hash_of(text), kind)
             # what nobody approved is not looked at any further
             policy.require_hash(hash_of(text))
             study = StudyDocument(text)
             policy.require_study(study)
-            if re.fullmatch("[0-9a-f]{16}", session) is None or kind not in _ANSWERS:
+            if not asked.keys() >= {"run", "kind"}:
                 raise RefusedError(f"{policy.site}: refused, it answers {', '.join(_ANSWERS)} of a run")
-            asked = {"run": session, "study": study.hash, "kind": kind}
             run = _Asked(session, study, policy.folder / "runs" / session, request)
             make_private(run.folder)
             self._require_same_data(run)
@@ -75,6 +77,7 @@ class Site:
             return self._failure(text, refused=False)
         except (RefusedError, DataError, ValueError, ArithmeticError) as error:
             audit.note(policy.folder, **asked, refused=str(error)[:_LONGEST])
+            self.tell(str(error)[:_LONGEST])
             return self._failure(str(error), refused=isinstance(error, RefusedError))
         except Exception as error:
             # what else fails may quote anything: it is told here, and not to others
@@ -128,7 +131,8 @@ class Site:
             raise ValueError(f"{self.policy.site}: the model has been made, and asks for nothing more")
         (said,) = question.own
         if question.kind == "gathered":
-            return packet({"kind": "gathered", "own": plain(said)}), {"question": len(answers), "told": plain(said)}
+            noted = {"question": len(answers), "told": plain(said)} | self._absent(asked, len(answers))
+            return packet({"kind": "gathered", "own": plain(said)}), noted
         shapes = figures.shapes_of(said)
         noted = {"question": len(answers), "shapes": shapes}
         self._count_points(asked, sum(int(np.prod(shape, dtype=int)) for shape in shapes.values()))
@@ -136,6 +140,13 @@ class Site:
             words = asked.masked_words(figures.leaves_of(said), int(request.head["count"]))
             return packet({"kind": "total", "shapes": shapes}, words=words), noted
         return packet({"kind": "total", "own": plain(said)}), noted
+
+    def _absent(self, asked: _Asked, question: int) -> dict[str, Any]:
+        """What is noted, at the first question, of columns that the site's file has not; its log has it too."""
+        absent = self.policy.absent(asked.study) if question == 0 else {}
+        for name, near in absent.items():
+            self.tell(absent_column(self.policy.data.name, name, near))
+        return {"absent": absent} if absent else {}
 
     def _rows(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """How many rows the site has in the model."""
@@ -231,6 +242,25 @@ class Site:
                 f"{before} have been asked for, and now {points} more"
             )
         write_private(path, str(before + points).encode())
+
+
+def absent_column(file: str, name: str, near: str | None) -> str:
+    """What a site tells itself of a column that its file has not."""
+    return (
+        f"{file} has no column {name!r}, which the study needs"
+        + (f"; it has {near!r}" if near is not None else "")
+        + ": names are compared letter by letter"
+    )
+
+
+def _named(session: str, study: str, kind: str) -> dict[str, str]:
+    """A run, a study and a question as the audit file names them, without what can be none."""
+    found = {"run": session, "study": study, "kind": kind}
+    if re.fullmatch("[0-9a-f]{16}", session) is None:
+        del found["run"]
+    if kind not in _ANSWERS:
+        del found["kind"]
+    return found
 
 
 def _keep_newest(folder: Path, session: str, request: str, answer: bytes) -> None:

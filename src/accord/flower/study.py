@@ -15,11 +15,13 @@ from ..base.errors import DataError
 from ..data.elsewhere import AsksSites, StudyAtSites
 from ..data.meeting import Meeting
 from ..data.mentions import Mentions
+from ..data.missing import MARK
 from ..data.policy import Policy
 from ..data.studies import study_at
 from ..documents.problem import arguments_of_glm, options_of_study
 from ..documents.sections import require_known, require_type
 from ..engines.noise import seed_words
+from ..models.formula import columns_of_formula, require_groups_of_sites
 from ..models.tables import needed
 from ..posterior import Posterior
 from .module import ApprovedModule
@@ -84,6 +86,7 @@ class StudyDocument:
         # what is wrong with them is said at once
         if self.module is None:
             self._options, self._arguments  # noqa: B018
+            require_groups_of_sites(self._arguments["formula"])
         elif set(document["data"]) > {"sites"} or "priors" in document:
             raise ValueError("a study of a NumPyro model has nothing but sites in [data], and no [priors]")
 
@@ -123,6 +126,18 @@ class StudyDocument:
         asked = needed(*self._named)
         named = self._options.get("columns")
         return frozenset(Mentions.of(asked["formula"]).names if named is None else named)
+
+    @property
+    def needed_columns(self) -> frozenset[str]:
+        """What a site's file must have."""
+        if self.module is not None:
+            return self.module.columns
+        formula, *beside = self._named
+        found = columns_of_formula(formula) | {name for name in beside if name is not None}
+        if self._options.get("missing") == "indicator":
+            # columns that are made where cells have no value
+            found = frozenset(name for name in found if not name.endswith(MARK))
+        return found
 
     @cached_property
     def module(self) -> ApprovedModule | None:

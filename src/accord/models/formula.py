@@ -29,6 +29,54 @@ if TYPE_CHECKING:
 SITE = "site"
 
 
+def require_groups_of_sites(text: str) -> None:
+    """Raise `ValueError` where a formula has effects of groups whose names sites would have to tell: (1 | ward).
+
+    It needs no table, and so says it before any site is asked.
+    """
+    grouping = _grouping_of(parsed(text)[0])
+    if grouping is not None and grouping.column is not None and not grouping.is_nested:
+        raise _untold_groups_error(grouping.column)
+
+
+def columns_of_formula(text: str) -> frozenset[str]:
+    """The columns that a formula needs in a table; names of functions are not among them."""
+    model, _ = parsed(text)
+    terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
+    named = {name for term in terms for name in getattr(term, "var_names", ())}
+    # behind a bar it is the site itself, a column or not
+    return frozenset(model.var_names - ({SITE} - named if model.group_terms else set()))
+
+
+class _Grouping(NamedTuple):
+    """The one grouping factor of a formula, as it is written; the column in it, if any, and whether `site` is there."""
+
+    name: str
+    column: str | None
+    is_nested: bool
+
+
+def _grouping_of(model: Any) -> _Grouping | None:
+    """The grouping factor of terms such as `(1 | ward)`, if any."""
+    factors = {term.factor.name: term.factor.components for term in model.group_terms}
+    if not factors:
+        return None
+    if len(factors) > 1:
+        raise ValueError(f"effects of one grouping factor are possible, found {sorted(factors)}")
+    ((name, components),) = factors.items()
+    within = [component.name for component in components if component.name != SITE]
+    if len(within) > 1 or not all(hasattr(component, "reference") for component in components):
+        raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
+    return _Grouping(name, within[0] if within else None, len(components) > len(within))
+
+
+def _untold_groups_error(column: str) -> ValueError:
+    return ValueError(
+        f"sites do not tell the names of their groups, so that nobody can say whether {column} names the same ones at "
+        f"two of them: write {SITE}:{column}"
+    )
+
+
 class Matrices(NamedTuple):
     """What a formula makes of one site's rows."""
 
@@ -110,31 +158,20 @@ class Formula:
 
     def _grouping(self, columns: Sequence[str], choices: Sequence[str]) -> str | None:
         """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
-        factors = {term.factor.name: term.factor.components for term in self._model.group_terms}
-        if not factors:
+        found = _grouping_of(self._model)
+        if found is None:
             return None
-        if len(factors) > 1:
-            raise ValueError(f"effects of one grouping factor are possible, found {sorted(factors)}")
-        ((name, components),) = factors.items()
-        within = [component.name for component in components if component.name != SITE]
-        if len(within) > 1 or not all(hasattr(component, "reference") for component in components):
-            raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
-        for column in within:
-            if column not in columns:
-                raise unknown_name_error("column in the formula", column, [*choices, SITE])
-        self._within = within[0] if within else None
-        self._is_nested = len(components) > len(within)
-        return name
+        if found.column is not None and found.column not in columns:
+            raise unknown_name_error("column in the formula", found.column, [*choices, SITE])
+        self._within, self._is_nested = found.column, found.is_nested
+        return found.name
 
     def _require_within_sites(self, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> None:
         """Raise `ValueError` where groups of the same name are at several sites, so that they may be one group."""
         if self._within is None or self._is_nested:
             return
         if not meeting.is_whole:
-            raise ValueError(
-                f"sites do not tell the names of their groups, so that nobody can say whether {self._within} names the "
-                f"same ones at two of them: write {SITE}:{self._within}"
-            )
+            raise _untold_groups_error(self._within)
         places: dict[Any, list[str]] = {}
         for frame, site in zip(frames, meeting.sites, strict=True):
             for name in frame[self._within].unique():
