@@ -1,8 +1,13 @@
-"""Small texts: the version, numbers of bytes, seconds."""
+"""Small texts: the version, numbers of things, bytes, seconds."""
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many things: "1 parameter", "2,000 draws"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def human_bytes(count: float) -> str:

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from ..base.page import table
+from ..base.text import counted
 from ..network import Network
 from ..network.averaging import Averaging
 from .about import About
@@ -242,11 +243,11 @@ class Posterior:
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
         if "_counts" in vars(self):
-            rows = f", {self.sizes.sum()} rows" if self._counts.rowwise else ""
+            rows = f", {counted(int(self.sizes.sum()), 'row')}" if self._counts.rowwise else ""
         else:
             # showing a posterior is no reason to read its data
             rows = ", data not read"
-        return f"<{kind}: {self.dim} parameters, {self.num_agents} agents{rows}>"
+        return f"<{kind}: {counted(self.dim, 'parameter')}, {counted(self.num_agents, 'agent')}{rows}>"
 
     def _repr_html_(self) -> str:
         """What it is of, for notebooks; its data is not read for that."""

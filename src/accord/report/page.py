@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base import figures
 from ..base.page import Cell, bullets, document, number, paragraph, table
-from ..base.text import __version__, human_bytes
+from ..base.text import __version__, counted, human_bytes
 from . import draws, forest, predictive
 from .told import Histogram, Interval, Line, Told
 
@@ -93,7 +93,9 @@ def _first_words(told: Told) -> str:
     chains, count, _ = told.draws.shape
     least = np.array([line.ess for line in told.average])
     ess = f", worth at least {np.nanmin(least):,.0f} independent ones" if np.isfinite(least).any() else ""
-    return paragraph(f"{chains} chains of {count:,} draws of {len(told.names)} parameters{ess}.")
+    return paragraph(
+        f"{counted(chains, 'chain')} of {counted(count, 'draw')} of {counted(len(told.names), 'parameter')}{ess}."
+    )
 
 
 # --- what was asked, and of whom ---

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base.checks import whole_number
 from ..base.progress import Progress, stage
+from ..base.text import counted
 from ..report.told import Histogram
 from .alone import Alone, alone
 from .asked import Asked
@@ -299,7 +300,8 @@ class Run(Shown):
 
     def __repr__(self) -> str:
         chains, draws, dim = self.average.shape
-        return f"<Run: {chains} chains of {draws} draws, {self.agents.size} agents kept, {dim} parameters>"
+        size = f"{counted(chains, 'chain')} of {counted(draws, 'draw')}"
+        return f"<Run: {size}, {counted(self.agents.size, 'agent')} kept, {counted(dim, 'parameter')}>"
 
     def to_datatree(self) -> xr.DataTree:
         """The run as an xarray DataTree that ArviZ reads.

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..base import figures
 from ..base.errors import unknown_name_error
+from ..base.text import counted
 from ..base.whole import write_whole
 from ..report import forest
 from ..report.page import page
@@ -128,13 +129,15 @@ class Shown:
             The file cannot be written.
         """
         figures.require()
+        if not str(path):
+            raise ValueError("the path of the page is empty: name a file, such as study.html")
         write_whole(Path(path), page(told(self, sites, ask)).encode())
         return Path(path)
 
     def _repr_html_(self: Reported) -> str:
         """The table and the verdict of the certificate, for notebooks: nothing is asked or found out for it."""
         chains, draws, dim = self.average.shape
-        line = f"{chains} chains of {draws:,} draws of {dim} parameters"
+        line = f"{counted(chains, 'chain')} of {counted(draws, 'draw')} of {counted(dim, 'parameter')}"
         return card("Run", line, self.certificate, self.names, statistics(self.average[..., :SHOWN]))
 
 
