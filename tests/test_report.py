@@ -192,6 +192,24 @@ def test_a_site_whose_posterior_has_no_bound_is_not_known():
     assert one.why.startswith("Reweighting says no")
 
 
+@pytest.mark.parametrize(("dim", "apart", "two"), [(1, 40.0, True), (2, 30.0, True), (1, 0.0, False), (3, 0.0, False)])
+def test_a_site_with_a_second_mode_is_not_known(dim, apart, two):
+    class Modes:
+        """Two normals of one weight, or one, of which the draws of all data know the first alone."""
+
+        def alone(self, positions):
+            near, far = (-0.5 * ((positions - place) ** 2).sum(axis=-1) for place in (0.0, apart))
+            return np.logaddexp(near, far)
+
+        def reported(self, positions):
+            return positions
+
+    (one,) = alone(np.random.default_rng(0).standard_normal((500, dim)), Modes(), 1, 0)
+    assert one.why.endswith("it has more than one mode.") if two else one.why == ""
+    if not two:
+        np.testing.assert_allclose(one.points.sd, 1.0, rtol=0.05)
+
+
 def test_sites_are_plotted_with_their_intervals(run):
     mpl.use("agg")
     ax = run.plot_forest()

@@ -21,6 +21,9 @@ _FREEDOM = 5.0
 _REFIT = 30.0
 # How much wider a proposal is than the covariance that it is fitted to.
 _WIDER = 1.2
+# A last look for mass elsewhere: points, from Cauchy tails so many standard deviations wide, how far off counts as
+# elsewhere, and the share of the mass there that speaks against what was found.
+_LOOKS, _FAR, _ELSEWHERE, _SHARE = 8000, 10.0, 6.0, 0.03
 
 
 class Alone(NamedTuple):
@@ -81,7 +84,35 @@ def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list
                 mean[agent], cov[agent] = _refitted(positions[agent], value - proposal)
         if not any(one.why for one in found.values()):
             break
-    return [found[agent] for agent in range(num_agents)]
+    return _elsewhere([found[agent] for agent in range(num_agents)], agents, random)
+
+
+def _elsewhere(found: list[Alone], agents: Agents, random: np.random.Generator) -> list[Alone]:
+    """The same, in doubt where a look far around finds mass: a second mode, which no weight of the first knows of."""
+    if all(one.why for one in found):
+        return found
+    dim = found[0].points.positions.shape[1]
+    around = [_moments(one.points) for one in found]
+    laws = [multivariate_t(mean, _FAR**2 * cov, df=1) for mean, cov in around]
+    positions = np.stack([law.rvs(_LOOKS, random_state=random).reshape(_LOOKS, dim) for law in laws])
+    seen = []
+    for one, (mean, cov), law, x, value in zip(found, around, laws, positions, agents.alone(positions), strict=True):
+        off = np.linalg.norm(np.linalg.solve(np.linalg.cholesky(cov), (x - mean).T), axis=0) > _ELSEWHERE
+        with np.errstate(over="ignore"):
+            ratio = np.exp(value - np.reshape(law.logpdf(x), _LOOKS) - one.points.log_evidence[0])
+        there = np.where(np.isfinite(ratio) & off, ratio, 0.0).mean()
+        share = there / (1.0 + there)
+        why = f"A look at {_LOOKS:,} points around found {share:.0%} of its mass elsewhere: it has more than one mode."
+        seen.append(one if one.why or share <= _SHARE else one._replace(why=why))
+    return seen
+
+
+def _moments(points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """The weighted mean and covariance of points, with a little in directions without any spread."""
+    weight = points.weight if np.isfinite(points.weight).all() else np.ones(len(points.positions))
+    mean = np.average(points.positions, axis=0, weights=weight)
+    cov = np.atleast_2d(np.cov(points.positions, rowvar=False, aweights=weight))
+    return mean, cov + (1e-10 * np.trace(cov) / len(cov) + np.finfo(float).tiny) * np.eye(len(cov))
 
 
 def _proposal(mean: np.ndarray, cov: np.ndarray) -> multivariate_t:
