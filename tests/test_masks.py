@@ -120,7 +120,7 @@ class Threads(WorkerPool):
             found = list(pool.map(work, range(self.size), [()] * self.size if rows is None else rows))
         if method == "total" and self.crashes:
             self.lost = self.crashes.pop()
-            raise SetbackError("an agent is gone, and the sum with it")
+            raise SetbackError("an agent is gone, and the sum with it", 0)
         return found
 
     def revive(self):

@@ -213,7 +213,7 @@ def test_what_ends_again_and_again_ends_the_run(ray, monkeypatch):
     pool = WorkerPool([{}], None, Limits(**LIMITS))
 
     def call(*arguments: object, **options: object):
-        raise SetbackError("agent 0: it fell over")
+        raise SetbackError("agent 0: it fell over", 0)
 
     try:
         pool.revive()
