@@ -45,7 +45,7 @@ class EventTriggeredULA(Monitored, Mixing):
 
     From agent i, with s_i the position that it last broadcast:
     `x_i+ = x_i - consensus_step sum_{j in N_i} (s_i - s_j) - step_size N grad f_i(x_i) + sqrt(2 step_size N) w_i`;
-    then s_i+ = x_i+ where |x_i+ - s_i| > `threshold`, and else s_i+ = s_i. At the start all broadcast.
+    then `s_i+ = x_i+` where `|x_i+ - s_i| > threshold`, and else `s_i+ = s_i`. At the start all broadcast.
 
     Bhar, Bai, George & Busart 2023 (DETULA, Automatica), here derived from the abstract. An agent counts with what it
     last said itself, not with where it is: the pulls cancel, and the network average follows Langevin on F with

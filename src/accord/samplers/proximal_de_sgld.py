@@ -41,7 +41,7 @@ class ProximalDESGLD(Monitored, Mixing):
 
     Islam & Zhu 2026 (DE-PSGLD, arXiv 2605.00723), here derived from its abstract and from MYULA (Durmus, Moulines &
     Pereyra 2018): the set's indicator is replaced by its Moreau-Yosida envelope, of which every agent takes an equal
-    share. The network average follows Langevin on F(x) + |x - P(x)|^2 / (2 smoothing) with the step `step_size / N`.
+    share. The network average follows Langevin on `F(x) + |x - P(x)|^2 / (2 smoothing)` with the step `step_size / N`.
     That is not yet the restricted posterior: beside a face with the density p (of the restricted posterior, across the
     face) about the share sqrt(pi smoothing / 2) p of the draws lies outside, by sqrt(2 smoothing / pi) on average, and
     the mean is off by that share of its distance from the face.
