@@ -182,8 +182,8 @@ def main():
         "deviations, then the least and the largest agent's standard deviation over the posterior's. *Law*: "
         "`accord.law(...).stationary()`. *Drawn*: "
         f"{CHAINS} chains of {DRAWS:,} draws. *Dropped*: drawn by the same method without running sums, averaging over "
-        "what arrives. Steps are the same on all links, so that some are unstable; a plan would take others. *Not made* "
-        f"is a law whose links hold more than {MOST_HELD} numbers. The "
+        "what arrives. Steps are the same on all links, so that some are unstable; a plan would take others. *Not "
+        f"made* is a law whose links hold more than {MOST_HELD} numbers. The "
         "command that wrote this: `make links`.",
         "",
     ]
