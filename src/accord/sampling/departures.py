@@ -5,10 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
-from inspect import signature
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import numpy as np
 
@@ -17,28 +15,20 @@ from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
 
-P = ParamSpec("P")
 
-
-def surviving(sample: Callable[P, Run]) -> Callable[P, Run]:
-    """Let a run go on with those who are left where an agent is lost.
+def go_on_without(lost: AgentLostError, sample: Callable[..., Run], given: dict[str, Any]) -> Run:
+    """The run of those who are left, after an agent was lost; the same error where they cannot go on.
 
     Nothing of the lost agent may stay in what the others hold, and it took its part of every tracked sum with it: the
     others begin anew, with the posterior of their own rows, from their last draws where they walk.
+
+    Parameters
+    ----------
+    lost
+        Who, and what was drawn before.
+    sample, given
+        `accord.sample` and its arguments.
     """
-
-    @wraps(sample)
-    def run(*given: P.args, **options: P.kwargs) -> Run:
-        try:
-            return sample(*given, **options)
-        except AgentLostError as lost:
-            return _without(lost, run, signature(sample).bind(*given, **options).arguments)
-
-    return run
-
-
-def _without(lost: AgentLostError, again: Callable[..., Run], given: dict[str, Any]) -> Run:
-    """The run of those who are left; the same error where they cannot go on."""
     post: Posterior = given["post"]
     network: Network = given["network"]
     gone = lost.agent
@@ -53,13 +43,13 @@ def _without(lost: AgentLostError, again: Callable[..., Run], given: dict[str, A
     given["engine"].dismiss(gone)
     drawn = "before its first draw" if lost.run is None else f"after {lost.run.average.shape[1]} draws of each chain"
     what = f"agent {network.labels[gone]} left for good {drawn}: the run is of the other {left.num_agents} agents' data"
-    warnings.warn(f"{what} ({lost})", stacklevel=4)
+    warnings.warn(f"{what} ({lost})", stacklevel=3)
     changed: dict[str, Any] = {"post": others, "network": left, "keep": _kept(given.get("keep", "agents"), gone)}
     if given.get("checkpoint") is not None:
         changed["checkpoint"] = Path(given["checkpoint"]) / f"without-{network.labels[gone]}"
     if lost.run is not None:
         changed["init"] = _last(lost.run, gone, network.num_agents)
-    run = again(**{**given, **changed})
+    run = sample(**{**given, **changed})
     told = ", and ".join(filter(None, (what, run.settings.get("left"))))
     return replace(run, settings={**run.settings, "left": told}, before=lost.run if run.before is None else run.before)
 

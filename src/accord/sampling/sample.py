@@ -40,7 +40,7 @@ from ..tuning.warmup import Warmup, warm_up
 from .by_totals import sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
-from .departures import surviving
+from .departures import go_on_without
 from .latents import agents_here, prepare_latents
 from .questions import Questions
 from .recorder import Recorder
@@ -55,7 +55,6 @@ _BURN_IN = 500
 _DRAWS_PER_EFFECTIVE = 3
 
 
-@surviving
 def sample(
     post: Posterior,
     network: Network,
@@ -149,79 +148,98 @@ def sample(
     DivergenceError
         A chain became non-finite; its `run` holds what was drawn before.
     """
+    arguments = dict(locals())
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
     burn_in = None if burn_in is None else whole_number("burn_in", burn_in, 0)
     thin = None if thin is None else whole_number("thin", thin, 1)
     checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
     seed_words(seed)
     kept = _kept_agents(keep, network.num_agents)
-    builder = _builder(engine)
-    walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
-    if isinstance(sampler, ByTotals):
-        _refuse_rounds(sampler, walks)
-        check_by_sums(type(sampler).__name__, network)
-    nothing_given = sampler is None and network.unreliable is None and all(value is None for value in walks.values())
-    if isinstance(sampler, ByTotals) or (sampler is None and nothing_given):
-        # all agents have the same draws, which are there once
-        require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
-        by_totals: list[ByTotals] = [Importance(), ChEES()] if sampler is None else [sampler]
-        title = " or ".join(type(method).__name__ for method in by_totals)
-        with terminations(), _held(checkpoint), Progress(title, progress):
-            stage("reading the data")
-            return sample_by_totals(
-                post,
-                network,
-                by_totals,
-                draws=draws,
-                chains=chains,
-                seed=seed,
-                builder=builder,
-                engine=_engine_name(engine),
-                keep=kept,
-                checkpoint=checkpoint,
-                masks=masks,
-                consensus=consensus,
-            )
-    if masks or consensus is not None:
-        given = "masks=True masks totals" if masks else "consensus makes totals by gossip"
-        raise ValueError(f"{given}: it needs a method that asks for nothing else, such as Importance()")
-    methods = usual_methods(post, network) if sampler is None else [sampler]
-    check_compatible(post, network, methods[0])
-    builder.check(post, methods[0])
-    whiten = not is_complete(methods[0]) if whiten is None else whiten
-    require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim)
-    _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
-    counts = {"chains": chains, "burn_in": burn_in, "thin": thin, "draws": draws, "checkpoint_every": checkpoint_every}
-    settings = {"engine": _engine_name(engine), "seed": seed, **counts, "keep": kept, "init": init, "whiten": whiten}
-    common = fingerprint(post, network, methods[0], named=sampler is not None, **settings)
-    line = Progress(" or ".join(type(method).__name__ for method in methods), progress)
-    with terminations(), _held(checkpoint), line, _reading(builder.placed(post)) as placed:
-        check_rows(placed, methods[0])
-        prepare_latents(placed, kept)
-        warmup = warm_up(placed, network, builder=builder) if whiten else None
-        if warmup is not None:
-            placed = placed.transformed(warmup.coordinates)
-        stage("choosing numbers")
-        chosen, forecast, why = _chosen(methods, placed, network, warmup)
-        means, factors = _start_positions(init, placed, chains, seed)
-        bound = bind(placed, network, chosen, builder)
-        check_step(placed, network, bound.sampler)
-        burn_in, thin = _lengths(burn_in, thin, forecast, bound)
-        line.title = type(bound.sampler).__name__
-        stage("compiling")
-        running = builder.build(placed, network, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
-        lengths = (chains, draws, burn_in, thin)
-        questions = Questions(post, network, builder, here=agents_here(placed))
-        recorder = Recorder(placed, network, bound, kept, *lengths, seed, warmup, why, forecast, questions)
-        checkpointer = None
-        if checkpoint is not None:
-            checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)
-        with closing(running):
-            _run(running, (means, factors), recorder, checkpointer, line)
-        stage("looking at the draws")
-        recorder.measure()
-        recorder.keep_latents()
-        return recorder.run()
+    try:
+        builder = _builder(engine)
+        walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
+        if isinstance(sampler, ByTotals):
+            _refuse_rounds(sampler, walks)
+            check_by_sums(type(sampler).__name__, network)
+        nothing_given = (
+            sampler is None and network.unreliable is None and all(value is None for value in walks.values())
+        )
+        if isinstance(sampler, ByTotals) or (sampler is None and nothing_given):
+            # all agents have the same draws, which are there once
+            require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
+            by_totals: list[ByTotals] = [Importance(), ChEES()] if sampler is None else [sampler]
+            title = " or ".join(type(method).__name__ for method in by_totals)
+            with terminations(), _held(checkpoint), Progress(title, progress):
+                stage("reading the data")
+                return sample_by_totals(
+                    post,
+                    network,
+                    by_totals,
+                    draws=draws,
+                    chains=chains,
+                    seed=seed,
+                    builder=builder,
+                    engine=_engine_name(engine),
+                    keep=kept,
+                    checkpoint=checkpoint,
+                    masks=masks,
+                    consensus=consensus,
+                )
+        if masks or consensus is not None:
+            given = "masks=True masks totals" if masks else "consensus makes totals by gossip"
+            raise ValueError(f"{given}: it needs a method that asks for nothing else, such as Importance()")
+        methods = usual_methods(post, network) if sampler is None else [sampler]
+        check_compatible(post, network, methods[0])
+        builder.check(post, methods[0])
+        whiten = not is_complete(methods[0]) if whiten is None else whiten
+        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim)
+        _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
+        counts = {
+            "chains": chains,
+            "burn_in": burn_in,
+            "thin": thin,
+            "draws": draws,
+            "checkpoint_every": checkpoint_every,
+        }
+        settings = {
+            "engine": _engine_name(engine),
+            "seed": seed,
+            **counts,
+            "keep": kept,
+            "init": init,
+            "whiten": whiten,
+        }
+        common = fingerprint(post, network, methods[0], named=sampler is not None, **settings)
+        line = Progress(" or ".join(type(method).__name__ for method in methods), progress)
+        with terminations(), _held(checkpoint), line, _reading(builder.placed(post)) as placed:
+            check_rows(placed, methods[0])
+            prepare_latents(placed, kept)
+            warmup = warm_up(placed, network, builder=builder) if whiten else None
+            if warmup is not None:
+                placed = placed.transformed(warmup.coordinates)
+            stage("choosing numbers")
+            chosen, forecast, why = _chosen(methods, placed, network, warmup)
+            means, factors = _start_positions(init, placed, chains, seed)
+            bound = bind(placed, network, chosen, builder)
+            check_step(placed, network, bound.sampler)
+            burn_in, thin = _lengths(burn_in, thin, forecast, bound)
+            line.title = type(bound.sampler).__name__
+            stage("compiling")
+            running = builder.build(placed, network, bound, chains=chains, seed=seed, keep=kept, fingerprint=common)
+            lengths = (chains, draws, burn_in, thin)
+            questions = Questions(post, network, builder, here=agents_here(placed))
+            recorder = Recorder(placed, network, bound, kept, *lengths, seed, warmup, why, forecast, questions)
+            checkpointer = None
+            if checkpoint is not None:
+                checkpointer = Checkpointer(running, recorder, Path(checkpoint), checkpoint_every, common)
+            with closing(running):
+                _run(running, (means, factors), recorder, checkpointer, line)
+            stage("looking at the draws")
+            recorder.measure()
+            recorder.keep_latents()
+            return recorder.run()
+    except AgentLostError as lost:
+        return go_on_without(lost, sample, arguments)
 
 
 def _refuse_rounds(sampler: ByTotals, given: dict[str, Any]) -> None:
