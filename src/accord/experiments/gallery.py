@@ -9,13 +9,30 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..base.page import Cell, document, number, table
+from ..base.page import Cell, document, number, paragraph, table
+from ..base.text import counted
 from ..base.whole import write_whole
 from .frame import CARD, CLAIMS
 
 # Larger tables are linked beside the page, not put into it.
 _EMBEDDED_BYTES = 300_000
 _TITLE = "Figures of the papers, made again"
+# What the page says of its own words, before it uses them.
+_WORDS = (
+    (
+        "experiment",
+        "A figure or table of a paper, made again from its corrected equations; its first line says the size.",
+    ),
+    ("claim", "What the paper says of that figure, in its text or by its numbers, and where."),
+    ("check", "What accord asks of itself besides, such as that draws follow their exact law."),
+    (
+        "holds",
+        "The verdict at this size and seed: ours agrees with the paper's word or the law. Why says how far.",
+    ),
+    ("exact law", "The same number without drawing: the mean and covariance of the method on a Gaussian posterior."),
+    ("agent, average", "One data owner's own draws; the plain average of all owners' draws at a round."),
+    ("W2", "The 2-Wasserstein distance of two distributions, in the units of the parameters unless said otherwise."),
+)
 # An experiment's folder, its card, and the rows of its claims.
 Entry = tuple[Path, dict[str, Any], list[dict[str, str]]]
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
@@ -40,7 +57,7 @@ def write(folder: Path) -> Path:
         No experiment was reproduced there.
     """
     entries = _entries(folder)
-    body = "\n".join([_overview(entries), *(_section(*entry) for entry in entries)])
+    body = "\n".join([_opening(entries), _overview(entries), *(_section(*entry) for entry in entries)])
     return _replaced(folder / "report.html", document("accord: figures of the papers", body, _TITLE))
 
 
@@ -115,6 +132,19 @@ def _claims(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def _opening(entries: list[Entry]) -> str:
+    """What there is to see, in a sentence, and what the words mean."""
+    rows = [row for _, _, claims in entries for row in claims]
+    papers = len({card["paper"] for _, card, _ in entries})
+    said = (
+        f"{counted(len(entries), 'experiment')} of {counted(papers, 'paper')}: of the papers' claims "
+        f"{_held(rows, 'claim')}, of accord's own checks {_held(rows, 'check')}. Each section has the figure, the "
+        "claims with both numbers, and the data behind them."
+    )
+    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in _WORDS)
+    return f"{paragraph(said)}<dl>{words}</dl>"
+
+
 def _overview(entries: list[Entry]) -> str:
     rows = []
     for _, card, claims in entries:
@@ -152,7 +182,7 @@ def _table(claims: list[dict[str, str]]) -> str:
         verdict = Cell(row["verdict"], "holds" if row["verdict"] == "holds" else "fails")
         numbers = [number(row[name]) for name in ("paper", "ours", "law")]
         rows.append([verdict, row["source"], row["claim"], *numbers, row["why"]])
-    return table(["", "where", "claim", "paper", "ours", "exact law", "why"], rows)
+    return f'<div class="claims">{table(["", "where", "claim", "paper", "ours", "exact law", "why"], rows)}</div>'
 
 
 def _link(file: Path) -> str:
