@@ -38,9 +38,8 @@ dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
 @media screen and (max-width: 32rem) { table { font-size: 12.5px; } th, td { padding: .25rem .2rem; }
   th.number { white-space: normal; } }
 @media print, (min-width: 60rem) { .claims table { table-layout: fixed; width: 100%; }
-  .claims :is(th, td):nth-child(1) { width: 9%; } .claims :is(th, td):nth-child(2) { width: 12%; }
-  .claims :is(th, td):nth-child(3) { width: 28%; } .claims :is(th, td):nth-child(7) { width: 24%; }
-  .claims :is(th, td).number { white-space: normal; } }
+  .claims :is(th, td):nth-child(1) { width: 8%; white-space: normal; } .claims :is(th, td):nth-child(2) { width: 14%; }
+  .claims :is(th, td):nth-child(3) { width: 24%; } .claims :is(th, td):nth-child(7) { width: 20%; } }
 @page { size: A4; margin: 15mm; }
 @media print { .drawings svg { max-width: 48%; } .small svg { max-width: 31%; }
   body { font-size: 10.5pt; max-width: none; margin: 0; padding: 0; } nav { display: none; }

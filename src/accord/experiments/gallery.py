@@ -180,9 +180,17 @@ def _table(claims: list[dict[str, str]]) -> str:
     rows = []
     for row in claims:
         verdict = Cell(row["verdict"], "holds" if row["verdict"] == "holds" else "fails")
-        numbers = [number(row[name]) for name in ("paper", "ours", "law")]
+        numbers = [number(_short(row[name])) for name in ("paper", "ours", "law")]
         rows.append([verdict, row["source"], row["claim"], *numbers, row["why"]])
     return f'<div class="claims">{table(["", "where", "claim", "paper", "ours", "exact law", "why"], rows)}</div>'
+
+
+def _short(text: str) -> str:
+    """A number with the digits that a reader takes in; anything else as it is."""
+    try:
+        return f"{float(text):.4g}"
+    except ValueError:
+        return text
 
 
 def _link(file: Path) -> str:
