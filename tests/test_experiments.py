@@ -18,6 +18,7 @@ from accord.cli import commands
 from accord.cli.commands import app
 from accord.experiments import agreement, frame
 from accord.experiments.frame import Claim, Experiment, Size
+from accord.experiments.verdicts import Verdict
 
 SIZE = Size(minutes=0.5, memory=0.2, numbers={"chains": 3})
 
@@ -32,8 +33,8 @@ def trial(run=None, name="trial"):
             axes.plot([0, 1], [0, seed])
         why = "a <b>bound</b>"
         return [
-            Claim("section 1", "it is so", True, why, paper=1.0, ours=1.25),
-            Claim("x", "y", False, "z", kind="check"),
+            Claim("section 1", "it is so", Verdict.of(True), why, paper=1.0, ours=1.25),
+            Claim("x", "y", Verdict.of(False), "z", kind="check"),
         ]
 
     return Experiment(name, "A trial & more", "A paper", "Figure 9", {"small": SIZE, "paper": SIZE}, run or usual)
@@ -111,19 +112,18 @@ def test_the_list_shows_every_experiment():
     assert result.exit_code == 0, result.output
     for name, experiment in experiments.EXPERIMENTS.items():
         assert name in result.stdout and experiment.figure in result.stdout
-        for size in frame.SIZES:
-            takes = experiment.sizes[size]
+        for takes in experiment.sizes.values():
             assert f"{takes.minutes:g} min, {takes.memory:g} GB" in result.stdout
 
 
-HEADINGS = ["name", "paper", "figure", "--small", "--paper"]
+HEADINGS = ["name", "paper", "figure", "sizes"]
 
 
 def listed():
     """What the list holds, row by row."""
     for experiment in experiments.EXPERIMENTS.values():
-        takes = [f"{size.minutes:g} min, {size.memory:g} GB" for size in map(experiment.sizes.get, frame.SIZES)]
-        yield [experiment.name, experiment.paper, experiment.figure, *takes]
+        sizes = [f"{name} {size.minutes:g} min, {size.memory:g} GB" for name, size in experiment.sizes.items()]
+        yield [experiment.name, experiment.paper, experiment.figure, "; ".join(sizes)]
 
 
 def test_programs_read_the_list_a_line_for_each_experiment():
@@ -145,8 +145,13 @@ def test_a_terminal_folds_the_list_and_cuts_nothing(columns, monkeypatch):
 
 def test_verdicts_are_folded_in_a_terminal_and_nowhere_else(monkeypatch, capsys):
     claims = [
-        Claim("section 5.1, figure 1(c), of the longer version", "bias falls [as alpha] :smile: " * 9, True, "bound"),
-        Claim("appendix", "un" + "believably" * 20, False, "bound"),
+        Claim(
+            "section 5.1, figure 1(c), of the longer version",
+            "bias falls [as alpha] :smile: " * 9,
+            Verdict.of(True),
+            "bound",
+        ),
+        Claim("appendix", "un" + "believably" * 20, Verdict.of(False), "bound"),
     ]
     headings, cells = ["verdict", "where", "claim"], [[c.verdict, c.source, c.text.strip()] for c in claims]
     commands._verdicts(claims)
@@ -173,7 +178,7 @@ def test_without_matplotlib_the_remedy_is_named(tmp_path, monkeypatch, trials):
 
 
 def test_the_commands_write_all_and_one_page(tmp_path, trials):
-    result = invoke("reproduce", "all", "--small", "--output", tmp_path, "--seed", 2)
+    result = invoke("reproduce", "all", "--size", "small", "--output", tmp_path, "--seed", 2)
     # a check of ours that fails is an error; a claim of a paper is not
     assert result.exit_code == 1 and "checks of accord itself fail: trial: y; other: y" in result.stderr
     assert "does not hold" in result.stdout and f"wrote {tmp_path / 'other'}" in result.stdout
@@ -192,10 +197,10 @@ def test_pages_of_markdown_link_to_one_another(tmp_path, trials):
     result = invoke("report", tmp_path, "--markdown")
     assert (result.exit_code, result.stdout) == (0, f"wrote {tmp_path / 'README.md'}\n")
     overview = (tmp_path / "README.md").read_text()
-    assert "[trial](trial/README.md) | A trial & more | 1 of 1 hold | 0 of 1 hold |" in overview
+    assert "[trial](trial/README.md) | A trial & more | 1 holds | 1 does not hold |" in overview
     page = (tmp_path / "trial" / "README.md").read_text()
     assert "![Figure 9: figure](figure.png)" in page and "Size small: 3 chains; seed 0;" in page
-    assert "| holds | section 1 | it is so | 1 | 1.25 |  | a &lt;b>bound&lt;/b> |" in page
+    assert "| ✓ holds | section 1 | it is so | 1 | 1.25 |  | a &lt;b>bound&lt;/b> |" in page
     for folder in (tmp_path, tmp_path / "trial"):
         links = re.findall(r"\]\(([^)]*)\)", (folder / "README.md").read_text())
         assert links and all((folder / link).is_file() for link in links)

@@ -12,6 +12,7 @@ from accord.experiments.desgld import fig4 as desgld_fig4
 from accord.experiments.desgld import fig_networks as desgld_fig_networks
 from accord.experiments.desgld import fig_networks_kinetic as desghmc_fig_networks
 from accord.experiments.frame import Size
+from accord.experiments.verdicts import Verdict
 from accord.network import Network
 from accord.samplers import DESGLD
 
@@ -74,6 +75,6 @@ def test_at_a_tiny_size(tmp_path, module):
     claims = frame.reproduce(experiment, tmp_path, progress=lambda what, share: told.append(share))
     assert told == sorted(told) and told[-1] == 1.0
     checks = [claim for claim in claims if claim.kind == "check"]
-    assert checks and all(claim.holds for claim in checks), [claim.why for claim in checks]
+    assert checks and all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / module.EXPERIMENT.name
     assert (folder / "figure.png").is_file() and all(file.stat().st_size < 300_000 for file in folder.iterdir())

@@ -12,6 +12,7 @@ from accord.experiments.dglmc import scaling as dglmc_scaling
 from accord.experiments.dglmc import table1 as dglmc_table1
 from accord.experiments.dglmc import toy as dglmc_toy
 from accord.experiments.frame import Size
+from accord.experiments.verdicts import Verdict
 from accord.network import Network
 from accord.samplers import DGLMC
 
@@ -85,6 +86,6 @@ def test_at_a_tiny_size(tmp_path, module):
     claims = frame.reproduce(experiment, tmp_path, progress=lambda what, share: told.append(share))
     assert told == sorted(told) and told[-1] == 1.0
     checks = [claim for claim in claims if claim.kind == "check"]
-    assert checks and all(claim.holds for claim in checks), [claim.why for claim in checks]
+    assert checks and all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / module.EXPERIMENT.name
     assert all(file.stat().st_size < 300_000 for file in folder.iterdir())

@@ -14,6 +14,7 @@ from accord.experiments.gibbs import fig4 as gibbs_fig4
 from accord.experiments.gibbs import fig5 as gibbs_fig5
 from accord.experiments.gibbs import table1 as gibbs_table1
 from accord.experiments.gibbs import table2 as gibbs_table2
+from accord.experiments.verdicts import Verdict
 
 
 def groups(*parts):
@@ -146,6 +147,34 @@ TINY = {
 }
 
 
+def test_a_printed_number_is_met_missed_or_undecided_by_its_sets():
+    noise = np.random.default_rng(0).normal(size=400)
+    # the circle of 7 nodes: 0.187 +- 0.013
+    for mean, verdict in ((0.190, Verdict.HOLDS), (0.199, Verdict.UNDECIDED), (0.210, Verdict.FAILS)):
+        assert gibbs.is_within("distance", "circle", 0, mean + 0.015 * noise) is verdict
+    # with a hundred times as many sets what was undecided is decided
+    many = np.random.default_rng(1).normal(size=40_000)
+    assert gibbs.is_within("distance", "circle", 0, 0.199 + 0.015 * many) is Verdict.HOLDS
+
+
+def test_rises_and_powers_are_decided_by_their_sets():
+    noise = np.random.default_rng(0).normal(size=(4, 400))
+    for step, verdict in ((0.1, Verdict.HOLDS), (0.0, Verdict.UNDECIDED), (-0.1, Verdict.FAILS)):
+        assert gibbs.rising(step * np.arange(4)[:, None] + 0.1 * noise) is verdict
+    for power, verdict in ((0.8, Verdict.HOLDS), (1.0, Verdict.UNDECIDED), (1.2, Verdict.FAILS)):
+        slopes = -(np.array(gibbs.NODES, float)[:, None] ** -power) * (1.0 + 0.3 * noise)
+        found = gibbs_table1.powers(slopes)
+        assert found.below(1.0) is verdict and abs(found.value - power) < found.doubt
+
+
+def test_a_distance_that_still_falls_has_not_converged_yet():
+    noise = np.random.default_rng(0).normal(size=(600, 3))
+    for rate, verdict in ((0.1, Verdict.HOLDS), (0.003, Verdict.UNDECIDED)):
+        curve = 0.1 + np.exp(-rate * np.arange(600))[:, None] + 0.01 * noise
+        assert gibbs_fig2.last_third(curve).below(0.2) is verdict
+    assert gibbs_fig2.last_third(0.3 + 0.01 * noise).below(0.2) is Verdict.FAILS
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("module", TINY, ids=lambda module: module.EXPERIMENT.name)
 def test_an_experiment_at_a_tiny_size(tmp_path, module):
@@ -155,7 +184,7 @@ def test_an_experiment_at_a_tiny_size(tmp_path, module):
     claims = frame.reproduce(tiny, tmp_path, progress=lambda what, share: told.append(share))
     assert told == sorted(told)
     checks = [claim for claim in claims if claim.kind == "check"]
-    assert checks and all(claim.holds for claim in checks), [claim.why for claim in checks]
+    assert checks and all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / tiny.name
     assert {"figure.png", "figure.svg", "claims.csv"} <= {file.name for file in folder.iterdir()}
     assert all(file.stat().st_size < 300_000 for file in folder.iterdir())

@@ -14,6 +14,7 @@ from accord.experiments.gtdula import common as gtdula
 from accord.experiments.gtdula import fig1 as gtdula_fig1
 from accord.experiments.gtdula import fig2 as gtdula_fig2
 from accord.experiments.gtdula import ring as gtdula_ring
+from accord.experiments.verdicts import Verdict
 from accord.network import Network
 
 
@@ -53,10 +54,12 @@ def test_the_ring_has_the_equations_average(name, n):
         )
 
 
-def test_a_fall_is_seen_and_a_rise_is_none():
-    copies = np.random.default_rng(0).normal([0.0, 1.0, 2.0], 0.1, size=(200, 3))
-    assert gtdula_fig2.worst_fall(np.array([0.0, 1.0, 2.0]), copies) < -3
-    assert gtdula_fig2.worst_fall(np.array([0.0, 1.0, 0.0]), copies) > 3
+def test_rises_have_the_error_of_resampled_splits():
+    copies = np.random.default_rng(0).normal([0.0, 1.0, 2.0], 0.1, size=(2000, 3))
+    for last, verdict in ((2.0, Verdict.HOLDS), (1.2, Verdict.UNDECIDED), (0.0, Verdict.FAILS)):
+        rises = gtdula_fig2.steps(np.array([0.0, 1.0, last]), copies)
+        assert [rise.error for rise in rises] == pytest.approx([0.1 * 2**0.5] * 2, rel=0.1)
+        assert [rise.above(0.0) for rise in rises] == [Verdict.HOLDS, verdict]
 
 
 def test_a_wrong_recursion_is_apart_from_the_law(monkeypatch):
@@ -77,14 +80,14 @@ def test_fig1_at_a_tiny_size(tmp_path):
     # law against equations, chains against law
     checks = [claim for claim in claims if claim.kind == "check"]
     assert [claim.source for claim in checks] == ["accord.law", "accord.sample"]
-    assert all(claim.holds for claim in checks), [claim.why for claim in checks]
+    assert all(claim.verdict is Verdict.HOLDS for claim in checks), [claim.why for claim in checks]
     folder = tmp_path / "gtdula-fig1"
     assert all(file.stat().st_size < 300_000 for file in folder.iterdir())
     with (folder / "curves.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * (2 + 12)
     assert {row["alpha"] for row in rows} == {"0.01", "0.001", "0.0001", "1e-05", "1e-06", "1e-07"}
-    verdicts = {claim.text: claim.holds for claim in claims}
+    verdicts = {claim.text: claim.verdict is Verdict.HOLDS for claim in claims}
     assert not verdicts["the printed expression is the true posterior from all the data"]
     assert verdicts["GT-DULA results in a lower bias than DULA"]
     assert gtdula_claims.SATURATION in {claim.paper for claim in claims}
@@ -94,5 +97,5 @@ def test_fig1_at_a_tiny_size(tmp_path):
 def test_fig2_at_a_tiny_size(tmp_path):
     tiny = replace(gtdula_fig2.EXPERIMENT, sizes={"small": Size(minutes=0.1, memory=0.5, numbers={"splits": 4})})
     claims = frame.reproduce(tiny, tmp_path)
-    assert [claim.holds for claim in claims if claim.kind == "check"] == [True]
+    assert [claim.verdict for claim in claims if claim.kind == "check"] == [Verdict.HOLDS]
     assert all(file.stat().st_size < 300_000 for file in (tmp_path / "gtdula-fig2").iterdir())

@@ -18,10 +18,11 @@ from accord.experiments.dglmc import fig4 as dglmc_fig4
 from accord.experiments.dglmc import laws as dglmc_laws
 from accord.experiments.frame import Size
 from accord.experiments.gtdula import fig3 as gtdula_fig3
+from accord.experiments.verdicts import Verdict
 from accord.samplers import DGLMC, DULA, GCMC, HubSGLD
 
 TINY = {
-    gtdula_fig3: {"own": 20, "other": 2, "batch": 5, "rounds": 12, "points": 4, "looked_at": 30},
+    gtdula_fig3: {"own": 20, "other": 2, "batch": 5, "rounds": 12, "points": 4, "looked_at": 30, "trained_on": 30},
     dglmc_fig3: {"rows": 320, "rounds": 400, "chains": 2},
     dglmc_fig4: {"rows": 100, "shards": 5, "rounds": 12, "thin": 1, "looked_at": 30},
 }
@@ -245,11 +246,97 @@ def test_a_long_run_is_kept_until_it_is_done_and_draws_the_same(tmp_path, monkey
     assert list((tmp_path / "out").iterdir()) == [folder.parent]
 
 
-def test_what_a_run_cannot_decide_is_a_remark():
-    claim = longrun.judged(False, "figure 3", "it is so", False, "why", 1.0)
-    assert (claim.kind, claim.holds, claim.text) == ("remark", True, "too short a run to say whether it is so")
-    claim = longrun.judged(True, "figure 3", "it is so", False, "why", 1.0, 2.0)
-    assert (claim.kind, claim.holds, claim.text, claim.law) == ("claim", False, "it is so", 2.0)
+def curve(rate, points=400, noise=0.0, final=0.9, begun=0.0):
+    """Accuracies of ten agents that come to `final` at this rate per round, a point every ten rounds."""
+    rounds = 10 * np.arange(1, points + 1)
+    rng = np.random.default_rng(0)
+    accuracy = final * (1.0 - np.exp(-rate * (rounds - begun).clip(0)))[:, None] + noise * rng.normal(size=(points, 10))
+    return gtdula_fig3.Curve(rounds, accuracy, 1.0 - accuracy, np.zeros((2, points)), None, None, begun)
+
+
+def test_a_curve_that_still_rises_decides_nothing_and_one_that_has_risen_does():
+    for begun in (0.0, 2000.0):
+        slow, fast = (curve(rate, noise=0.01, begun=begun) for rate in (2e-4, 1e-2))
+        assert fast.final.above(0.88) is Verdict.HOLDS and fast.final.above(0.92) is Verdict.FAILS
+        assert fast.end_loss.above(0.08) is Verdict.HOLDS
+        assert slow.final.above(0.88) is Verdict.UNDECIDED
+        assert slow.final.value + slow.final.doubt > 0.9
+    # the sd of a normal number over ten agents, and that of its mean over points
+    assert curve(1e-2, noise=0.01).band.below(0.02) is Verdict.HOLDS
+    assert curve(1e-2, noise=0.01, points=8).band.below(0.012) is Verdict.UNDECIDED
+
+
+def test_pictures_that_are_not_looked_at_count():
+    known = curve(1e-2, noise=0.01)
+    fewer = known._replace(unseen=np.full((2, 400), 0.05))
+    assert fewer.final.error == pytest.approx(0.05, rel=0.01) and fewer.final.above(0.88) is Verdict.UNDECIDED
+    values = np.random.default_rng(0).normal(size=(3, 400)).mean(axis=0, keepdims=True)
+    some = gtdula_fig3.Looked(np.zeros(100), np.zeros(100), 400)
+    means = [np.random.default_rng(k).permutation(values[0])[:100].mean() for k in range(2000)]
+    assert some.unseen(values[:, :100]) == pytest.approx(np.std(means), rel=0.2)
+    assert some._replace(whole=100).unseen(values[:, :100]) == 0.0
+
+
+def test_the_delay_is_the_time_constant_of_an_exponential():
+    for rate in (2e-3, 1e-2):
+        found = curve(rate).delay
+        assert abs(found.value - 1.0 / rate) < found.doubt < 0.2 / rate + 25
+    slow, fast = curve(2e-3).delay, curve(1e-2).delay
+    assert fast.less(slow).below(0.0) is Verdict.HOLDS and slow.less(fast).below(0.0) is Verdict.FAILS
+    assert slow.less(slow).below(0.0) is Verdict.UNDECIDED
+
+
+def predictive(middle, move=0.0, count=64, rows=200, memories=5.0):
+    """Draws of the probability of the label 1 of 2 about `middle`, of which so much came after half the rounds."""
+    draws = middle + 0.02 * np.random.default_rng(0).normal(size=(count, rows))
+    draws[: count // 2] -= move
+    return dglmc_fig4.Found(np.stack([1.0 - draws, draws], axis=2), memories, None)
+
+
+def test_predictions_that_still_move_decide_nothing():
+    def verdicts(*found):
+        labels = np.ones(found[0].every.shape[1], int)
+        claims = dglmc_fig4.predictive_claims(dict(zip(("DG-LMC", "D-SGLD"), found, strict=True)), labels)
+        return [claim.verdict for claim in claims]
+
+    sure, same, other, moving = predictive(0.8), predictive(0.81), predictive(0.2), predictive(0.8, move=0.6)
+    assert verdicts(sure, same) == [Verdict.HOLDS, Verdict.HOLDS]
+    assert verdicts(sure, other) == [Verdict.FAILS, Verdict.FAILS]
+    assert verdicts(sure, moving) == [Verdict.UNDECIDED, Verdict.UNDECIDED]
+    # whatever they say, chains that have not forgotten their start say it of the start
+    stuck = [predictive(middle, memories=0.5) for middle in (0.8, 0.81, 0.2)]
+    assert verdicts(*stuck[:2]) == verdicts(sure, stuck[2]) == [Verdict.UNDECIDED, Verdict.UNDECIDED]
+    # that none of 50 pictures differs says little of 10,000
+    assert verdicts(*(predictive(middle, rows=50) for middle in (0.8, 0.81))) == [Verdict.UNDECIDED, Verdict.HOLDS]
+
+
+def chains(factor, count, draws=400, mean=30.0):
+    """F above its minimum along autoregressive chains."""
+    x = np.random.default_rng(round(1e3 * factor)).normal(size=(count, draws))
+    for t in range(1, draws):
+        x[:, t] = factor * x[:, t - 1] + (1.0 - factor**2) ** 0.5 * x[:, t]
+    return dglmc_fig3.Found(mean + 5.0 * x[:, :, None], None, None)
+
+
+def test_correlation_times_are_told_apart_where_chains_are_long_enough():
+    # their times are 19 and 4.26 draws
+    slow, fast = ([chains(factor, count).log_rounds for count in (2, 100)] for factor in (0.9, 0.62))
+    assert slow[0].less(fast[0]).below(0.0) is Verdict.UNDECIDED
+    assert slow[1].less(fast[1]).below(0.0) is Verdict.FAILS
+    assert fast[1].less(slow[1]).below(0.0) is Verdict.HOLDS
+    assert abs(slow[1].value - np.log(190.0)) < slow[1].doubt
+
+
+def test_hpd_errors_have_the_error_of_other_chains():
+    truth = chains(0.5, 50)
+    found = dglmc_fig3.worst_error(chains(0.8, 12), truth, 300.0)
+    others = [dglmc_fig3.Found(chains(0.8 + k / 1e4, 12).above, None, None) for k in range(1, 10)]
+    spread = np.std([dglmc_fig3.errors(other.above, truth, 300.0).max() for other in others])
+    assert spread / 3.0 < found.error < 3.0 * spread
+    assert found.below(0.03) is Verdict.HOLDS
+    assert dglmc_fig3.worst_error(chains(0.8, 12, mean=50.0), truth, 300.0).below(0.03) is Verdict.FAILS
+    assert dglmc_fig3.worst_error(chains(0.99, 1), truth, 10.0).below(0.03) is not Verdict.HOLDS
+    assert len(chains(0.8, 1).blocks()) >= dglmc_fig3.BLOCKS
 
 
 @pytest.mark.slow
@@ -259,7 +346,7 @@ def test_experiments_at_a_tiny_size(tmp_path, data, module):
     tiny, told = replace(module.EXPERIMENT, sizes={"small": size}), []
     claims = frame.reproduce(tiny, tmp_path / "out", progress=lambda what, share: told.append(share))
     assert told == sorted(told) and 0.0 <= told[-1] <= 1.0
-    assert all(claim.holds for claim in claims if claim.kind == "check")
+    assert all(claim.verdict is Verdict.HOLDS for claim in claims if claim.kind == "check")
     assert claims[-1].text.endswith(f"ms a round on {jax.devices()[0].device_kind}")
     folder = tmp_path / "out" / module.EXPERIMENT.name
     assert all(file.stat().st_size < 300_000 for file in folder.iterdir())
@@ -271,8 +358,12 @@ def test_experiments_at_a_tiny_size(tmp_path, data, module):
     assert all(set(declared.numbers) == set(TINY[module]) for declared in module.EXPERIMENT.sizes.values())
 
 
+TABLE = {gtdula_fig3: "curves.csv", dglmc_fig3: "trace.csv", dglmc_fig4: "probabilities.csv"}
+
+
 @pytest.mark.slow
-def test_a_long_experiment_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, data, monkeypatch):
+@pytest.mark.parametrize("module", TABLE, ids=lambda module: module.EXPERIMENT.name)
+def test_a_long_experiment_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, data, monkeypatch, module):
     monkeypatch.setattr(longrun, "_PARTS", 4)
 
     def stopping(what, share):
@@ -280,14 +371,14 @@ def test_a_long_experiment_that_was_stopped_ends_as_if_it_had_not_been(tmp_path,
             raise KeyboardInterrupt
 
     for folder, minutes, progress in (("whole", 0.1, None), ("parts", 60.0, stopping), ("parts", 60.0, None)):
-        size = Size(minutes=minutes, memory=1.0, numbers=TINY[dglmc_fig4])
-        tiny = replace(dglmc_fig4.EXPERIMENT, sizes={"small": size})
+        size = Size(minutes=minutes, memory=1.0, numbers=TINY[module])
+        tiny = replace(module.EXPERIMENT, sizes={"small": size})
         if progress is None:
             frame.reproduce(tiny, tmp_path / folder)
         else:
             with pytest.raises(KeyboardInterrupt):
                 frame.reproduce(tiny, tmp_path / folder, progress=progress)
-            assert not (tmp_path / folder / "dglmc-fig4").exists()
-    assert [path.name for path in (tmp_path / "parts").iterdir()] == ["dglmc-fig4"]
-    whole, parts = (tmp_path / folder / "dglmc-fig4" / "probabilities.csv" for folder in ("whole", "parts"))
+            assert not (tmp_path / folder / module.EXPERIMENT.name).exists()
+    assert [path.name for path in (tmp_path / "parts").iterdir()] == [module.EXPERIMENT.name]
+    whole, parts = (tmp_path / folder / module.EXPERIMENT.name / TABLE[module] for folder in ("whole", "parts"))
     assert whole.read_text() == parts.read_text()

@@ -15,17 +15,22 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..base.errors import unknown_name_error
 from ..base.text import __version__
 from ..posterior import Posterior
 from ..results.run import Run
 from ..sampling.sample import sample
+from .verdicts import Verdict
 
 # What is being done, and the share of the whole that is done, from 0 to 1.
 Progress = Callable[[str, float], None]
 
 CARD, CLAIMS = "experiment.json", "claims.csv"
-SIZES = ("small", "paper")
-_COLUMNS = ("kind", "source", "claim", "paper", "ours", "law", "verdict", "why")
+# "deciding": the least size that decides the claims, where neither of the others is one that can be waited for.
+SIZES = ("small", "paper", "deciding")
+# Of the files in a folder: from 2 on claims have three verdicts.
+FORMAT = 2
+_COLUMNS = ("kind", "source", "claim", "paper", "ours", "doubt", "law", "verdict", "why")
 
 
 @dataclass(frozen=True)
@@ -57,12 +62,14 @@ class Claim:
         Where the paper says so, such as "section 5.1, figure 1(c)".
     text
         What it says.
-    holds
-        Whether it holds.
+    verdict
+        Whether it holds, or that a run of this size cannot decide it.
     why
-        How that was decided, with the bound; where it does not hold, the reason.
+        How that was decided, with the bound; where it does not hold or is undecided, the reason.
     paper, ours, law
         The number that the paper prints, the one found by simulation, and that of the exact law; None: there is none.
+    doubt
+        How far `ours` may be off, both ways, as `Estimate.doubt` has it; None: nothing is decided by it.
     kind
         "claim" of the paper; "check" of ours, which must hold whatever the paper says, as accord is wrong where it does
         not; or "remark" of ours, on what the paper leaves out.
@@ -70,17 +77,13 @@ class Claim:
 
     source: str
     text: str
-    holds: bool
+    verdict: Verdict
     why: str
     paper: float | None = None
     ours: float | None = None
     law: float | None = None
+    doubt: float | None = None
     kind: Literal["claim", "check", "remark"] = "claim"
-
-    @property
-    def verdict(self) -> str:
-        """The verdict in words, "holds" or "does not hold"."""
-        return "holds" if self.holds else "does not hold"
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class Experiment:
     title, paper, figure
         What it shows, the paper, and where it is printed there.
     sizes
-        A `Size` for each of "small" and "paper".
+        A `Size` for each of "small" and "paper", and for "deciding" where that is another one.
     run
         `run(size, seed, folder, progress)` writes data and figures into the folder, and returns the claims.
     """
@@ -105,6 +108,14 @@ class Experiment:
     figure: str
     sizes: Mapping[str, Size]
     run: Callable[[Size, int, Path, Progress], list[Claim]] = field(repr=False)
+
+    def size(self, name: str) -> Size:
+        """The size of that name, or a `ValueError` that names those there are."""
+        if name not in SIZES:
+            raise unknown_name_error("size", name, SIZES)
+        if name not in self.sizes:
+            raise ValueError(f"{self.name} has no size {name}: its claims are decided at small or paper size")
+        return self.sizes[name]
 
 
 def reproduce(
@@ -122,7 +133,7 @@ def reproduce(
     parent
         The folder to make the experiment's folder in; made where it is missing.
     size
-        "small" or "paper".
+        "small", "paper" or, where there is one, "deciding".
     seed
         Of data and draws, >= 0.
     progress
@@ -138,10 +149,11 @@ def reproduce(
     ImportError
         matplotlib is missing.
     ValueError
-        The folder exists and holds something else than a run of an experiment.
+        There is no such size, or the folder exists and holds something else than a run of an experiment.
     """
     from ..base import figures
 
+    chosen = experiment.size(size)
     figures.require()
     folder = parent / experiment.name
     if folder.exists() and not (folder / CARD).is_file():
@@ -152,7 +164,7 @@ def reproduce(
         begun = time.perf_counter()
         made = work / "new"
         made.mkdir()
-        claims = experiment.run(experiment.sizes[size], seed, made, progress or (lambda what, share: None))
+        claims = experiment.run(chosen, seed, made, progress or (lambda what, share: None))
         write_table(made / CLAIMS, _COLUMNS, map(_row, claims))
         card = _card(experiment, size, seed, time.perf_counter() - begun)
         (made / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
@@ -196,19 +208,22 @@ def _cell(value: Any) -> Any:
 
 
 def _row(claim: Claim) -> list[Any]:
-    numbers = [claim.paper, claim.ours, claim.law]
+    numbers = [claim.paper, claim.ours, claim.doubt, claim.law]
     return [claim.kind, claim.source, claim.text, *numbers, claim.verdict, claim.why]
 
 
 def _card(experiment: Experiment, size: str, seed: int, seconds: float) -> dict[str, Any]:
-
+    taken = experiment.sizes[size]
     return {
+        "format": FORMAT,
         "name": experiment.name,
         "title": experiment.title,
         "paper": experiment.paper,
         "figure": experiment.figure,
         "size": size,
-        "numbers": dict(experiment.sizes[size].numbers),
+        "numbers": dict(taken.numbers),
+        # what there is to do about claims that are undecided: sizes that take longer, in minutes on two cores
+        "larger": {name: one.minutes for name, one in experiment.sizes.items() if one.minutes > taken.minutes},
         "seed": seed,
         "seconds": round(seconds, 1),
         "accord": __version__,

@@ -12,7 +12,8 @@ from typing import Any
 from ..base.page import Cell, document, number, paragraph, table
 from ..base.text import counted
 from ..base.whole import write_whole
-from .frame import CARD, CLAIMS
+from .frame import CARD, CLAIMS, FORMAT
+from .verdicts import Verdict, tally
 
 # Larger tables are linked beside the page, not put into it.
 _EMBEDDED_BYTES = 300_000
@@ -26,8 +27,14 @@ _WORDS = (
     ("claim", "What the paper says of that figure, in its text or by its numbers, and where."),
     ("check", "What accord asks of itself besides, such as that draws follow their exact law."),
     (
-        "holds",
-        "The verdict at this size and seed: ours agrees with the paper's word or the law. Why says how far.",
+        "holds, does not hold",
+        "The verdict at this size and seed: ours agrees with the paper's word or the law, or it does not. Why says how "
+        "far.",
+    ),
+    (
+        "undecided",
+        "The run is too short for a verdict: its threshold is within the doubt of our number (after ±), which is three "
+        "Monte Carlo standard errors and what more rounds may change. It counts neither as holding nor as failing.",
     ),
     ("exact law", "The same number without drawing: the mean and covariance of the method on a Gaussian posterior."),
     ("agent, average", "One data owner's own draws; the plain average of all owners' draws at a round."),
@@ -35,6 +42,8 @@ _WORDS = (
 )
 # An experiment's folder, its card, and the rows of its claims.
 Entry = tuple[Path, dict[str, Any], list[dict[str, str]]]
+# The class of a verdict's cell, and a mark, so that verdicts are told apart without colours.
+_LOOKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.UNDECIDED: ("undecided", "?")}
 _TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
 
 
@@ -54,7 +63,7 @@ def write(folder: Path) -> Path:
     Raises
     ------
     ValueError
-        No experiment was reproduced there.
+        No experiment was reproduced there, or one by an accord whose claims had two verdicts.
     """
     entries = _entries(folder)
     body = "\n".join([_opening(entries), _overview(entries), *(_section(*entry) for entry in entries)])
@@ -77,19 +86,19 @@ def write_markdown(folder: Path) -> Path:
     Raises
     ------
     ValueError
-        No experiment was reproduced there.
+        No experiment was reproduced there, or one by an accord whose claims had two verdicts.
     """
     entries = _entries(folder)
     lines = [f"# {_TITLE}", "", "| experiment | what it shows | the paper's claims | checks of accord |"]
     lines.append("| --- | --- | --- | --- |")
     for path, card, claims in entries:
         link = f"[{card['name']}]({path.name}/README.md)"
-        lines.append(f"| {link} | {_cell(card['title'])} | {_held(claims, 'claim')} | {_held(claims, 'check')} |")
+        lines.append(f"| {link} | {_cell(card['title'])} | {_counts(claims, 'claim')} | {_counts(claims, 'check')} |")
         own = [f"# {card['name']}: {card['title']}", "", _made(card), ""]
         own += [f"![{card['figure']}: {image.stem}]({image.name})\n" for image in sorted(path.glob("*.png"))]
         own += ["| verdict | where | claim | paper | ours | exact law | why |", "| --- " * 7 + "|"]
-        columns = ("verdict", "source", "claim", "paper", "ours", "law", "why")
-        own += [f"| {' | '.join(_cell(row[name]) for name in columns)} |" for row in claims]
+        own += [f"| {' | '.join(map(_cell, _texts(row)))} |" for row in claims]
+        own += ["", _remedy(card, claims)] if _remedy(card, claims) else []
         _replaced(path / "README.md", "\n".join(own) + "\n")
     return _replaced(folder / "README.md", "\n".join(lines) + "\n")
 
@@ -99,7 +108,17 @@ def _entries(folder: Path) -> list[Entry]:
     found = sorted(card.parent for card in folder.glob(f"*/{CARD}") if not card.parent.name.startswith("."))
     if not found:
         raise ValueError(f"there is nothing to report in {folder}: run accord reproduce first")
-    return [(path, json.loads((path / CARD).read_text(encoding="utf-8")), _claims(path)) for path in found]
+    return [(path, _card(path), _claims(path)) for path in found]
+
+
+def _card(path: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((path / CARD).read_text(encoding="utf-8"))
+    if card.get("format") != FORMAT:
+        # what was undecided then stands there as holding
+        raise ValueError(
+            f"{path} is of an accord whose claims had two verdicts: run accord reproduce {path.name} again"
+        )
+    return card
 
 
 def _replaced(page: Path, text: str) -> Path:
@@ -108,9 +127,23 @@ def _replaced(page: Path, text: str) -> Path:
     return page
 
 
-def _held(claims: list[dict[str, str]], kind: str) -> str:
-    verdicts = [row["verdict"] == "holds" for row in claims if row["kind"] == kind]
-    return f"{sum(verdicts)} of {len(verdicts)} hold" if verdicts else "none"
+def _counts(claims: list[dict[str, str]], kind: str) -> str:
+    return tally(Verdict(row["verdict"]) for row in claims if row["kind"] == kind)
+
+
+def _texts(row: dict[str, str]) -> list[str]:
+    """The cells of a claim, verdict first."""
+    verdict, doubt = Verdict(row["verdict"]), row["doubt"]
+    ours = f"{row['ours']} ± {_short(doubt, 2)}" if doubt else row["ours"]
+    return [f"{_LOOKS[verdict][1]} {verdict}", row["source"], row["claim"], row["paper"], ours, row["law"], row["why"]]
+
+
+def _remedy(card: dict[str, Any], claims: list[dict[str, str]]) -> str:
+    """Where something is undecided, what larger sizes there are."""
+    larger = [f"{size} ({minutes:,g} minutes on two cores)" for size, minutes in card["larger"].items()]
+    if not larger or all(row["verdict"] != Verdict.UNDECIDED for row in claims):
+        return ""
+    return f"Undecided are claims for which this run is too short. Larger sizes of {card['name']}: {', '.join(larger)}."
 
 
 def _made(card: dict[str, Any]) -> str:
@@ -129,7 +162,11 @@ def _cell(text: str) -> str:
 
 def _claims(path: Path) -> list[dict[str, str]]:
     with (path / CLAIMS).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if row["verdict"] not in list(Verdict):
+            raise ValueError(f"{path / CLAIMS}: {row['verdict']!r} is no verdict: {', '.join(Verdict)}")
+    return rows
 
 
 def _opening(entries: list[Entry]) -> str:
@@ -138,7 +175,7 @@ def _opening(entries: list[Entry]) -> str:
     papers = len({card["paper"] for _, card, _ in entries})
     said = (
         f"{counted(len(entries), 'experiment')} of {counted(papers, 'paper')}: of the papers' claims "
-        f"{_held(rows, 'claim')}, of accord's own checks {_held(rows, 'check')}. Each section has the figure, the "
+        f"{_counts(rows, 'claim')}; of accord's own checks {_counts(rows, 'check')}. Each section has the figure, the "
         "claims with both numbers, and the data behind them."
     )
     words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in _WORDS)
@@ -148,7 +185,7 @@ def _opening(entries: list[Entry]) -> str:
 def _overview(entries: list[Entry]) -> str:
     rows = []
     for _, card, claims in entries:
-        kinds = [f"<td>{_held(claims, kind)}</td>" for kind in ("claim", "check")]
+        kinds = [f"<td>{_counts(claims, kind)}</td>" for kind in ("claim", "check")]
         link = f'<a href="#{escape(card["name"])}">{escape(card["name"])}</a>'
         rows.append(f"<tr><td>{link}</td><td>{escape(card['title'])}</td>{''.join(kinds)}</tr>")
     head = "<tr><th>experiment</th><th>what it shows</th><th>the paper's claims</th><th>checks of accord</th></tr>"
@@ -164,6 +201,7 @@ def _section(path: Path, card: dict[str, Any], claims: list[dict[str, str]]) -> 
             for image in _images(path)
         ),
         _table(claims),
+        paragraph(_remedy(card, claims)) if _remedy(card, claims) else "",
         f"<p>Data: {', '.join(_link(file) for file in sorted(path.glob('*.csv')))}</p>",
     ]
     return "\n".join(parts)
@@ -179,16 +217,17 @@ def _images(path: Path) -> list[Path]:
 def _table(claims: list[dict[str, str]]) -> str:
     rows = []
     for row in claims:
-        verdict = Cell(row["verdict"], "holds" if row["verdict"] == "holds" else "fails")
-        numbers = [number(_short(row[name])) for name in ("paper", "ours", "law")]
-        rows.append([verdict, row["source"], row["claim"], *numbers, row["why"]])
+        short = {name: _short(row[name]) for name in ("paper", "ours", "law")}
+        verdict, source, claim, *numbers, why = _texts({**row, **short})
+        look = _LOOKS[Verdict(row["verdict"])][0]
+        rows.append([Cell(verdict, look), source, claim, *map(number, numbers), why])
     return f'<div class="claims">{table(["", "where", "claim", "paper", "ours", "exact law", "why"], rows)}</div>'
 
 
-def _short(text: str) -> str:
+def _short(text: str, digits: int = 4) -> str:
     """A number with the digits that a reader takes in; anything else as it is."""
     try:
-        return f"{float(text):.4g}"
+        return f"{float(text):.{digits}g}"
     except ValueError:
         return text
 

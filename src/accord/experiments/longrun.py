@@ -14,6 +14,7 @@ import jax
 from ..posterior import Posterior
 from ..results.run import Run
 from .frame import Claim, Size, whole_run
+from .verdicts import Verdict
 
 # Below so many minutes an experiment is begun again rather than taken up.
 _SHORT = 10.0
@@ -66,22 +67,8 @@ def cost(runs: Iterable[Run]) -> Claim:
     return Claim(
         "this run",
         f"{took:.3g} ms a round on {device.device_kind}{used}",
-        True,
+        Verdict.of(True),
         f"{rounds:,} rounds of all agents in {seconds:.3g} s, compilation included",
         ours=took,
         kind="remark",
     )
-
-
-def judged(
-    decided: bool, source: str, text: str, holds: bool, why: str, ours: float, law: float | None = None
-) -> Claim:
-    """A claim, or where so short a run cannot decide it, a remark that says so and gives the numbers."""
-    if decided:
-        return Claim(source, text, holds, why, ours=ours, law=law)
-    return Claim(source, f"too short a run to say whether {text}", True, why, ours=ours, law=law, kind="remark")
-
-
-def setting(size: Size) -> str:
-    """The numbers of a size, in words."""
-    return ", ".join(f"{name} {number:,}" for name, number in size.numbers.items())

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...posterior import Posterior
 from ..frame import Claim, listed
+from ..verdicts import Verdict
 from .common import ALONE, BASELINES, NETWORKS, RHO, ROUNDS, TRIALS, recursion
 from .curves import Curve, refitted, written_out
 
@@ -41,7 +42,7 @@ def ring_claims(curves: Curves, others: list[Posterior]) -> list[Claim]:
             Claim(
                 "section 6.2.3",
                 text,
-                min(leads) > 1.0,
+                Verdict.of(min(leads) > 1.0),
                 f"{what}, the best baseline's over that of D-ADMMS, for N = {listed(sizes)}: {listed(leads)}; the "
                 "smallest is given and must be above 1 (inf: no baseline gets there). It is on "
                 f"{wins:.0%} of {len(others)} other data sets",
@@ -84,7 +85,7 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
         Claim(
             "section 6.2.3",
             "D-ADMMS can become slower for more connected graphs",
-            all(dense > sparse for dense, sparse in zip(*slower, strict=True)),
+            Verdict.of(all(dense > sparse for dense, sparse in zip(*slower, strict=True))),
             f"rounds until agent 0 is within a tenth of its first W2, for N = {listed(connected)}: complete "
             f"{listed(slower[0])}, ring {listed(slower[1])}. The step of the average is 1 / (2 rho sum_i deg_i)",
             law=min(dense / sparse for dense, sparse in zip(*slower, strict=True)),
@@ -92,7 +93,7 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
         Claim(
             "section 6.2.3",
             "in the no-edge topology ADMM performs exactly as D-ADMMS",
-            same == 0.0,
+            Verdict.of(same == 0.0),
             "largest difference of W2 in any round. Without neighbours eq. 4 takes each agent to its own mode in one "
             "round and leaves it there; accord refuses such a network, and eq. 6 divides by zero",
             law=same,
@@ -100,7 +101,7 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
         Claim(
             "section 6.2.3",
             "without edges W2 falls much in the early iterations",
-            max(falls) < 0.5,
+            Verdict.of(max(falls) < 0.5),
             f"agent 0 after one round over the start, for N = {listed(sizes)}: {listed(falls)}; less than half is "
             "called much",
             law=max(falls),
@@ -108,14 +109,14 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
         Claim(
             "section 6.2.3",
             "without edges D-ADMMS ends farther from the target",
-            min(farther) > 1.0,
+            Verdict.of(min(farther) > 1.0),
             f"W2 of agent 0 in the last round over that on the ring, for N = {listed(sizes)}: {listed(farther)}",
             law=min(farther),
         ),
         Claim(
             "section 6.2.3",
             "for N = 100 the entries of the posterior's covariance are at most 1e-3",
-            entries <= SMALL_COVARIANCE,
+            Verdict.of(entries <= SMALL_COVARIANCE),
             "the largest entry; with rows of variance 1 it is about xi^2 / (N n_i)",
             paper=SMALL_COVARIANCE,
             law=entries,
@@ -123,7 +124,7 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
         Claim(
             "section 6.2.2",
             "the numbers of D-ULA avoid divergence",
-            not wild,
+            Verdict.of(not wild),
             "largest spectral radius of a late round over networks and numbers of agents, below 1 if stable. "
             + (f"Unstable: {'; '.join(wild)}" if wild else ""),
             law=max(radii.values()),
@@ -139,7 +140,7 @@ def network_claims(curves: Curves, posts: dict[int, Posterior]) -> list[Claim]:
             Claim(
                 "section 6.2.3",
                 "ADMM is superior to the sampling schemes for N = 100",
-                leads["ring"] > 1.0,
+                Verdict.of(leads["ring"] > 1.0),
                 f"W2 of agent 0 after {ROUNDS} rounds on the ring, the best sampler's over ADMM's; without edges "
                 f"{leads['no edges']:.3g}, where D-ADMMS is ADMM",
                 law=leads["ring"],
@@ -178,7 +179,7 @@ def remarks(curves: Curves, scripts: Curves, rng: np.random.Generator) -> list[C
         Claim(
             "not in the paper",
             "the average of D-ADMMS has the posterior's variance",
-            all(abs(ratio - 1.0) < 0.1 for ratio, _ in ratios.values()),
+            Verdict.of(all(abs(ratio - 1.0) < 0.1 for ratio, _ in ratios.values())),
             f"variance of the average over the posterior's in round {ROUNDS}, beside r / (2 rho), the temperature of "
             "the published noise on an r-regular network: "
             + "; ".join(f"{kind}, N = {n}: {a:.3g} and {b:.3g}" for (n, kind), (a, b) in ratios.items()),
@@ -188,7 +189,7 @@ def remarks(curves: Curves, scripts: Curves, rng: np.random.Generator) -> list[C
         Claim(
             "not in the paper",
             "calibrated noise that all agents share takes an agent nearer than any method of the paper (ring)",
-            min(shared) > 1.0,
+            Verdict.of(min(shared) > 1.0),
             f"W2 of agent 0 in round {ROUNDS}, the best of theirs over ours, for N = {listed(sizes)}: {listed(shared)}",
             law=min(shared),
             kind="remark",
@@ -196,7 +197,7 @@ def remarks(curves: Curves, scripts: Curves, rng: np.random.Generator) -> list[C
         Claim(
             "not in the paper",
             f"{TRIALS} trials resolve the distances that the methods reach",
-            below == 0,
+            Verdict.of(below == 0),
             f"of {len(floors)} distances in the last round, how many are smaller than what Gaussians fitted to "
             f"{TRIALS} draws of the posterior itself show, {floors[0][0]:.2g} at N = {sizes[0]}",
             law=float(below),
@@ -205,7 +206,7 @@ def remarks(curves: Curves, scripts: Curves, rng: np.random.Generator) -> list[C
         Claim(
             "not in the paper",
             "the authors' scripts compute the printed equations",
-            worst < 0.1,
+            Verdict.of(worst < 0.1),
             "they update agents one after another in place, and sum the proximal term over agents 0 .. deg_i - 1. "
             f"Variance of the average over the posterior's, N = {few}, by the equations and by the scripts: "
             + "; ".join(f"{name}, {kind}: {a:.3g} and {b:.3g}" for (kind, name), (a, b) in wide.items())

@@ -15,6 +15,7 @@ from ...posterior import Posterior
 from ...samplers.protocol import Sampler
 from ..agreement import Tally, bound
 from ..frame import Claim, whole_run
+from ..verdicts import Verdict
 from .common import ROUNDS, START, Recursion
 
 SAME = 1e-8  # law and recursion differ by rounding alone
@@ -186,7 +187,7 @@ def checks(curves: list[Curve], rng: np.random.Generator) -> list[Claim]:
         Claim(
             "accord.law",
             "the exact law is that of the printed equations written out as matrices",
-            apart < SAME,
+            Verdict.of(apart < SAME),
             f"largest difference at any round, of means in posterior sds, of covariances in variances; bound {SAME:g}",
             law=apart,
             kind="check",
@@ -194,7 +195,7 @@ def checks(curves: list[Curve], rng: np.random.Generator) -> list[Claim]:
         Claim(
             "accord.sample",
             "the trials have the exact law at every round",
-            score < most,
+            Verdict.of(score < most),
             f"largest score of means and variances over agents, average and rounds; bound {most:.3g}, which trials of "
             f"that law exceed with a chance of {CHANCE:g}",
             ours=score,
@@ -203,7 +204,7 @@ def checks(curves: list[Curve], rng: np.random.Generator) -> list[Claim]:
         Claim(
             "accord.sample",
             "the trials' curves agree with the law's",
-            out == 0,
+            Verdict.of(out == 0),
             f"of {tests} distances fitted to trials of the last round, how many lie outside the range of {count} that "
             f"were fitted to draws of the exact law; with a chance of {CHANCE:g} at most one would",
             ours=float(out),

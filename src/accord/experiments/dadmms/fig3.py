@@ -14,6 +14,7 @@ from ...base.figures import COLORS, figure
 from ...metrics import wasserstein2
 from ...samplers import DADMMS
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table
+from ..verdicts import Verdict
 from .common import NETWORKS, PAPER, ROUNDS, TRIALS, recursion, regression
 from .curves import Curve, checks, curve
 
@@ -105,7 +106,7 @@ def claims(curves: Curves, limits: dict[str, np.ndarray]) -> list[Claim]:
         Claim(
             "section 6.2.4, figure 3",
             "robustness of D-ADMMS to the choice of rho",
-            bool(last.max() <= SAME_WITHIN * last.min()),
+            Verdict.of(bool(last.max() <= SAME_WITHIN * last.min())),
             f"W2 of agent 0 after {ROUNDS} rounds for rho = {listed(values(curves))}: {listed(last)}; the largest over "
             f"the smallest, of which up to {SAME_WITHIN:g} is called robust. The step of the average is 1 / (4 rho N): "
             "large rho has not arrived",
@@ -115,7 +116,7 @@ def claims(curves: Curves, limits: dict[str, np.ndarray]) -> list[Claim]:
         Claim(
             "not in the paper",
             "with more rounds D-ADMMS comes to the posterior whatever rho is",
-            bool(np.abs(ratios - 1.0).max() < 0.1),
+            Verdict.of(bool(np.abs(ratios - 1.0).max() < 0.1)),
             f"variance of the average over the posterior's at infinity: {listed(ratios)}. The published noise has the "
             "temperature r / (2 rho) = 1 / rho here, so that error bars are right near rho = 1 alone, less the bias of "
             "the implicit step",
@@ -125,7 +126,7 @@ def claims(curves: Curves, limits: dict[str, np.ndarray]) -> list[Claim]:
         Claim(
             "not in the paper",
             "calibrated noise that agents share is the more accurate the larger rho is",
-            bool((np.diff(common) < 0).all()),
+            Verdict.of(bool((np.diff(common) < 0).all())),
             f"W2 of agent 0 at infinity: {listed(common)}; with independent noise {listed(limits['calibrated'])}, "
             f"published {listed(limits['D-ADMMS'])}. Number: the last over the first",
             law=float(common[-1] / common[0]),

@@ -15,6 +15,7 @@ from ...base.gaussian import Gaussian
 from ...exact.law import law
 from ..agreement import Tally, bound
 from ..frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
+from ..verdicts import Verdict
 from .common import METHODS, NETWORKS, PAPER, TRIALS, recursion, regression
 from .curves import CHANCE, SAME
 
@@ -76,7 +77,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         Claim(
             "accord.law",
             "the exact law is that of the printed equations written out as matrices",
-            apart < SAME,
+            Verdict.of(apart < SAME),
             f"largest difference at any round, in posterior sds and variances; bound {SAME:g}",
             law=apart,
             kind="check",
@@ -84,7 +85,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         Claim(
             "accord.sample",
             "the trials have the exact law at every round",
-            float(scores.max()) < most,
+            Verdict.of(float(scores.max()) < most),
             f"largest score of means and variances over agents and rounds; bound {most:.3g}, which trials of that law "
             f"exceed with a chance of {CHANCE:g}",
             ours=float(scores.max()),
@@ -93,7 +94,7 @@ def run(size: Size, seed: int, folder: Path, progress: Progress) -> list[Claim]:
         Claim(
             "section 6.2.4, figure 5",
             "the agents' sample distributions come to the posterior",
-            bool((off < NEAR).all() and (np.abs(wide - 1.0) < NEAR).all()),
+            Verdict.of(bool((off < NEAR).all() and (np.abs(wide - 1.0) < NEAR).all())),
             f"after {SHOWN[-1]} rounds the agents' means are {listed(off)} posterior sds off, their sds {listed(wide)} "
             f"of the posterior's; within {NEAR:g} holds. Given: the largest sd. The published noise has the "
             "temperature r / (2 rho) = 0.2, which makes them too narrow, and noise of its own widens each",

@@ -16,6 +16,7 @@ import numpy as np
 from ...base.figures import COLORS, figure
 from ...samplers import DESGLD
 from ..frame import Claim, Experiment, Progress, Size, write_table
+from ..verdicts import Verdict
 from .common import NETWORKS, PAPER, RUNS, by_recursion, fitted, regression, simulate, worst_score
 
 
@@ -116,7 +117,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
         Claim(
             "accord.sample",
             "agents and average have the exact means and variances at every round, with minibatches too",
-            all(found.score[0] < found.score[1] for found in curves.values()),
+            Verdict.of(all(found.score[0] < found.score[1] for found in curves.values())),
             f"largest score; the bound {worst[1]:.3g} is exceeded on any of {len(curves)} with a chance of 0.001",
             ours=worst[0],
             kind="check",
@@ -124,7 +125,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
         Claim(
             "figure 4(a)",
             "different batch sizes affect the asymptotic error in W2",
-            bool(np.all(np.diff(ends["a"]) < 0) and np.all(np.diff(shown_ends["a"]) < 0)),
+            Verdict.of(bool(np.all(np.diff(ends["a"]) < 0))),
             f"b = {BATCHES[0]}, {BATCHES[1]}, all rows: {texts(ends['a'])} by exact moments in the last round, "
             f"{texts(shown_ends['a'])} by runs in the last ten: held to be so where the error falls with every larger "
             "batch. Numbers: the smallest batch's over that of all rows",
@@ -134,7 +135,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
         Claim(
             "figure 4(b)",
             "for larger steps the law converges faster to an asymptotic error region, but the accuracy becomes worse",
-            bool(np.all(np.diff(ends["b"]) > 0) and np.all(np.diff(arrivals["b"]) < 0)),
+            Verdict.of(bool(np.all(np.diff(ends["b"]) > 0) and np.all(np.diff(arrivals["b"]) < 0))),
             f"steps {texts(STEPS)}: within {NEAR:g} times the last distance from round {texts(arrivals['b'])} on, last "
             f"distances {texts(ends['b'])}, by runs {texts(shown_ends['b'])}. Numbers: the last distance of the "
             "largest step over the smallest's",
@@ -144,7 +145,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
         Claim(
             "discussion of Theorem 1, figure 4(b)",
             "lim sup W2 = O(sqrt(eta))",
-            exponent >= 0.5,
+            Verdict.of(exponent >= 0.5),
             f"the agents' last distances {texts(ends['b'])} at steps {texts(STEPS)} grow with this fitted power of the "
             "step; held to be so at 0.5 or more. Own noise gives 0.5, minibatches (whose noise grows with eta) more",
             paper=0.5,
@@ -153,7 +154,7 @@ def claims(curves: dict[Setting, Curve], one: int, share: float) -> list[Claim]:
         Claim(
             "figure 4(c)",
             "the fastest convergence is observed for the fully-connected network",
-            fastest(by["c"]),
+            Verdict.of(fastest(by["c"])),
             f"agent {one} on the {', '.join(NETWORKS)} network: within {NEAR:g} times its last distance from round "
             f"{texts(arrivals['c'])} on, last distances {texts(ends['c'])}, by runs {texts(shown_ends['c'])}. Held to "
             f"be so where it arrives no later and nearer, which is so of {share:.0%} of all agents. Number: its round",

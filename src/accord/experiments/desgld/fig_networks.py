@@ -7,6 +7,7 @@ from pathlib import Path
 from ...samplers import DESGLD
 from ...theory import constants, de_sgld, start
 from ..frame import Claim, Experiment, Progress, Size
+from ..verdicts import Verdict
 from .common import PAPER
 from .networks import Results, compare, shared_claims
 
@@ -32,7 +33,7 @@ def theorem(found: Results) -> list[Claim]:
     found_range = Claim(
         "Theorem 1, results (DE-SGLD)",
         f"its steps include the printed {STEP:g} on the fully connected and the circular network",
-        all(STEP < bound for bound in most.values()),
+        Verdict.of(all(STEP < bound for bound in most.values())),
         "the step must be below min((1 + lambda_N) / L, 1 / (L + mu)): "
         + ", ".join(f"{kind} {bound:.3g}" for kind, bound in most.items())
         + f", with L = {known.largest:.3g} and mu = {known.smallest:.3g} of these data. Number: the smallest",
@@ -44,7 +45,7 @@ def theorem(found: Results) -> list[Claim]:
     kept = Claim(
         "Theorem 1 (corrected as in accord.theory.de_sgld)",
         "W2 of the average, and the mean of the agents', are below its bounds at every round",
-        min(tight) >= 1.0,
+        Verdict.of(min(tight) >= 1.0),
         f"bound over exact distance from round 1 on, where the step is in range ({len(tight) // 2} rounds): at least "
         f"{min(tight):.3g}, at most {max(tight):.3g}: true, and too loose to choose numbers by. Number: the smallest",
         law=min(tight),

@@ -7,6 +7,7 @@ from pathlib import Path
 from ...samplers import DESGHMC
 from ...theory import constants, de_sghmc
 from ..frame import Claim, Experiment, Progress, Size
+from ..verdicts import Verdict
 from .common import PAPER
 from .networks import Results, compare, shared_claims
 
@@ -33,7 +34,7 @@ def theorem(found: Results) -> list[Claim]:
         Claim(
             "Theorem 7, results (DE-SGHMC)",
             f"its steps include the printed {STEP:g} on the fully connected and the circular network",
-            all(STEP < bound for bound in most.values()),
+            Verdict.of(all(STEP < bound for bound in most.values())),
             "the step must be below sqrt((1 + lambda_N) / (2 (L + mu))): "
             + ", ".join(f"{kind} {bound:.3g}" for kind, bound in most.items())
             + f", with L = {known.largest:.3g} and mu = {known.smallest:.3g} of these data. Number: the smallest",
@@ -43,7 +44,7 @@ def theorem(found: Results) -> list[Claim]:
         Claim(
             "Theorem 7, results (DE-SGHMC)",
             "its frictions include one that keeps as much of a velocity as the printed numbers, 1 - gamma eta",
-            all(1.0 - FRICTION * STEP <= one.velocity_kept for one in ranges.values()),
+            Verdict.of(all(1.0 - FRICTION * STEP <= one.velocity_kept for one in ranges.values())),
             "at half the largest step it may keep "
             + ", ".join(f"{kind} {one.velocity_kept:.2g}" for kind, one in ranges.items())
             + ": next to nothing, so that the theorem speaks of DE-SGLD with the step eta^2 only. Number: the largest",

@@ -14,6 +14,7 @@ from ...network import Network
 from ...posterior import Posterior
 from ...samplers.protocol import Sampler
 from ..frame import Claim, Progress, Size, write_table
+from ..verdicts import Verdict
 from .common import NETWORKS, RUNS, STYLE, Moments, by_law, fitted, floor, regression, simulate, split, worst_score
 
 SPAN, ROUNDING = 10, 1e-6  # rounds in which a distance has to fall; of the start's distance
@@ -123,7 +124,7 @@ def shared_claims(found: Results) -> list[Claim]:
         Claim(
             "accord.sample",
             "agents and their average have the exact law at every round on every network",
-            all(score < limit for score, limit in (one.score for one in nets.values())),
+            Verdict.of(all(score < limit for score, limit in (one.score for one in nets.values()))),
             f"largest score of a mean or variance; the bound {worst[1]:.3g} is exceeded on any with a chance of 0.001",
             ours=worst[0],
             kind="check",
@@ -131,7 +132,7 @@ def shared_claims(found: Results) -> list[Claim]:
         Claim(
             "conclusion",
             "the law of node i converges linearly to a neighbourhood of the target in W2",
-            worst_fall < 1.0,
+            Verdict.of(worst_fall < 1.0),
             f"of the agents' W2 to the method's own limit, the largest factor in {SPAN} rounds is {worst_fall:.3g} "
             f"(held to be so below 1; complex modes rise at times), mean factors of rounds 1 to {half + 1} are "
             + spoken(f"{kind} {factor:.3g}" for kind, factor in factors.items())
@@ -143,7 +144,7 @@ def shared_claims(found: Results) -> list[Claim]:
         Claim(
             "not in the slides",
             "an agent's own draws are no wider than the posterior's",
-            all(ratio <= 1.1 for ratio in ratios.values()),
+            Verdict.of(all(ratio <= 1.1 for ratio in ratios.values())),
             "variance at infinity over the posterior's, mean over agents: "
             + spoken(f"{kind} {ratio:.3g}" for kind, ratio in ratios.items())
             + "; held to be so up to 1.1. Each agent's own noise makes it so, on any network; averages are nearer: W2 "
@@ -154,7 +155,7 @@ def shared_claims(found: Results) -> list[Claim]:
         Claim(
             "not in the slides",
             "on the disconnected network the average of all agents is off the posterior mean",
-            off > 0.05,
+            Verdict.of(off > 0.05),
             "in posterior sds, where 0.05 counts: agents who never talk sample their own posteriors; that the average "
             "of these is near is due to data divided at random and evenly",
             law=off,

@@ -19,6 +19,7 @@ from ...exact.law import law
 from ...network import Network
 from ...samplers import DGLMC, HubSGLD
 from ..frame import Claim, Experiment, Progress, Size, whole_run, write_table
+from ..verdicts import Verdict
 from .laws import PAPER
 from .toy import TESTED, B, Found, Law, Problem, gibbs_law, problem, similar_step, visits_law, worst_score
 
@@ -115,7 +116,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "accord.law",
             "the closed form of DG-LMC's stationary law is that of its rounds",
-            apart < SAME,
+            Verdict.of(apart < SAME),
             f"largest relative difference of a covariance, N = 1 and 10; bound {SAME:g}",
             law=apart,
             kind="check",
@@ -123,7 +124,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "accord.sample",
             "draws of both methods have the exact means, covariances and autocorrelations, N = 1 and 10",
-            worst < limit,
+            Verdict.of(worst < limit),
             f"largest score over chains of moments and of products at lags {TESTED}; bound {limit:.3g}, which draws of "
             "that law exceed with a chance of 0.001",
             ours=worst,
@@ -132,7 +133,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "section 5.1, figure 2",
             "DG-LMC's posterior approximation is robust to N in contrast to D-SGLD",
-            abs(np.log(growth["DG-LMC"])) < abs(np.log(growth["D-SGLD"])),
+            Verdict.of(abs(np.log(growth["DG-LMC"])) < abs(np.log(growth["D-SGLD"]))),
             f"W2 to the posterior over its size, sqrt(tr cov): {told({k: v / width for k, v in errors.items()})}; "
             f"from N = 1 to 10 it changes by factors {growth['DG-LMC']:.3g} and {growth['D-SGLD']:.3g}; held to be so "
             "where DG-LMC's is nearer to 1. Number: D-SGLD's",
@@ -141,7 +142,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "section 5.1, figure 2",
             "DG-LMC exhibits better mixing properties while achieving similar performances (N = 1)",
-            rounds["DG-LMC", 1] < rounds["D-SGLD", 1],
+            Verdict.of(rounds["DG-LMC", 1] < rounds["D-SGLD", 1]),
             f"rounds of autocorrelation along the flattest direction at one W2: {told(rounds)}. Number: D-SGLD's over "
             "DG-LMC's, N = 1. What similar means sets D-SGLD's step, and so its mixing",
             law=rounds["D-SGLD", 1] / rounds["DG-LMC", 1],
@@ -149,7 +150,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "section 5.1, figure 2",
             "DG-LMC exhibits better mixing properties (N = 10)",
-            rounds["DG-LMC", 10] < rounds["D-SGLD", 10],
+            Verdict.of(rounds["DG-LMC", 10] < rounds["D-SGLD", 10]),
             f"{told(rounds)} rounds; at N = 10 D-SGLD's W2 is {errors['D-SGLD', 10] / errors['DG-LMC', 10]:.3g} times "
             "DG-LMC's. Number: D-SGLD's rounds over DG-LMC's",
             law=rounds["D-SGLD", 10] / rounds["DG-LMC", 10],
@@ -157,7 +158,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "not in the paper",
             "it mixes better than D-SGLD with full gradients, such as its own are, too (N = 1)",
-            rounds["DG-LMC", 1] < full.rounds,
+            Verdict.of(rounds["DG-LMC", 1] < full.rounds),
             f"D-SGLD with full gradients and DG-LMC's W2 takes {full.rounds:.3g} rounds. Number: these over DG-LMC's",
             law=full.rounds / rounds["DG-LMC", 1],
             kind="remark",
@@ -165,7 +166,7 @@ def claims(known: Problem, found: dict[tuple[str, int], Found], apart: float, fu
         Claim(
             "Proposition 2",
             "with N_i = N for all workers the stationary law is that of N = 1",
-            changed < 1e-3,
+            Verdict.of(changed < 1e-3),
             "largest relative difference of a covariance of theta between N = 10 and N = 1; the same is called below "
             "0.001. A local kernel whose step is not small leaves another law than the conditional one of z, and what "
             "that does to theta depends on how often theta is drawn",

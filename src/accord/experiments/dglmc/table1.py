@@ -21,6 +21,7 @@ from ...network import Network
 from ...samplers import DGLMC
 from ...theory.dg_lmc import LIPSCHITZ_HESSIAN, SMOOTH, Powers
 from ..frame import Claim, Experiment, Progress, Size, write_table
+from ..verdicts import Verdict
 from .laws import PAPER
 from .scaling import B, Needs, Sweep, curvatures, error, slope, sweep
 
@@ -79,7 +80,7 @@ def check() -> Claim:
         apart = max(apart, abs(wasserstein2(one, post.exact()) / error(dim, rho, step, steps, rounds) - 1.0))
     text = "W2 by the closed form is that of the exact law, after 0, 1, 7, 60 and infinitely many rounds"
     why = f"largest relative difference; bound {SAME:g}"
-    return Claim("accord.law", text, apart < SAME, why, law=apart, kind="check")
+    return Claim("accord.law", text, Verdict.of(apart < SAME), why, law=apart, kind="check")
 
 
 def orders(lines: list[Sweep]) -> list[Claim]:
@@ -101,7 +102,7 @@ def orders(lines: list[Sweep]) -> list[Claim]:
             ("not in the paper", "is needed on Gaussians", needed, "remark", HALVED),
         ):
             numbers: dict[str, Any] = {"paper": float(printed.dim), "law": dim, "kind": kind}
-            found.append(Claim(source, f"{order} {text}", holds, why + more, **numbers))
+            found.append(Claim(source, f"{order} {text}", Verdict.of(holds), why + more, **numbers))
     return found
 
 
@@ -116,7 +117,7 @@ def others(one: list[Sweep], guided: list[Sweep]) -> list[Claim]:
         Claim(
             "table 1, H1, H2",
             f"gradients of order d^{printed.dim} epsilon^{printed.accuracy} are enough",
-            gradients[0] < printed.dim + SAME_POWER and gradients[1] > printed.accuracy - SAME_POWER,
+            Verdict.of(gradients[0] < printed.dim + SAME_POWER and gradients[1] > printed.accuracy - SAME_POWER),
             f"measured d^{gradients[0]:.3g} and epsilon^{gradients[1]:.3g}; Gaussians do not test how sharp it is",
             paper=float(printed.dim),
             law=gradients[0],
@@ -124,7 +125,7 @@ def others(one: list[Sweep], guided: list[Sweep]) -> list[Claim]:
         Claim(
             "section 3.1.2, Proposition 3",
             "for Gaussians its bound on W2(pi_rho, pi), of order d, has the right asymptotics as d grows",
-            abs(bias - 1.0) < SAME_POWER,
+            Verdict.of(abs(bias - 1.0) < SAME_POWER),
             f"power of d in W2 at rho = 1e-4; {SAME_POWER:g} is allowed. It is read as sqrt(2 / m_U) max(A, B), as in "
             "table 1. Errors of d directions add up in squares",
             paper=1.0,
@@ -133,7 +134,7 @@ def others(one: list[Sweep], guided: list[Sweep]) -> list[Claim]:
         Claim(
             "not in the paper",
             "with N of guideline 3.2.2 rounds are of a lower order, and gradients of the same",
-            rounds[1] > gradients[1] + SAME_POWER and same,
+            Verdict.of(rounds[1] > gradients[1] + SAME_POWER and same),
             f"N as d^{steps[0]:.3g} epsilon^{steps[1]:.3g}, rounds as d^{rounds[0]:.3g} epsilon^{rounds[1]:.3g}, "
             f"gradients as d^{many[0]:.3g} epsilon^{many[1]:.3g}. Number: the power of epsilon in rounds",
             law=rounds[1],

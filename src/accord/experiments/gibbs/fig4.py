@@ -24,6 +24,7 @@ from ...posterior import Posterior
 from ...samplers import Gibbs
 from ..agreement import bound
 from ..frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
+from ..verdicts import Verdict
 from .common import PAPER
 
 NETWORK = Network.from_edges(5, [(0, 1), (0, 2), (1, 3), (1, 4)])
@@ -140,7 +141,7 @@ def check(found: dict[float, Response], draws: dict[float, np.ndarray]) -> Claim
     return Claim(
         "accord.sample",
         "the mean of every client's run is the law's, with every eta",
-        worst < most,
+        Verdict.of(worst < most),
         f"largest of {np.size(scores)} scores, by the law's standard deviations and memory; bound {most:.3g}",
         ours=worst,
         kind="check",
@@ -156,7 +157,7 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
         Claim(
             SOURCE,
             f"eta = {ETAS[0]:g} is too large: all marginals converge to a biased distribution",
-            large.bias > VISIBLE,
+            Verdict.of(large.bias > VISIBLE),
             f"W2 between the worst client's law and the posterior, {unit}; for the three etas "
             f"{listed(each.bias for each in errors)}",
             ours=float(drawn[0]),
@@ -165,7 +166,7 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
         Claim(
             SOURCE,
             "all marginals converge to the same distribution, even where it is biased",
-            max(each.apart for each in errors) < VISIBLE,
+            Verdict.of(max(each.apart for each in errors) < VISIBLE),
             f"largest W2 between the laws of two clients, {unit}; for the three etas "
             f"{listed(each.apart for each in errors)}. By the law they differ by the order of eta, as their bias does",
             law=large.apart,
@@ -173,7 +174,7 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
         Claim(
             SOURCE,
             f"eta = {ETAS[1]:g} and K = 400,000 are a reasonable choice",
-            middle.total == min(each.total for each in errors) and middle.total < VISIBLE,
+            Verdict.of(middle.total == min(each.total for each in errors) and middle.total < VISIBLE),
             f"root of the squared bias and the squared error of a run's mean, {unit}; for the three etas "
             f"{listed(each.total for each in errors)}, and it is to be the least",
             ours=float(drawn[1]),
@@ -182,7 +183,7 @@ def claims(errors: list[Errors], draws: dict[float, np.ndarray], truth: Gaussian
         Claim(
             SOURCE,
             f"eta = {ETAS[2]:g} is too small: it needs more iterations",
-            small.monte_carlo > max(small.bias, middle.total),
+            Verdict.of(small.monte_carlo > max(small.bias, middle.total)),
             f"error of a run's mean, {unit}; for the three etas {listed(each.monte_carlo for each in errors)}. It is "
             f"to exceed the bias, {small.bias:.2g}, and the error of the middle eta",
             ours=float(drawn[2]),
@@ -198,7 +199,7 @@ def misprint(post: Posterior) -> Claim:
     return Claim(
         "appendix A.5.1",
         "the mean of the target is the inverse of its covariance times sum_i Sigma_i^-1 mu_i",
-        off < VISIBLE,
+        Verdict.of(off < VISIBLE),
         "it is the covariance times that sum; the printed one is off by so many posterior sds",
         law=off,
     )
@@ -215,7 +216,7 @@ def scale_remark(scaled: dict[float, list[Errors]]) -> Claim:
     return Claim(
         "not in the paper",
         "the first, second and third column look as described on every scale of the curvatures",
-        len(alike) == len(scaled),
+        Verdict.of(len(alike) == len(scaled)),
         f"the scale of the data is not stated. Total errors in posterior sds for the three etas, by curvatures times: "
         f"{table}. As described at {listed(alike)}",
         kind="remark",

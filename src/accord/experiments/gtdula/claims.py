@@ -8,6 +8,7 @@ import numpy as np
 
 from ...theory import constants
 from ..frame import Claim, listed
+from ..verdicts import Verdict
 from .common import METHODS, NETWORK, POINTS, POINTS_OF_200, SIGMA, SIGMA_THETA, Curve, N, Problem, asymptotic
 
 Curves = dict[tuple[str, str], Curve]
@@ -65,14 +66,14 @@ def constant_steps(found: Setting) -> list[Claim]:
         Claim(
             source,
             "a good match between the analytical and simulation results",
-            all(score < bound for score, bound in worst),
+            Verdict.of(all(score < bound for score, bound in worst)),
             f"largest scores over agents, average and rounds {listed(z for z, _ in worst)}; bound {worst[0][1]:.3g}",
             ours=max(score for score, _ in worst),
         ),
         Claim(
             source,
             "GT-DULA results in a lower bias than DULA",
-            limits[1] < limits[0],
+            Verdict.of(limits[1] < limits[0]),
             f"KL of the average, DULA's over GT-DULA's: law at infinity {listed(limits)} nats, chains in the last "
             f"round {listed(drawn)}, of which about 1 / chains is due to their number. {found.order(alpha)}",
             law=limits[0] / limits[1],
@@ -80,7 +81,7 @@ def constant_steps(found: Setting) -> list[Claim]:
         Claim(
             "not in the paper",
             "an agent's own law is as near to the posterior as the average's, which alone the paper looks at",
-            tracked.kl[-1, :-1].max() <= tracked.kl[-1, -1],
+            Verdict.of(tracked.kl[-1, :-1].max() <= tracked.kl[-1, -1]),
             f"KL of GT-DULA's worst agent over the average's, alpha = {alpha:g}: its own noise makes draws too wide",
             law=tracked.kl[-1, :-1].max() / tracked.kl[-1, -1],
             kind="remark",
@@ -100,7 +101,7 @@ def reduced_steps(found: Setting) -> list[Claim]:
         Claim(
             source,
             "the asymptotic KL divergence of GT-DULA is lower than that of DULA",
-            ratio > 1.0,
+            Verdict.of(ratio > 1.0),
             f"smallest ratio, DULA's over GT-DULA's; at infinity DULA {listed(limits[0])} and GT-DULA "
             f"{listed(limits[1])} nats for alpha = {listed(steps)}. {found.order(float(steps[0]))}",
             law=ratio,
@@ -108,7 +109,7 @@ def reduced_steps(found: Setting) -> list[Claim]:
         Claim(
             source,
             "both decrease with every decrement of alpha",
-            bool((drops > 0).all()),
+            Verdict.of(bool((drops > 0).all())),
             f"at the ends of the steps DULA {listed(reached[0])} and GT-DULA {listed(reached[1])} nats by the law. "
             "Number: the smallest decrement of log10 KL",
             law=drops.min(),
@@ -116,7 +117,7 @@ def reduced_steps(found: Setting) -> list[Claim]:
         Claim(
             source,
             "beyond 1500 iterations the decrements are less noticeable due to the slow convergence at low alpha",
-            slow > 1.0,
+            Verdict.of(slow > 1.0),
             "smallest decrement of log KL before over the largest after; the rounds of a step are "
             f"{listed(steps * found.problem.hessians.sum() * found.rounds)} times those in which Langevin with its "
             "alpha forgets the start",
@@ -138,7 +139,7 @@ def gradients(found: Setting) -> list[Claim]:
         Claim(
             source,
             "the gradient error of DULA saturates at around 20",
-            bool(spreads[0][0] <= SATURATION <= spreads[0][1]),
+            Verdict.of(bool(spreads[0][0] <= SATURATION <= spreads[0][1])),
             f"sum_i E |d_i - mean gradient|^2 in the last round. The data are not given: on {found.sets.shape[1]} "
             f"other sets {listed(spreads[0], ' to ')} (5% to 95%) at infinity, held to be so where 20 is between. With "
             f"{POINTS_OF_200} points an agent, as '200 in total' has it, {listed(spreads[1], ' to ')}",
@@ -149,7 +150,7 @@ def gradients(found: Setting) -> list[Claim]:
         Claim(
             source,
             "the gradient error of DULA is unaffected by reducing alpha",
-            bool((changes < UNAFFECTED).all()),
+            Verdict.of(bool((changes < UNAFFECTED).all())),
             f"{listed(plain)} at the ends of the steps, changes {listed(f'{change:.2%}' for change in changes)}, where "
             f"{UNAFFECTED:.0%} is called none. At large steps injected noise parts the agents and their gradients",
             law=changes.max(),
@@ -157,7 +158,7 @@ def gradients(found: Setting) -> list[Claim]:
         Claim(
             source,
             "the gradient error of GT-DULA keeps reducing with every reduction in alpha",
-            bool((np.diff(tracked) < 0).all()),
+            Verdict.of(bool((np.diff(tracked) < 0).all())),
             f"{listed(tracked)} at the ends of the steps; with the first {tracked[0] / plain[0]:.3g} times DULA's",
             ours=curves[1].drawn_gradient[-1],
             law=tracked[-1],
@@ -180,7 +181,7 @@ def set_up(found: Setting) -> list[Claim]:
         Claim(
             "section 4, condition 1(ii)",
             "hyperparameters need to satisfy it for the results to hold; figures 1(b) and (c) start within it",
-            first < widest,
+            Verdict.of(first < widest),
             f"the bound on alpha is {widest:.3g} with the largest beta that condition 1(i) allows, {ours:.3g} with "
             "ours. The first step is above both, and the theorems say nothing of it",
             paper=first,
@@ -189,7 +190,7 @@ def set_up(found: Setting) -> list[Claim]:
         Claim(
             "section 5.1",
             "the printed expression is the true posterior from all the data",
-            off < SAME,
+            Verdict.of(off < SAME),
             "it has one sigma_x, but the sigma_i differ: with the sigma_x that makes its variance right, its mean is "
             "off by so many posterior sds. The posterior here weighs every point by its own precision",
             law=off,

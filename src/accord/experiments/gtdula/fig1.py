@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from ...base.figures import COLORS, figure
 from ...samplers import GTDULA
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table
+from ..verdicts import Verdict
 from .claims import SATURATION, Curves, Setting, claims
 from .common import METHODS, NETWORK, PAPER, POINTS_OF_200, Problem, apart, curve, potentials
 
@@ -119,8 +120,8 @@ def checks(curves: Curves, problem: Problem) -> list[Claim]:
     score += f"{listed(bound for _, bound in worst)}, which chains of that law exceed with a chance of 0.001"
     fine = all(score < bound for score, bound in worst)
     return [
-        Claim("accord.law", text, off < SAME, why, law=off, kind="check"),
-        Claim("accord.sample", drawn, fine, score, ours=max(z for z, _ in worst), kind="check"),
+        Claim("accord.law", text, Verdict.of(off < SAME), why, law=off, kind="check"),
+        Claim("accord.sample", drawn, Verdict.of(fine), score, ours=max(z for z, _ in worst), kind="check"),
     ]
 
 
