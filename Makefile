@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-BENCHMARKS := benchmarks/round.py benchmarks/engines.py
 # Tests that another Python, NumPy or SciPy is most likely to break, of simulations against laws those on one network.
 PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law run cli) -k "not follow or ring"
 # Versions that were tested together on the Python of $(VENV), where there are such; known once $(VENV) is made.
@@ -38,8 +37,10 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: $(VENV)/.installed-demo $(VENV)/.installed-silo
-	@set -e; for script in $(BENCHMARKS); do echo "$$script"; $(BIN)/python "$$script"; done
+# A quarter of an hour: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as in make bench
+# BENCH=--small, which takes tiny shapes and writes nothing.
+bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 # Minutes long: all methods on three posteriors, written to docs/methods.md.
 accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-plot
@@ -83,7 +84,7 @@ lossy: $(VENV)/.installed-test .venv-flower/.installed
 # Ten minutes: figures of the papers again, small, gathered in reproduced/report.html; DATA is a folder of mnist.npz and
 # covtype.npz, which are fetched where it is not given.
 reproduce: $(VENV)/.installed-reproduce
-	$(BIN)/accord reproduce all --small $(if $(DATA),--data $(DATA))
+	$(BIN)/accord reproduce all $(if $(DATA),--data $(DATA))
 	$(BIN)/accord report
 
 # The newest versions that pyproject.toml allows on this Python, in place of those that were tested together so far, in

@@ -43,6 +43,7 @@ from accord.samplers import (
     Importance,
     ProximalDESGLD,
     Replicated,
+    SplitGTBAOAB,
 )
 from accord.samplers.by_totals import ByTotals
 from accord.samplers.convex_sets import Box
@@ -138,6 +139,7 @@ ENTRIES = (
     Entry("DIGing-SGLD", "DIGingSGLD", same),
     Entry("DIGing-SGLD, common noise", "DIGingSGLD common", same),
     Entry("GT-BAOAB, no numbers", None, lambda c: GTBAOAB()),
+    Entry("Split GT-BAOAB, no numbers", None, lambda c: SplitGTBAOAB()),
     Entry("D-MAHMC", None, lambda c: by_leapfrog(c, True)),
     Entry("D-MAHMC, Taylor approximation", None, lambda c: by_leapfrog(c, False)),
     Entry("D-ADMMS as published", "DADMMS published", same),

@@ -92,8 +92,8 @@ It ran on {"; ".join(machines)}. Random seeds are fixed.
   with constant steps D-ULA and DE-SGLD are then one recursion with the same noise, so that what sets their rows apart
   is rounding, and for time the clock. DE-SGHMC tries two frictions, which take 0.1 or 0.5 of the velocity in a step.
   D-ASG has the momentum of its docstring.
-- GT-BAOAB is given no numbers, as it is meant to be used: a plan chooses them, with exchanges in each round, in
-  whitened coordinates, and "per s" leaves out the warm-up that finds these; hops, sums, bytes and rows have it.
+- GT-BAOAB, whole and split, is given no numbers, as it is meant to be used: a plan chooses them, with exchanges in each
+  round, in whitened coordinates. "Per s" leaves out the warm-up that finds these; hops, sums, bytes and rows have it.
 - Diminishing steps, `first / (1 + k)^{diminishing(1.0).chi:g}` (`accord.schedules.diminishing`), pass through the
   constant step in the middle of the draws, unless they would then start above 0.9 of the stability bound.
   One more row has the schedules of the D-ADMMS paper for rings, as printed there.

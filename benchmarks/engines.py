@@ -1,51 +1,50 @@
-"""Rounds per second of the engines, and what each costs over the local one: DE-SGLD of four agents on a ring.
+"""Rounds of the engines beside the local one: DE-SGLD of four agents on a ring.
 
-Prints a table. Every engine runs in a process of its own, one after another, with the local engine beside it in turn;
-the overhead is of the medians in that process. "mesh, 4 devices" are four virtual ones of this machine's processor.
-"bare exchange" is the least that a round on a mesh can cost: a loop that does nothing but pass as many numbers on to
-the next device. Processes that wait for each other sleep, and a sleeping processor of a virtual machine wakes slowly:
-what two processes take depends on what else keeps it awake.
+Every engine runs in a process of its own, one after another, with the local engine beside it in turn. "mesh, 4 devices"
+are four virtual ones of this machine's processor. Processes that wait for each other sleep, and a sleeping processor of
+a virtual machine wakes slowly: what two processes take depends on what else keeps it awake.
 Ray listens beyond loopback unless told not to; where that matters run it where nothing else is:
 
-    unshare -n sh -c 'ip link set lo up; exec "$@"' _ python benchmarks/engines.py
+    unshare -n sh -c 'ip link set lo up; exec "$@"' _ python benchmarks/bench.py --only engines
 """
 
+from __future__ import annotations
+
 import argparse
+import importlib.util
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import jax
 import numpy as np
+import problems
+from measured import Line, Ratio, Skipped, against, side_by_side
 
+import accord
+
+TITLE = "Engines"
+ABOUT = """\
+A round of DE-SGLD on a ring of 4 with 4 chains on other engines, over one on the local engine in the same process, in
+turn; and over a bare exchange, a loop that does nothing but pass as many numbers on to the next device, the least
+that a round on a mesh can cost. The note has the times of both."""
 AGENTS, CHAINS = 4, 4
 _MARK = "measured "
 # rounds timed at once
 ROUNDS = {10: 1000, 100: 1000, 1_000: 500, 100_000: 20}
 
 
-def posterior(dim):
-    import jax.numpy as jnp
-
-    import accord
-
-    def log_likelihood(x, rows):
-        return -jnp.sum((rows - x[None]) ** 2, axis=1) / 2.0
-
-    def log_prior(x):
-        return jnp.zeros(())
-
-    rows = np.random.default_rng(0).standard_normal((AGENTS, 1, dim))
-    return accord.Posterior(log_likelihood, log_prior, list(rows), np.zeros(dim))
+posterior = partial(problems.spheres, AGENTS)
 
 
 def bare(dim):
     """A function of a number of rounds, in each of which every device passes its agents' numbers on to the next."""
-    import jax
     from jax.sharding import Mesh, NamedSharding
     from jax.sharding import PartitionSpec as P
 
@@ -62,48 +61,37 @@ def bare(dim):
     return lambda rounds: jax.block_until_ready(program(rows, rounds))
 
 
-def measure(builder, dim, repeats):
-    """Median seconds of a round of an engine, of the local one beside it, and of a mesh's bare exchange."""
-    import jax
-
-    import accord
+def measure(builder: Any, dim: int, repeats: int) -> dict[str, list[float]]:
+    """Seconds of a round of an engine, of the local one beside it, and of a mesh's bare exchange, (repeat,)."""
     from accord.engines.agreement import bind
     from accord.engines.local import LocalEngine
     from accord.engines.mesh.engine import MeshEngine
 
     post, net, sampler = posterior(dim), accord.Network.ring(AGENTS), accord.samplers.DESGLD(0.05)
-    rounds, seconds = ROUNDS[dim], {"engine": [], "local": [], "bare": []}
-    shift = bare(dim) if builder is MeshEngine else None
+    rounds, options = ROUNDS[dim], {"chains": CHAINS, "seed": 0, "keep": np.arange(1), "fingerprint": {}}
     with builder.placed(post) as placed:
         machines = {
-            "engine": builder.build(
-                placed, net, bind(placed, net, sampler), chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}
-            ),
-            "local": LocalEngine.build(
-                post, net, bind(post, net, sampler), chains=CHAINS, seed=0, keep=np.arange(1), fingerprint={}
-            ),
+            "engine": builder.build(placed, net, bind(placed, net, sampler), **options),
+            "local": LocalEngine.build(post, net, bind(post, net, sampler), **options),
         }
         carries = {name: machine.start(np.zeros((AGENTS, dim)), None) for name, machine in machines.items()}
-        for repeat in range(repeats + 1):
-            for name, machine in machines.items():
-                start = time.perf_counter()
-                carries[name] = jax.block_until_ready(machine.advance(carries[name], rounds))
-                if repeat > 0:  # the first compiles
-                    seconds[name].append((time.perf_counter() - start) / rounds)
-            if shift is not None:
-                start = time.perf_counter()
-                shift(rounds)
-                if repeat > 0:
-                    seconds["bare"].append((time.perf_counter() - start) / rounds)
+
+        def advance(name: str) -> Any:
+            carries[name] = machines[name].advance(carries[name], rounds)
+            return carries[name]
+
+        # as many rounds of each: what several processes do must be the same
+        sides: dict[str, Callable[[], Any]] = {name: partial(advance, name) for name in machines}
+        if builder is MeshEngine:
+            sides["bare"] = partial(bare(dim), rounds)
+        seconds = side_by_side(sides, repeats)
         for machine in machines.values():
             machine.close()
-    return {name: statistics.median(values) for name, values in seconds.items() if values}
+    return {name: (found / rounds).tolist() for name, found in seconds.items()}
 
 
 def work(kind, dims, repeats, address, process):
     """Measure one engine in this process; process 0 prints a line of JSON for every dimension."""
-    import accord
-    from accord.engines.local import LocalEngine
     from accord.engines.mesh.engine import MeshEngine
 
     def report(builder):
@@ -112,9 +100,7 @@ def work(kind, dims, repeats, address, process):
             if process == 0:
                 print(_MARK + json.dumps([dim, found]), flush=True)
 
-    if kind == "local":
-        report(LocalEngine)
-    elif kind == "silo":
+    if kind == "silo":
         with accord.Silo() as sites:
             report(sites)
     elif kind == "mesh, 4 devices":
@@ -127,7 +113,7 @@ def work(kind, dims, repeats, address, process):
 
 
 # devices a process
-KINDS = {"local": 1, "mesh, 4 devices": 4, "mesh, 2 processes": 1, "silo": 1}
+KINDS = {"mesh, 4 devices": 4, "mesh, 2 processes": 1, "silo": 1}
 
 
 def start(kind, dims, repeats):
@@ -149,26 +135,32 @@ def start(kind, dims, repeats):
         return [json.loads(line.removeprefix(_MARK)) for line in output if line.startswith(_MARK)]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--dims", type=int, nargs="+", default=list(ROUNDS), choices=list(ROUNDS))
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
-    parser.add_argument("--kind", help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
-    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
+def lines(small: bool) -> Iterator[Line | Skipped]:
+    dims, repeats = ([10], 3) if small else ([10, 1000, 100_000], 7)
+    for kind in KINDS:
+        if kind == "silo" and importlib.util.find_spec("ray") is None:
+            yield Skipped(kind, "No module named 'ray'")
+            continue
+        for dim, found in start(kind, dims, repeats):
+            shape = f"ring, N={AGENTS}, {CHAINS} chains, d={dim:,}"
+            for other in ("local", "bare"):
+                if other in found:
+                    own, beside = np.array(found["engine"]), np.array(found[other])
+                    what = f"{kind}, over {'the local engine' if other == 'local' else 'a bare exchange'}"
+                    note = against(float(np.median(own)), float(np.median(beside)))
+                    yield Line(what, shape, Ratio.of(own / beside), None, note)
+
+
+def main() -> None:
+    """One of the processes of an engine."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--dims", type=int, nargs="+", choices=list(ROUNDS))
+    parser.add_argument("--kind")
+    parser.add_argument("--address")
+    parser.add_argument("--process", type=int)
     arguments = parser.parse_args()
-    if arguments.kind is not None:
-        work(arguments.kind, arguments.dims, arguments.repeats, arguments.address, arguments.process)
-        return
-    print(f"{'engine':<20} {'dim':>7} {'us a round':>12} {'rounds/s':>10} {'beside local':>14} {'bare exchange':>16}")
-    for kind in arguments.kinds:
-        for dim, found in start(kind, arguments.dims, arguments.repeats):
-            engine, local = found["engine"], found["local"]
-            overhead = f"{1e6 * (engine - local):+.0f} us"
-            least = f"{1e6 * found['bare']:.0f} us" if "bare" in found else "-"
-            line = f"{kind:<20} {dim:>7,} {1e6 * engine:>12.1f} {1 / engine:>10,.0f} {overhead:>14} {least:>16}"
-            print(line, flush=True)
+    work(arguments.kind, arguments.dims, arguments.repeats, arguments.address, arguments.process)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rich.table import Column, Table
 import accord
 from accord.base.pytree import pytree, static
 from accord.exact.impulse_response import respond
-from accord.samplers import GTBAOAB
+from accord.samplers import GTBAOAB, SplitGTBAOAB
 from accord.samplers.gt_baoab import GTBAOABState
 from accord.tuning.forecast import gaussian_model
 
@@ -104,25 +104,32 @@ class OwnVelocity(Splitting):
 
 
 @pytree
-class Beyond(Splitting):
-    """Tracks what gradients are beyond a Gaussian model, of which every agent knows its own part and the sum."""
+class Turning(Splitting):
+    """Between kicks F's Gaussian part turns positions into velocities, exactly; kicks are of what it leaves."""
 
-    def bind(self, post, network):
-        hessians = np.asarray(post.each(lambda potential, *at: potential.hessian(*at), np.zeros(post.dim)))
-        return super().bind(post, network)._replace(own=hessians, shared=hessians.sum(axis=0))
+    def moved(self, x, v, force, normal):
+        step = self.step_size
+        kept = jnp.exp(-self.friction * step)
+        v = v - step * (force - x)
+        x, v = self.turned(x, v)
+        return self.turned(x, kept * v + (1.0 - kept**2) ** 0.5 * normal)
 
-    def heard(self, agent, state, x, v, d):
-        return v, agent.shared @ x + agent.num_agents * d
-
-    def tracked(self, agent, x):
-        return agent.gradient(x) - agent.own @ x
+    def turned(self, x, v):
+        c, s = jnp.cos(self.step_size / 2.0), jnp.sin(self.step_size / 2.0)
+        return c * x + s * v, c * v - s * x
 
 
 def sections(chosen, model, net):
     numbers, K = (chosen.step_size, chosen.friction), {"mix_rounds": chosen.mix_rounds}
     fewer, obabo = {"mix_rounds": max(1, chosen.mix_rounds // 2)}, Splitting(*numbers, **K, path="BOBA")
     aboba = ABOBA(*numbers, **K, path="BOBA")
-    splittings = {"BAOAB": chosen, "OBABO": obabo, "ABOBA": aboba, "Euler": Euler(*numbers, **K)}
+    splittings = {
+        "BAOAB": chosen,
+        "OBABO": obabo,
+        "ABOBA": aboba,
+        "Euler": Euler(*numbers, **K),
+        "turning": Turning(*numbers, **K),
+    }
     splittings |= {"OBABO, shorter": shortened(obabo, model, net, 0.01)}
     mixing = {
         "independent noise": replace(chosen, noise="independent"),
@@ -130,7 +137,8 @@ def sections(chosen, model, net):
         "x, d mixed": OwnVelocity(*numbers, **K),
         "x, d mixed, fewer": OwnVelocity(*numbers, **fewer),
         "x, v, d mixed, fewer": replace(chosen, **fewer),
-        "beyond a model, fewer": Beyond(*numbers, **fewer),
+        "split, fewer": SplitGTBAOAB(*numbers, **fewer),
+        "split, one": SplitGTBAOAB(*numbers, mix_rounds=1),
     }
     frictions = {f"friction {friction:g}": replace(chosen, friction=friction) for friction in FRICTIONS}
     return splittings, mixing, frictions, {f"K = {count}": replace(chosen, mix_rounds=count) for count in EXCHANGES}

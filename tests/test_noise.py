@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from jax.extend.random import threefry_2x32
+from jax.extend.random import threefry2x32_p, threefry_2x32
 
-from accord.engines.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
+from accord.engines.noise import EVERY_AGENT, Stream, _block, bits, joined, normals, seed_words
 
 SEED = 12345678901234
 
@@ -90,3 +90,24 @@ def test_bad_seeds():
     for seed in (-1, 2**64, 0.5, True):
         with pytest.raises(ValueError, match="seed must be a whole number"):
             seed_words(seed)
+
+
+# Of Random123, the authors' library: key, counter and block.
+KNOWN = [
+    ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+    ((0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0xFFFFFFFF), (0x1CB996FC, 0xBB002BE7)),
+    ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+]
+
+
+# the second and the fourth are narrow
+@pytest.mark.parametrize("shape", [(3,), (2, 1), (2, 40, 1), (3, 2, 1), (3, 2, 5)])
+def test_blocks_are_those_of_threefry_in_every_shape(shape):
+    for key, counter, block in KNOWN:
+        found = _block([jnp.uint32(word) for word in key], [jnp.uint32(word) for word in counter], shape)
+        for word, expected in zip(found, block, strict=True):
+            np.testing.assert_array_equal(word, np.full(shape, expected, np.uint32))
+    rng = np.random.default_rng(0)
+    words = jnp.asarray(rng.integers(0, 2**32, (4, *shape), np.uint32))
+    for one, other in zip(_block(list(words[:2]), list(words[2:]), shape), threefry2x32_p.bind(*words), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -116,7 +116,33 @@ def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count c
     return jax.lax.slice_in_dim(jnp.concatenate(halves, axis=1), 0, count, axis=1)
 
 
+# Threefry-2x32 (Salmon et al. 2011): rotations of each round in groups of four, and the constant of the third key word.
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+# Numbers that lie side by side, from which on a loop over them is worth its start.
+_WIDE = 16
+
+
 def _block(key: Sequence[Array], counter: Sequence[Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
-    # the primitive does not broadcast its operands
-    first, second = threefry2x32_p.bind(*(jnp.broadcast_to(word, shape) for word in (*key, *counter)))
+    # neither form broadcasts its operands
+    words = [jnp.broadcast_to(word, shape) for word in (*key, *counter)]
+    if len(shape) > 1 and shape[-1] == 1 and shape[-2] < _WIDE:
+        # On CPUs it is a loop of its own over all numbers. Written out it would be part of what reads the numbers,
+        # whose loop would be over the few of one agent.
+        first, second = threefry2x32_p.bind(*words)
+        return first, second
+    return _written_out(*words)
+
+
+def _written_out(key: Array, key_too: Array, first: Array, second: Array) -> tuple[Array, Array]:
+    """The same block, its rounds written out: one pass over the numbers in place of one for each round."""
+    keys = key, key_too, key ^ key_too ^ jnp.uint32(_PARITY)
+    first, second = first + keys[0], second + keys[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            first = first + second
+            second = (second << jnp.uint32(rotation)) | (second >> jnp.uint32(32 - rotation))
+            second = first ^ second
+        first = first + keys[(group + 1) % 3]
+        second = second + keys[(group + 2) % 3] + jnp.uint32(group + 1)
     return first, second

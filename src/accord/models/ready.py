@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
+from ..base.softplus import softplus
 from ..posterior import Posterior
 from ..posterior.about import About
 from ..posterior.quadratic import flat_prior, quadratic_likelihood
@@ -330,7 +331,7 @@ def _normal_with_sigma(variance: Array, params: dict[str, Array]) -> Array:
 def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
     logits = X @ x
-    return y * logits - jax.nn.softplus(logits)
+    return y * logits - softplus(logits)
 
 
 def _poisson(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:

@@ -11,6 +11,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array
 
+from ...base.softplus import softplus
 from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
@@ -48,7 +49,7 @@ class Bernoulli(Family):
         return rows["y"] == 0
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
-        return rows["y"] * eta - jax.nn.softplus(eta)
+        return rows["y"] * eta - softplus(eta)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         return jax.random.bernoulli(key, jax.nn.sigmoid(eta))
@@ -83,7 +84,7 @@ class Binomial(Family):
         return priors.Normal(0.0, 2.5)
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
-        return rows["log_ways"] + rows["y"] * eta - rows["trials"] * jax.nn.softplus(eta)
+        return rows["log_ways"] + rows["y"] * eta - rows["trials"] * softplus(eta)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         return jax.random.binomial(key, rows["trials"], jax.nn.sigmoid(eta))
@@ -129,7 +130,7 @@ class NegativeBinomial(_Count):
         y, size = rows["y"], params["concentration"]
         log_ways = _log_rising(size, y) - gammaln(y + 1.0)
         log_size = jnp.log(size)
-        return log_ways - y * jax.nn.softplus(log_size - eta) - size * jax.nn.softplus(eta - log_size)
+        return log_ways - y * softplus(log_size - eta) - size * softplus(eta - log_size)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         # Poisson of a gamma rate of mean exp(eta)

@@ -1,0 +1,144 @@
+"""All benchmarks in one go: ratios of times measured side by side, as tables and as docs/benchmarks.md.
+
+python benchmarks/bench.py                       all sections, and the page
+python benchmarks/bench.py --only rounds         some of them, and no page
+python benchmarks/bench.py --small               tiny shapes, some seconds, and no page: does it run?
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import platform
+import time
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+from measured import Line, Skipped, duration
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from accord.base.terminal import console
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+# modules of this folder, each with TITLE, ABOUT and lines(small)
+SECTIONS = ("rounds", "rivals", "growth", "proximal", "warmups", "engines", "answers", "gpu")
+HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "times")
+PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "desgld", "ray")
+
+
+class Section(NamedTuple):
+    """What a section came to."""
+
+    title: str
+    about: str
+    lines: list[Line]
+    skipped: list[Skipped]
+    seconds: float
+
+
+def cells(line: Line) -> tuple[str, ...]:
+    goal = "-" if line.goal is None else str(line.goal)
+    return line.what, line.shape, str(line.ratio), line.ratio.spread, goal, line.verdict, line.note
+
+
+def run(title: str, about: str, found: Iterable[Line | Skipped], out: Console) -> Section:
+    """Print the table of a section, a line as soon as it is known, and return what it came to."""
+    table = Table(*HEADINGS, title=title, title_justify="left", box=None)
+    lines, skipped = [], []
+    began = time.perf_counter()
+    out.print()
+    with Live(table, console=out, auto_refresh=False) as live:
+        for line in found:
+            if isinstance(line, Skipped):
+                skipped.append(line)
+                continue
+            lines.append(line)
+            table.add_row(*cells(line))
+            live.refresh()
+    for left_out in skipped:
+        out.print(f"\nleft out: {left_out.what}: {left_out.reason}")
+    return Section(title, about, lines, skipped, time.perf_counter() - began)
+
+
+def page(sections: list[Section]) -> str:
+    """docs/benchmarks.md."""
+    judged = [line for section in sections for line in section.lines if line.goal is not None]
+    met = sum(line.verdict == "met" for line in judged)
+    minutes = sum(section.seconds for section in sections) / 60
+    parts = [
+        f"""# Benchmarks
+
+Times differ between machines; what is told here are ratios of two times that were measured side by side in one process,
+or in processes that took turns: medians over repeats, with their quartiles. Some have a goal: {met} of {len(judged)}
+meet it, and where one is not met the table says so. The command that wrote this page, {minutes:.0f} minutes:
+
+    make bench
+
+on {machine()}, with {versions()}.
+"""
+    ]
+    for section in sections:
+        parts.append(f"## {section.title}\n\n{section.about}\n")
+        parts.append(_markdown(section.lines) if section.lines else "")
+        parts += [f"Left out: {left_out.what}: {left_out.reason}\n" for left_out in section.skipped]
+    return "\n".join(part for part in parts if part)
+
+
+def _markdown(lines: list[Line]) -> str:
+    rows = [HEADINGS, ("---", "---", "---:", "---:", "---", "---", "---"), *map(cells, lines)]
+    bold = {"not met": "**not met**"}
+    return "".join(f"| {' | '.join(bold.get(cell, cell) for cell in row)} |\n" for row in rows)
+
+
+def machine() -> str:
+    """Processor, cores and memory, and GPUs where JAX sees some."""
+    information = Path("/proc/cpuinfo")
+    named = platform.processor() or platform.machine()
+    if information.exists():
+        named = next(
+            (line.split(":", 1)[1].strip() for line in information.read_text().splitlines() if "model name" in line),
+            named,
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = [device.device_kind for device in jax.devices() if device.platform == "gpu"]
+    return ", ".join([f"{named}, {cores} cores", *gpus, platform.system()])
+
+
+def versions() -> str:
+    found = [f"Python {platform.python_version()}"]
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"no {package}")
+    return ", ".join(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="some sections; docs/benchmarks.md stays")
+    parser.add_argument("--small", action="store_true", help="tiny shapes, in seconds; docs/benchmarks.md stays")
+    parser.add_argument("--page", type=Path, help="where to write the page, in place of docs/benchmarks.md")
+    options = parser.parse_args()
+    out = console()
+    # a GPU has a section of its own
+    jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    path = options.page or (None if options.only or options.small else PAGE)
+    sections = []
+    for name in options.only or SECTIONS:
+        module = importlib.import_module(name)
+        sections.append(run(module.TITLE, module.ABOUT, module.lines(options.small), out))
+        if path is not None:
+            # after each section: what has been measured is not lost where the rest is broken off
+            path.write_text(page(sections), "utf-8")
+    out.print(f"\n{duration(sum(section.seconds for section in sections))} in all")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Rows of gradients a second beside what users would take in accord's place, on the same work.
+
+BlackJAX's SGLD and SGHMC walk one chain with minibatches of ten times as many rows as each of ten agents has; desgld,
+a package in pure Python, and DE-SGLD as one would write it in NumPy walk the same agents and chains.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+from measured import Goal, Line, Skipped, against, at_least, compared
+from rounds import advancing
+
+import accord
+
+TITLE = "Rounds beside what users would take"
+ABOUT = """\
+Rows of gradients a second, accord's over the other's. Ten agents on a ring with minibatches of b rows each beside one
+chain of BlackJAX with 10 b rows in a `lax.scan`, which exchanges nothing and draws a tenth of the normals; where its
+SGHMC takes ten gradients a step, all ten are of one minibatch, so that it chooses a tenth of the rows. Six agents
+that all talk to all, with 100 chains, beside the package desgld, and beside DE-SGLD in NumPy without loops over
+agents or chains. The note has the time of one of accord's rounds and of as many of the other's rows."""
+STEP = 1e-6
+
+
+def lines(small: bool) -> Iterator[Line | Skipped]:
+    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.2}
+    yield from beside_blackjax(*((100, 5) if small else (10_000, 50)), effort)
+    yield from beside_desgld(2 if small else 100, effort)
+    yield from beside_numpy(2 if small else 100, effort)
+
+
+def faster(
+    what: str, shape: str, own: Callable[[int], Any], other: Callable[[int], Any], goal: Goal, effort: dict
+) -> Line:
+    """How many times faster accord's rounds are."""
+    found, ours, theirs = compared(other, own, **effort)
+    return Line(what, shape, found, goal, against(theirs, ours))
+
+
+def beside_blackjax(count: int, dim: int, effort: dict) -> Iterator[Line | Skipped]:
+    try:
+        import blackjax
+    except ImportError as error:
+        yield Skipped("BlackJAX", str(error))
+        return
+    X, y = problems.table(count, dim)
+    post, net = accord.models.logistic_regression(problems.split(X, y, 10), 1.0), accord.Network.ring(10)
+    rows = jnp.asarray(X), jnp.asarray(y)
+
+    def log_prior(x: Any) -> Any:
+        return -jnp.sum(x**2) / 2.0
+
+    def log_likelihood(x: Any, row: Any) -> Any:
+        covariates, answer = row
+        score = covariates @ x
+        return answer * score - jnp.logaddexp(0.0, score)
+
+    gradient = blackjax.sgmcmc.gradients.grad_estimator(log_prior, log_likelihood, count)
+    samplers = accord.samplers
+    cases = [
+        ("SGLD", samplers.DESGLD, blackjax.sgld(gradient), 1),
+        ("SGHMC, 1 gradient a step", partial(samplers.DESGHMC, friction=1.0), blackjax.sghmc(gradient, 1), 1),
+        ("SGHMC, 10 gradients a step", partial(samplers.DESGHMC, friction=1.0), blackjax.sghmc(gradient), 10),
+    ]
+    for batch in (10, 100, None):
+        for name, method, rival, gradients in cases:
+            own = advancing(post, net, method(STEP, batch_size=batch), 1)[1]
+            other = chain(rival, rows, None if batch is None else 10 * batch, dim, gradients)
+            shape = f"logistic, {count:,} x {dim}, b = {batch or 'all'}"
+            yield faster(f"BlackJAX {name}", shape, own, other, at_least(1.0), effort)
+
+
+def chain(rival: Any, rows: Any, batch: int | None, dim: int, gradients: int) -> Callable[[int], Any]:
+    """One chain of BlackJAX: a function of a number of gradients, a multiple of those of a step."""
+    count = rows[1].size
+
+    def step(rows: Any, x: Any, key: Any) -> tuple[Any, None]:
+        choose, move = jax.random.split(key)
+        some = rows
+        if batch is not None:
+            chosen = jax.random.randint(choose, (batch,), 0, count)
+            some = jax.tree.map(lambda leaf: leaf[chosen], rows)
+        return rival.step(move, x, some, STEP), None
+
+    @partial(jax.jit, static_argnames="steps")
+    def walk(rows: Any, x: Any, key: Any, steps: int) -> Any:
+        return jax.lax.scan(partial(step, rows), x, jax.random.split(key, steps))[0]
+
+    def run(rounds: int) -> Any:
+        # never fewer than a step; numbers of rounds are powers of two, of steps too
+        steps = max(1, rounds // gradients)
+        return walk(rows, jnp.zeros(dim), jax.random.key(0), steps)
+
+    return run
+
+
+# desgld's own example: 1,000 rows, an intercept and two covariates, minibatches of 32
+AGENTS, DIM, BATCH, ROWS = 6, 3, 32, 167
+
+
+def everybody(chains: int, batch: int | None) -> Callable[[int], Any]:
+    post = problems.logistic(AGENTS, DIM, ROWS)
+    sampler = accord.samplers.DESGLD(STEP, batch_size=batch)
+    return advancing(post, accord.Network.complete(AGENTS), sampler, chains)[1]
+
+
+def beside_desgld(chains: int, effort: dict) -> Iterator[Line | Skipped]:
+    try:
+        # which imports matplotlib too, and prints
+        with contextlib.redirect_stdout(io.StringIO()):
+            import desgld
+    except ImportError as error:
+        yield Skipped("desgld", str(error))
+        return
+    X, y = map(list, zip(*problems.split(*problems.table(AGENTS * ROWS, DIM), AGENTS), strict=True))
+    weights = np.full((AGENTS, AGENTS), 1.0 / AGENTS)
+
+    def other(rounds: int) -> Any:
+        walk = desgld.DeSGLD(AGENTS, chains, 1.0, STEP, rounds, DIM, BATCH, 10.0, X, y, weights, [0.5], "logistic")
+        return walk.vanila_desgld()[0]
+
+    shape = f"{AGENTS} agents, {chains} chains, d={DIM}, b = {BATCH}"
+    yield faster("desgld", shape, everybody(chains, BATCH), other, at_least(500.0), effort)
+
+
+def beside_numpy(chains: int, effort: dict) -> Iterator[Line]:
+    for batch in (BATCH, None):
+        for dtype in (np.float64, np.float32):
+            what = f"NumPy, {'double' if dtype is np.float64 else 'single'} precision"
+            shape = f"{AGENTS} agents, {chains} chains, d={DIM}, b = {batch or 'all'}"
+            other = partial(in_numpy, chains=chains, batch=batch, dtype=dtype)
+            yield faster(what, shape, everybody(chains, batch), other, at_least(3.0), effort)
+
+
+def in_numpy(rounds: int, chains: int, batch: int | None, dtype: Any) -> np.ndarray:
+    """DE-SGLD of logistic regression: all agents and chains at once, (agent, chain, dim)."""
+    X, y = problems.table(AGENTS * ROWS, DIM)
+    X, y = X.reshape(AGENTS, ROWS, DIM).astype(dtype), y.reshape(AGENTS, ROWS).astype(dtype)
+    weights = np.full((AGENTS, AGENTS), 1.0 / AGENTS, dtype)
+    rng = np.random.default_rng(0)
+    x = np.zeros((AGENTS, chains, DIM), dtype)
+    agent = np.arange(AGENTS)[:, None, None]
+    for _ in range(rounds):
+        if batch is None:
+            wrong = 1.0 / (1.0 + np.exp(-x @ X.transpose(0, 2, 1))) - y[:, None]
+            gradient = wrong @ X
+        else:
+            chosen = rng.integers(0, ROWS, (AGENTS, chains, batch))
+            some = X[agent, chosen]
+            wrong = 1.0 / (1.0 + np.exp(-np.einsum("acbd,acd->acb", some, x))) - y[agent, chosen]
+            gradient = np.einsum("acb,acbd->acd", wrong, some) * dtype(ROWS / batch)
+        gradient += x / dtype(AGENTS)
+        mixed = (weights @ x.reshape(AGENTS, -1)).reshape(x.shape)
+        x = mixed - dtype(STEP) * gradient + dtype((2.0 * STEP) ** 0.5) * rng.standard_normal(x.shape, dtype)
+    return x

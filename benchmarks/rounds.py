@@ -1,0 +1,171 @@
+"""Time of one round over the floor that no implementation can go below: its gradients and its normal numbers alone.
+
+Both sides run in one process, in turn, each in one compiled loop; the floor draws the same normals and takes the same
+gradients, or proximal steps, and does nothing else with them than a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import problems
+from measured import Line, Skipped, against, at_most, compared, fastest
+
+import accord
+from accord.engines.local import LocalEngine
+from accord.engines.noise import Stream, bits, joined, normals
+from accord.engines.round import everywhere
+from accord.samplers.proximal import proximal_point
+
+TITLE = "A round over its floor"
+ABOUT = (
+    "One round over the gradients (or proximal steps) and the normal numbers that it needs, with the same shapes, in a "
+    "loop of the same kind. The note has the time of a round and that of its floor."
+)
+GOAL = at_most(1.15)
+# small enough that no shape diverges: numbers that are no numbers take other times
+STEP = 1e-6
+
+
+class Shape(NamedTuple):
+    """A posterior, a network and a method; posteriors are made when their turn has come."""
+
+    name: str
+    posterior: Callable[[], accord.Posterior]
+    network: Callable[[], accord.Network]
+    sampler: Any
+    chains: int
+
+
+def _random(agents: int, share: float) -> Callable[[], accord.Network]:
+    return partial(accord.Network.erdos_renyi, agents, share, seed=0)
+
+
+def shapes(small: bool) -> Iterator[Shape]:
+    """All that are measured; small ones have the same names and hardly any numbers."""
+    n, chains, many, rows, wide = (10, 4, 1000, 100, 1000) if small else (100, 100, 100_000, 1000, 100_000)
+    desgld, gtdula = accord.samplers.DESGLD(STEP), accord.samplers.GTDULA(1e-8, 0.3, 0.3)
+
+    def ring(agents: int) -> Callable[[], accord.Network]:
+        return partial(accord.Network.ring, agents)
+
+    name = f"N={n}, {chains} chains, d=2"
+    quadratic = partial(problems.linear, n, 2, 50)
+    yield Shape(f"ring, {name}, linear", quadratic, ring(n), desgld, chains)
+    yield Shape(f"ring, {name}, logistic, 50 rows", partial(problems.logistic, n, 2, 50), ring(n), desgld, chains)
+    yield Shape(f"random graph, {name}, linear", quadratic, _random(n, 0.5 if small else 0.1), desgld, chains)
+    yield Shape(f"ring, {name}, linear", quadratic, ring(n), accord.samplers.DADMMS(2.0), chains)
+    large = partial(problems.gaussian, many, 10)
+    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), desgld, 1)
+    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), gtdula, 1)
+    name = f"ring, N=10, d=54, {10 * rows:,} rows, logistic"
+    yield Shape(name, partial(problems.logistic, 10, 54, rows), ring(10), desgld, 1)
+    yield Shape(f"ring, N=10, d={wide:,}", partial(problems.spheres, 10, wide), ring(10), desgld, 1)
+    agents, pictures = (2, 2) if small else (10, 27)
+    name = f"ring, N={agents}, LeNet-5, {pictures} images"
+    for method in (desgld,) if small else (desgld, gtdula):
+        yield Shape(name, partial(problems.lenet, agents, pictures), ring(agents), method, 1)
+
+
+def lines(small: bool) -> Iterator[Line | Skipped]:
+    """A line a shape."""
+    for shape in shapes(small):
+        try:
+            yield measured(shape, *((3, 0.002) if small else (9, 0.2)))
+        except ImportError as error:
+            yield Skipped(shape.name, str(error))
+
+
+def advancing(
+    post: accord.Posterior, net: accord.Network, sampler: Any, chains: int
+) -> tuple[LocalEngine, Callable[[int], Any]]:
+    """The local engine of a method, and its rounds as a function of their number."""
+    engine = LocalEngine(post, net, sampler.bind(post, net), chains=chains, seed=0, keep=np.arange(1))
+    # of one record: rounds are measured, not the memory of draws
+    engine.capacity = 1
+    carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
+    return engine, lambda rounds: engine.advance(carry, rounds)
+
+
+def measured(shape: Shape, repeats: int, seconds: float) -> Line:
+    """The line of one shape, by so many repeats of so many seconds each."""
+    post = shape.posterior()
+    engine, own = advancing(post, shape.network(), shape.sampler, shape.chains)
+    least = floor(engine, post.init, repeats=3, seconds=seconds / 2)
+    found, ours, bare = compared(own, least, repeats=repeats, seconds=seconds)
+    return Line(type(shape.sampler).__name__, shape.name, found, GOAL, against(ours, bare))
+
+
+_DESGLD = accord.samplers.DESGLD(STEP)
+# Shapes that take moments, each with the ratio that it has where nothing is amiss.
+WATCHED = (
+    (
+        Shape("ring", partial(problems.linear, 100, 2, 50), partial(accord.Network.ring, 100), _DESGLD, 20),
+        1.1,
+    ),
+    (
+        Shape("random graph", partial(problems.linear, 100, 2, 50), _random(100, 0.1), _DESGLD, 20),
+        1.4,
+    ),
+    (
+        Shape("rows", partial(problems.logistic, 10, 20, 100), partial(accord.Network.ring, 10), _DESGLD, 1),
+        1.1,
+    ),
+)
+# A ratio so many times as large as usual is a round that has become slower.
+MARGIN = 1.5
+
+
+def worsened(shape: Shape, usual: float) -> Line | None:
+    """The line of a shape whose ratio is `MARGIN` times what is usual, or more; None where it is not."""
+    for _ in range(2):
+        # again where it seems so: on a machine that does other work too a moment may be a bad one
+        line = measured(shape, repeats=11, seconds=0.02)
+        if line.ratio.median < MARGIN * usual:
+            return None
+    return line
+
+
+def floor(engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: float) -> Callable[[int], Any]:
+    """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
+
+    The noise is drawn a round ahead, as the engine does, or in the round: whichever is faster here.
+    """
+    problem, chains = engine.problem, engine.chains
+    dim, dtype = problem.dim, problem.degree.dtype
+    step = _proximal if isinstance(problem.sampler, accord.samplers.DADMMS) else _gradient
+
+    def draw(k: Any) -> Any:
+        words = bits(problem.seed, chains, k, Stream.NORMAL, problem.index, dim)
+        return normals(words, dtype)
+
+    def moved(problem: Any, k: Any, x: Any, noise: Any) -> Any:
+        return everywhere(step, problem.agents(k), (x, joined(noise, dim)))
+
+    def ahead(problem: Any, x: Any, rounds: Any) -> Any:
+        return jax.lax.fori_loop(0, rounds, lambda k, c: (moved(problem, k, *c), draw(k + 1)), (x, draw(jnp.int32(0))))[
+            0
+        ]
+
+    def within(problem: Any, x: Any, rounds: Any) -> Any:
+        return jax.lax.fori_loop(0, rounds, lambda k, x: moved(problem, k, x, draw(k)), x)
+
+    x = jnp.broadcast_to(jnp.asarray(start, dtype)[:, None], (problem.index.size, dim, chains))
+    return fastest([_run(jax.jit(way), problem, x) for way in (ahead, within)], repeats=repeats, seconds=seconds)
+
+
+def _run(program: Any, problem: Any, x: Any) -> Callable[[int], Any]:
+    return lambda rounds: program(problem, x, rounds)
+
+
+def _gradient(agent, x, noise):
+    return x - STEP * agent.gradient(x) + STEP * noise
+
+
+def _proximal(agent, x, noise):
+    return proximal_point(agent, x + STEP * noise, jnp.asarray(4.0, x.dtype), start=x, tolerance=STEP).point

@@ -1,0 +1,101 @@
+"""What the benchmarks make of what they measure, and that no round has become slower beside its floor."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import bench
+import jax.numpy as jnp
+import measured
+import numpy as np
+import pytest
+import rounds
+from measured import Line, Ratio, Skipped, at_least, at_most, compared, enough, fastest, side_by_side
+from rich.console import Console
+
+import accord
+from accord.base.pytree import pytree
+from accord.samplers.de_sgld import DESGLDState
+
+
+@pytree
+class Slowed(accord.samplers.DESGLD):
+    """DE-SGLD with the same draws, whose agents do needless work in every round."""
+
+    def update(self, agent, state, inbox, noise):
+        found = super().update(agent, state, inbox, noise).position
+        needless = found
+        for _ in range(100):
+            needless = jnp.sin(needless + noise.normal)
+        return DESGLDState(found + 1e-30 * needless)
+
+
+@pytest.mark.busy
+@pytest.mark.parametrize("shape, usual", rounds.WATCHED, ids=[shape.name for shape, _ in rounds.WATCHED])
+def test_no_round_is_half_as_slow_again_as_it_was(shape, usual):
+    line = rounds.worsened(shape, usual)
+    assert line is None, (
+        f"a round takes {line.ratio} ({line.ratio.spread}) times its floor, {usual} before: {line.note}"
+    )
+
+
+@pytest.mark.busy
+def test_a_slower_round_is_noticed():
+    shape, usual = rounds.WATCHED[0]
+    line = rounds.worsened(shape._replace(sampler=Slowed(rounds.STEP)), usual)
+    assert line is not None and line.verdict == "not met"
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Work that takes so many seconds a round, by a clock that nothing else moves."""
+    now = 0.0
+
+    def work(seconds, rounds):
+        nonlocal now
+        now += seconds * rounds
+
+    monkeypatch.setattr(measured, "time", SimpleNamespace(perf_counter=lambda: now))
+    return lambda seconds: partial(work, seconds)
+
+
+def test_ratios_are_of_the_time_of_a_round_whatever_their_numbers(waits):
+    found, own, other = compared(waits(4.0), waits(0.25), repeats=5, seconds=7.0)
+    assert (found.median, found.low, found.high, own, other) == (16.0, 16.0, 16.0, 4.0, 0.25)
+
+
+def test_rounds_are_enough_and_the_fastest_way_is_taken(waits):
+    assert enough(waits(1.0), 8.0) == 8 and enough(waits(1.0), 9.0) == 16 and enough(waits(9.0), 8.0) == 1
+    ways = [waits(2.0), waits(0.5), waits(4.0)]
+    assert fastest(ways, repeats=2, seconds=4.0) is ways[1]
+
+
+def test_sides_take_turns_in_either_order():
+    order = []
+    found = side_by_side({name: partial(order.append, name) for name in "ab"}, 3)
+    assert "".join(order) == "ab" + "ba" + "ab" + "ba"
+    assert all(seconds.shape == (3,) for seconds in found.values())
+
+
+def test_goals_are_kept_from_their_side():
+    ratio = Ratio.of([1.0, 2.0, 3.0])
+    assert (ratio.median, ratio.low, ratio.high) == (2.0, 1.5, 2.5)
+    assert [goal.met(ratio) for goal in (at_most(2.0), at_most(1.9), at_least(2.0), at_least(2.1))] == [1, 0, 1, 0]
+    assert Line("a", "b", ratio).verdict == "-"
+
+
+def test_the_page_says_what_is_not_met_and_what_is_left_out(capsys):
+    found = [
+        Line("one", "ring", Ratio.of([1.0, 1.1, 1.2]), at_most(1.15), "1 us / 2 us"),
+        Skipped("three", "no such package"),
+        Line("two", "star", Ratio.of([2.0]), at_most(1.15)),
+        Line("four", "path", Ratio.of(np.ones(3))),
+    ]
+    section = bench.run("Title", "About.", iter(found), Console(width=200))
+    printed = capsys.readouterr().out
+    assert "one" in printed and "not met" in printed and "left out: three: no such package" in printed
+    text = bench.page([section])
+    assert "1 of 2" in text and "make bench" in text and f"jax {bench.version('jax')}" in text
+    assert "| one | ring | 1.1 | 1.05 to 1.15 | at most 1.15 | met | 1 us / 2 us |" in text
+    assert "| two | star | 2 | - | at most 1.15 | **not met** |  |" in text
+    assert "| four | path | 1 | - | - | - |  |" in text
+    assert "Left out: three: no such package" in text

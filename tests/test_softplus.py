@@ -1,0 +1,34 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from accord.base.softplus import softplus
+
+Z = np.concatenate([np.linspace(-40.0, 40.0, 401), [0.0, -1e4, 1e4, -90.0, 90.0]])
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_values_are_those_of_jax_and_derivatives_the_logistic_function(wide):
+    with jax.enable_x64(wide):
+        z = jnp.asarray(Z)
+        np.testing.assert_array_equal(softplus(z), jax.nn.softplus(z))
+        slope, bend = (jax.vmap(of)(z) for of in (jax.grad(softplus), jax.hessian(softplus)))
+        right = scipy.special.expit(np.asarray(z, np.float64))
+        smallest = float(jnp.finfo(z.dtype).tiny)
+        np.testing.assert_allclose(slope, right, rtol=8 * float(jnp.finfo(z.dtype).eps), atol=smallest)
+        # 1 - slope is rounded where the slope is about 1
+        np.testing.assert_allclose(bend, right * (1.0 - right), atol=4 * float(jnp.finfo(z.dtype).eps))
+
+
+def transcendental(function):
+    """Transcendental functions that a program of its gradient evaluates for each number."""
+    gradient = jax.jit(jax.grad(lambda z: function(z).sum()))
+    return gradient.lower(jnp.zeros(1024)).compile().cost_analysis()["transcendentals"] / 1024
+
+
+@pytest.mark.busy
+def test_a_gradient_takes_one_transcendental_function():
+    assert transcendental(softplus) == 1
+    assert transcendental(jax.nn.softplus) > 1
