@@ -31,10 +31,12 @@ from ...posterior.totals import MaskedTotals, Totals, TotalsHere
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
+from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
+from .deadline import deadline_exchange
 from .latents import keep, prepare
 from .leftovers import Holds, clear_forgotten
 from .messages import Communicator
@@ -77,6 +79,8 @@ class Assignment(NamedTuple):
         The run's secret, by which agents know each other.
     limit
         Seconds to wait for a neighbour.
+    deadline
+        Seconds to wait for a message of a round, or None.
     """
 
     network: Network
@@ -87,6 +91,7 @@ class Assignment(NamedTuple):
     parts: dict[str, str]
     key: bytes
     limit: float
+    deadline: float | None = None
 
 
 class Goal(NamedTuple):
@@ -110,11 +115,14 @@ class Report(NamedTuple):
         Its positions, (draw, dim, chain), or None where it has none of its own, or none was asked for.
     watched
         What the method watches, by name, (draw, chain).
+    met
+        What was met on the links from the neighbours, (neighbour, 4), see `losses.Tally`; None where all is waited for.
     """
 
     finite: bool
     draws: np.ndarray | None
     watched: dict[str, np.ndarray]
+    met: np.ndarray | None = None
 
 
 class Status(NamedTuple):
@@ -248,7 +256,7 @@ class Worker:
         sampler = task.bound.sampler
         self.parts = {**task.parts, **fingerprint(post, network, sampler)}
         self.communicator = Communicator(
-            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit
+            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit, task.deadline
         )
         root = not network.is_connected or self.communicator.parent is None
         self.at_hub = sampler.needs(post.dim).at_hub
@@ -261,6 +269,7 @@ class Worker:
             place=partial(row, agent=self.index, neighbours=self.communicator.neighbours),
             collectives=SiloCollectives(communicator=self.communicator),
             agents=[self.index],
+            linked=linked_exchange if task.deadline is None else deadline_exchange,
         )
         if self.at_hub:
             # the hub starts where agent 0 would, wherever it is
@@ -338,6 +347,7 @@ class Worker:
 
     def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
         """Run rounds, and save where they end below a folder, if one is given."""
+        self.communicator.meet()
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
         except Exception as error:
@@ -388,7 +398,8 @@ class Worker:
 
     def _report(self, seen: Any) -> Report:
         whole = bool(np.all(_finite(self.problem, self.carry)))
-        return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
+        met = None if self.task.deadline is None else self.communicator.met()
+        return Report(whole, None, {}, met) if seen is None else Report(whole, seen[0][:, 0], seen[1], met)
 
     def save(self, folder: Path, key: bytes) -> None:
         """Write the agent's checkpoint below a folder."""
