@@ -26,6 +26,7 @@ from accord.samplers import (
     HubSGLD,
     ProximalDESGLD,
     Replicated,
+    SplitGTBAOAB,
 )
 
 ALL = {
@@ -46,6 +47,7 @@ ALL = {
     "DMAHMC": lambda: DMAHMC(0.1, 2),
     "GTDULA-common": lambda: GTDULA(0.02, 0.15, 0.1, noise="common"),
     "GTBAOAB-whitened": lambda: GTBAOAB(0.4, 1.0, mix_rounds=3),
+    "SplitGTBAOAB-whitened": lambda: SplitGTBAOAB(0.4, 1.0, mix_rounds=2),
     "DESGLD-mixed": lambda: DESGLD(0.02, mix_rounds=3),
     "DESGLD-batch": lambda: DESGLD(0.02, batch_size=2),
 }

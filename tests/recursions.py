@@ -26,6 +26,7 @@ from accord.samplers import (
     DIGingSGLD,
     Gibbs,
     HubSGLD,
+    SplitGTBAOAB,
     StaleSGLD,
 )
 
@@ -231,6 +232,28 @@ def gtbaoab(method, edges, potentials, x, before, *heard):
         yield x
 
 
+def split_gtbaoab(method, edges, potentials, x, before, *heard):
+    # without expansions of its own it knows quadratic potentials whole, and nothing is left to track
+    center, slopes, curvatures = method.expansions or (0.0 * x[0, :, 0], -potentials.b, potentials.H)
+
+    def known(x):
+        return slopes[..., None] + np.einsum("ijk,ikc->ijc", curvatures, x - center[:, None])
+
+    P, v, left = given(method, edges), np.zeros_like(x), potentials.gradient(x, before.rows) - known(x)
+    d = left
+    for k, noise in enumerate(heard):
+        h, near = at(method.step_size, k), mixed(P, x)
+        kept = np.exp(-method.friction * h)
+        whole = sum(slopes)[:, None] + np.einsum("jk,ikc->ijc", sum(curvatures), near - center[:, None])
+        v = mixed(P, v) - h * (whole + edges.n * mixed(P, d))
+        y = near + h / 2.0 * v
+        v = kept * v + np.sqrt((1.0 - kept**2) * edges.n) * kicks(method, edges, noise)
+        x = y + h / 2.0 * v
+        now = potentials.gradient(x, noise.rows) - known(x)
+        d, left = mixed(P, d) + now - left, now
+        yield x
+
+
 def dadmms(method, edges, potentials, x, before, *heard):
     # eqs. 4 and 5: x by the duals of the round before, the duals by the new x of all
     p, degree = np.zeros_like(x), edges.degree[:, None, None]
@@ -406,6 +429,7 @@ RECURSIONS = {
     DULA: dula,
     GTDULA: gtdula,
     GTBAOAB: gtbaoab,
+    SplitGTBAOAB: split_gtbaoab,
     DADMMS: dadmms,
     Gibbs: gibbs,
     DGLMC: dglmc,

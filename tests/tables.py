@@ -22,6 +22,7 @@ from accord.samplers import (
     GTDULA,
     DIGingSGLD,
     Gibbs,
+    SplitGTBAOAB,
     StaleSGLD,
 )
 
@@ -32,6 +33,7 @@ METHODS = {
     "DULA": lambda **options: DULA(step_size=0.025, consensus_step=0.15, **options),
     "GTDULA": lambda **options: GTDULA(step_size=0.02, consensus_step=0.15, tracking_step=0.1, **options),
     "GTBAOAB": lambda **options: GTBAOAB(0.2, 1.5, **{"noise": "independent", "mix_rounds": 1, **options}),
+    "SplitGTBAOAB": lambda **options: SplitGTBAOAB(0.2, 1.5, **{"noise": "independent", "mix_rounds": 1, **options}),
     "EXTRASGLD": lambda **options: EXTRASGLD(step_size=0.15, **{"blend": 0.3, **options}),
     "DIGingSGLD": lambda **options: DIGingSGLD(step_size=0.04, **options),
     "DADMMS": lambda **options: DADMMS(rho=0.7, **options),
@@ -51,7 +53,7 @@ OVER_LINKS = {
     "DIGingSGLD": lambda **options: DIGingSGLD(step_size=0.02, **options),
 }
 MIXING_METHODS = ["DESGLD", "DESGHMC", "DULA", "GTDULA", "GTBAOAB", "EXTRASGLD", "DIGingSGLD"]
-COMMON_NOISE_METHODS = [*MIXING_METHODS, "DADMMS"]
+COMMON_NOISE_METHODS = [*MIXING_METHODS, "SplitGTBAOAB", "DADMMS"]
 
 AGENTS = 6
 NETWORKS = {

@@ -106,6 +106,7 @@ SMALL = {
     "AsynchronousULA": "step_size = 0.002\nconsensus_step = 0.1",
     "EventTriggeredULA": "step_size = 0.002\nconsensus_step = 0.1\nthreshold = 0.1",
     "GTBAOAB": "step_size = 0.05\nfriction = 1.0",
+    "SplitGTBAOAB": "step_size = 0.05\nfriction = 1.0",
     "GTDULA": "step_size = 0.002\nconsensus_step = 0.1\ntracking_step = 0.1",
     "DADMMS": "rho = 5.0",
     "ProximalDESGLD": "step_size = 0.002\nconstraint = 'positive'",

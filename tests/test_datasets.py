@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from accord import datasets, experiments
 from accord.cli.commands import app
 from accord.experiments.frame import Claim, Experiment, Size
+from accord.experiments.verdicts import Verdict
 
 
 def digits(rows=20):
@@ -121,10 +122,10 @@ def trials(monkeypatch):
     size = Size(minutes=0.1, memory=0.1, numbers={})
 
     def needing(size, seed, folder, progress):
-        return [Claim("x", f"{len(datasets.covtype().y)} rows", True, "counted")]
+        return [Claim("x", f"{len(datasets.covtype().y)} rows", Verdict.HOLDS, "counted")]
 
     def other(size, seed, folder, progress):
-        return [Claim("x", "needs nothing", True, "so it is")]
+        return [Claim("x", "needs nothing", Verdict.HOLDS, "so it is")]
 
     made = {"needing": needing, "other": other}
     found = {name: Experiment(name, name, name, name, {"small": size}, run) for name, run in made.items()}

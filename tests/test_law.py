@@ -44,8 +44,10 @@ from accord.samplers import (
     DIGingSGLD,
     Gibbs,
     HubSGLD,
+    SplitGTBAOAB,
     StaleSGLD,
 )
+from accord.samplers.expansions import Expansions
 from accord.schedules import Polynomial, diminishing
 
 
@@ -70,6 +72,12 @@ def quadratic(kind, dim):
 
 
 MATRIX = 0.3 * np.eye(AGENTS) + 0.7 * NETWORKS["irregular"].mixing("metropolis")
+# models of potentials that are not the potentials
+WRONG = Expansions(
+    np.array([1.0, -1.0, 0.5]),
+    np.random.default_rng(3).standard_normal((AGENTS, 3)),
+    np.linspace(0.1, 0.6, AGENTS)[:, None, None] * np.eye(3),
+)
 # every option that a method has, all at once
 OPTIONS = {
     "DESGLD": DESGLD(Polynomial(0.1, 3.0, 0.7), "lazy", noise="common", temperature=0.4, mix_rounds=3),
@@ -79,6 +87,10 @@ OPTIONS = {
         Polynomial(0.01, 4.0, 0.6), Polynomial(0.3, 2.0, 0.3), Polynomial(0.2, 2.0, 0.1), temperature=0.4, mix_rounds=3
     ),
     "GTBAOAB": GTBAOAB(Polynomial(0.5, 3.0, 0.4), 1.5, "max-degree", noise="common", temperature=0.4, mix_rounds=4),
+    "SplitGTBAOAB": SplitGTBAOAB(
+        Polynomial(0.4, 3.0, 0.4), 1.5, "lazy", noise="common", temperature=0.4, mix_rounds=3, expansions=WRONG
+    ),
+    "SplitGTBAOAB batch": SplitGTBAOAB(0.1, 1.5, mix_rounds=3, batch_size=2, expansions=WRONG),
     "EXTRASGLD": EXTRASGLD(Polynomial(0.1, 3.0, 0.7), 0.3, "lazy", noise="common", temperature=0.4, mix_rounds=3),
     "DIGingSGLD": DIGingSGLD(Polynomial(0.1, 3.0, 0.7), "max-degree", temperature=2.0, mix_rounds=2),
     "DADMMS": DADMMS(lambda k: 0.5 + 0.05 * k, noise="common", temperature=0.4),

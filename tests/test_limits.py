@@ -12,7 +12,18 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, pairs, uneq
 import accord
 from accord.base.pytree import pytree
 from accord.network.chebyshev import chebyshev
-from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA, EXTRASGLD, GTBAOAB, GTDULA, DIGingSGLD, proximal
+from accord.samplers import (
+    DADMMS,
+    DESGHMC,
+    DESGLD,
+    DULA,
+    EXTRASGLD,
+    GTBAOAB,
+    GTDULA,
+    DIGingSGLD,
+    SplitGTBAOAB,
+    proximal,
+)
 from accord.samplers.protocol import HasLaw, Needs
 
 FREE = {
@@ -117,7 +128,7 @@ def _polynomial(W, rounds, s):
     return vectors @ np.diag(T(values / s) / T(1.0 / s)) @ vectors.T
 
 
-@pytest.mark.parametrize("method", MIXING_METHODS)
+@pytest.mark.parametrize("method", [*MIXING_METHODS, "SplitGTBAOAB"])
 def test_one_agent_is_the_plain_sampler(method):
     # unadjusted (kinetic) Langevin on f alone, from its own recursion in numpy with the same noise
     post = accord.models.gaussian(np.array([[1.0, -1.0]]), np.array([[[2.0, 0.3], [0.3, 0.5]]]))
@@ -128,6 +139,7 @@ def test_one_agent_is_the_plain_sampler(method):
         "DULA": DULA(0.1, 0.3),
         "GTDULA": GTDULA(0.1, 0.3, 0.3),
         "GTBAOAB": GTBAOAB(0.3, 1.0, mix_rounds=1),
+        "SplitGTBAOAB": SplitGTBAOAB(0.3, 1.0, mix_rounds=1),
         "EXTRASGLD": EXTRASGLD(0.1),
         "DIGingSGLD": DIGingSGLD(0.1),
     }[method]
@@ -140,7 +152,7 @@ def test_one_agent_is_the_plain_sampler(method):
         A = np.vstack([np.hstack([one, np.zeros((n, n))]) + eta * to_v, to_v])
         B = np.sqrt(2.0 * eta) * np.vstack([eta * one, one])
         mean, cov, c = np.zeros(2 * n), np.zeros((2 * n, 2 * n)), np.concatenate([eta**2 * b, eta * b])
-    elif method == "GTBAOAB":
+    elif method.endswith("GTBAOAB"):
         one, none, h = np.eye(n), np.zeros((n, n)), 0.3
         kept = np.exp(-h)
         kick, drift = np.block([[one, none], [-h * H, one]]), np.block([[one, h / 2.0 * one], [none, one]])

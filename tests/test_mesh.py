@@ -1,5 +1,6 @@
 """The mesh engine draws what the local engine draws: on four devices of one process, and on two processes."""
 
+import shlex
 import subprocess
 import sys
 
@@ -50,7 +51,7 @@ def test_four_devices_draw_what_one_draws(chosen, tmp_path):
 def test_two_processes_draw_what_one_draws(tmp_path):
     output, chosen = tmp_path / "draws.npz", [*QUICK, *SLOW]
     script = HERE / "mesh_worker.py"
-    one = f'"{sys.executable}" "{script}" "{output}" {" ".join(chosen)} --coordinator 127.0.0.1:29517 --processes 2'
+    one = f'"{sys.executable}" "{script}" "{output}" {shlex.join(chosen)} --coordinator 127.0.0.1:29517 --processes 2'
     both = f"{one} --process 1 & {one} --process 0; wait"
     subprocess.run([*alone(), "sh", "-c", both], env=environment(2), check=True, timeout=1500)
     found = np.load(output)

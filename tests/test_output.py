@@ -318,14 +318,24 @@ def test_draws_that_no_memory_holds_are_refused_before_anything_starts(method, m
             accord.sample(post, network, method, draws=draws, chains=chains)
     needed = 4 * 50 * 2 * (1 if method is None or isinstance(method, Importance) else 4)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1.0)
-    with pytest.raises(ValueError, match="and this machine has"):
+    with pytest.raises(ValueError, match="this machine has"):
         accord.sample(post, network, method, draws=50, chains=2)
 
 
 def test_draws_that_just_fit_are_drawn(monkeypatch):
-    monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 50 * 2 * 4)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 2 * (50 * 4 + 3 * 3))
     run = accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=50, chains=2, burn_in=0)
     assert run.draws.shape == (2, 50, 3, 1)
+
+
+def test_states_that_no_memory_holds_are_refused_before_anything_starts(monkeypatch):
+    # one number less than what draws and states take
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 2 * (50 * 4 + 3 * 3) - 1.0)
+    with pytest.raises(ValueError, match="1.6 kB at least, and the states of 3 agents 72 B; this machine has 1.6"):
+        accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=50, chains=2)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1e6)
+    with pytest.raises(ValueError, match="take fewer chains, or spread the agents"):
+        accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=1, chains=100_000, keep="average")
 
 
 def test_draws_of_shards_that_no_memory_holds(monkeypatch):

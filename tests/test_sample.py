@@ -25,6 +25,7 @@ from accord.samplers import (
     GTDULA,
     DIGingSGLD,
     Gibbs,
+    SplitGTBAOAB,
     StaleSGLD,
 )
 from accord.sampling.recorder import Recorder
@@ -96,6 +97,7 @@ def test_one_compilation_serves_other_numbers(method):
         "DULA": lambda s: DULA(0.001 * s, 0.1),
         "GTDULA": lambda s: GTDULA(0.001 * s, 0.1, 0.1),
         "GTBAOAB": lambda s: GTBAOAB(0.01 * s, 1.0, mix_rounds=1),
+        "SplitGTBAOAB": lambda s: SplitGTBAOAB(0.01 * s, 1.0, mix_rounds=1),
         "EXTRASGLD": lambda s: EXTRASGLD(0.01 * s, 0.1 * s),
         "DIGingSGLD": lambda s: DIGingSGLD(0.01 * s),
         "DADMMS": lambda s: DADMMS(float(s)),

@@ -78,6 +78,24 @@ def by_importance(post, place):
     return z, weights / weights.sum()
 
 
+@pytest.mark.parametrize(("rows", "pilot"), [(150, False), (4, True)], ids=["much data", "little data"])
+def test_a_pilot_run_is_made_where_the_curvature_varies(rows, pilot):
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((AGENTS * rows, 3))
+    y = (rng.random(len(X)) < 1.0 / (1.0 + np.exp(-2.0 * X[:, 0]))).astype(float)
+    post = accord.models.logistic_regression(list(zip(np.split(X, AGENTS), np.split(y, AGENTS), strict=True)))
+    with jax.enable_x64(True):
+        found = warm_up(post, NETWORKS["star"])
+    assert (found.stiffness > 1.5, found.spent.sums > 100) == (pilot, pilot)
+    # a mild posterior is known by its nearest Gaussian, and by its stiffness all the same
+    assert found.stiffness > 1.01 and found.stiff_draw.any()
+    z, weights = by_importance(post, found.coordinates)
+    mean = weights @ z
+    cov = (z - mean).T @ (weights[:, None] * (z - mean))
+    off = np.linalg.eigvalsh(cov)[[0, -1]] - 1.0
+    assert np.abs(mean).max() < (0.2 if pilot else 0.1) and np.abs(off).max() < (0.5 if pilot else 0.15)
+
+
 def test_power_iterations_find_the_largest_curvature():
     post, net = logistic(), NETWORKS["irregular"]
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))

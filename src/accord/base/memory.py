@@ -9,6 +9,8 @@ import numpy as np
 
 from .text import human_bytes
 
+# Times that a round has a position.
+_COPIES = 3
 # What a container may take, where there is such a limit.
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
@@ -23,12 +25,18 @@ def memory_bytes() -> float:
     return min(has, default=np.inf)
 
 
-def require_memory(*, draws: int, chains: int, positions: int, dim: int) -> None:
-    """Raise `ValueError` unless draws fit: so many in each chain, of so many positions of `dim` numbers each."""
-    needed, there = draws * chains * positions * dim * np.dtype(np.float32).itemsize, memory_bytes()
-    if needed > there:
-        raise ValueError(
-            f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "
-            f"{human_bytes(needed)} at least, and this machine has {human_bytes(int(there))} of memory: draw fewer, or "
-            "keep fewer agents"
-        )
+def require_memory(*, draws: int, chains: int, positions: int, dim: int, states: int = 0) -> None:
+    """Raise `ValueError` unless draws fit: so many in each chain, of so many positions of `dim` numbers each.
+
+    `states` agents' states have to fit beside them, of each chain a position three times: as it is, as it was, and what
+    moves it.
+    """
+    position = chains * dim * np.dtype(np.float32).itemsize
+    kept, moving, there = draws * positions * position, _COPIES * states * position, memory_bytes()
+    if kept + moving <= there:
+        return
+    parts = [f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "]
+    parts += [f"{human_bytes(kept)} at least"]
+    parts += [f", and the states of {states:,} agents {human_bytes(moving)}"] if moving else []
+    remedy = "draw fewer, or keep fewer agents" if kept > moving else "take fewer chains, or spread the agents"
+    raise ValueError(f"{''.join(parts)}; this machine has {human_bytes(int(there))} of memory: {remedy}")

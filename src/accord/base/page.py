@@ -29,6 +29,7 @@ th { vertical-align: bottom; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 td.holds { color: var(--good); white-space: nowrap; }
 td.fails { color: var(--bad); font-weight: 600; white-space: nowrap; }
+td.undecided { color: var(--soft); font-style: italic; white-space: nowrap; }
 .wide { overflow-x: auto; } .wide table { margin-top: .3rem; }
 p, li, dd, figcaption { max-width: 52rem; }
 .verdict { border-left: .4rem solid var(--good); background: var(--raised); padding: .6rem 1rem; margin: 1rem 0; }

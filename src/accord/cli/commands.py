@@ -222,7 +222,9 @@ def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> N
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="An experiment, or all; --list names them.")] = None,
-    paper: Annotated[bool, typer.Option("--paper/--small", help="The paper's size, or one of a minute or so.")] = False,
+    size: Annotated[
+        str, typer.Option(help="small (a minute or so), paper, or deciding: the least that decides the claims.")
+    ] = "small",
     output: Annotated[Path, typer.Option(help="Folder to make the experiment's folder in.")] = Path("reproduced"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of data and draws.")] = 0,
     data: Annotated[
@@ -235,7 +237,9 @@ def reproduce(
 
     with users_errors(), found_in(data):
         from ..experiments import EXPERIMENTS, find
+        from ..experiments.frame import SIZES
         from ..experiments.frame import reproduce as reproduced
+        from ..experiments.verdicts import Verdict, tally
 
         if show:
             _list(EXPERIMENTS.values())
@@ -243,10 +247,11 @@ def reproduce(
         if name is None:
             raise ValueError(f"name an experiment: {', '.join(EXPERIMENTS)}, or all")
         broken, lacking = [], []
-        for experiment in EXPERIMENTS.values() if name == "all" else [find(name)]:
+        # all of size deciding are those that have one
+        every = [one for one in EXPERIMENTS.values() if size not in SIZES or size in one.sizes]
+        for experiment in every if name == "all" else [find(name)]:
             try:
                 with _share_done(experiment.name) as progress:
-                    size = "paper" if paper else "small"
                     claims = reproduced(experiment, output, size=size, seed=seed, progress=progress)
             except KeyboardInterrupt:
                 print(f"interrupted: {experiment.name} is left as it was", file=sys.stderr)
@@ -259,9 +264,11 @@ def reproduce(
                 lacking.append(experiment.name)
                 continue
             _verdicts(claims)
+            counts = [tally(claim.verdict for claim in claims if claim.kind == kind) for kind in ("claim", "check")]
+            print(f"claims of the paper: {counts[0]}; checks of accord: {counts[1]}")
             print(f"wrote {output / experiment.name}; accord report {output} shows it")
             checks = [claim for claim in claims if claim.kind == "check"]
-            broken += [f"{experiment.name}: {claim.text}" for claim in checks if not claim.holds]
+            broken += [f"{experiment.name}: {claim.text}" for claim in checks if claim.verdict is not Verdict.HOLDS]
         complaints = ["checks of accord itself fail: " + "; ".join(broken)] if broken else []
         complaints += [f"not made, for lack of what they need: {', '.join(lacking)}"] if lacking else []
         if complaints:
@@ -281,25 +288,27 @@ def report(
 
 
 def _list(experiments: Iterable[Experiment]) -> None:
-    """Print name, figure, minutes and memory of all experiments."""
+    """Print name, figure, and minutes and memory at each size, of all experiments."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "paper", "figure", "--small", "--paper"):
+    for heading in ("name", "paper", "figure", "sizes"):
         table.add_column(heading, no_wrap=heading == "name")
     for experiment in experiments:
-        sizes = [experiment.sizes[size] for size in ("small", "paper")]
-        takes = [f"{size.minutes:g} min, {size.memory:g} GB" for size in sizes]
-        table.add_row(experiment.name, experiment.paper, experiment.figure, *takes)
+        sizes = (f"{name} {one.minutes:g} min, {one.memory:g} GB" for name, one in experiment.sizes.items())
+        table.add_row(experiment.name, experiment.paper, experiment.figure, "; ".join(sizes))
     shown = console()
     shown.print(folded(table, shown.width))
 
 
 def _verdicts(claims: list[Claim]) -> None:
     """Print each claim with its verdict."""
+    from ..experiments.verdicts import Verdict
+
+    styles = {Verdict.FAILS: "yellow", Verdict.UNDECIDED: "cyan"}
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("verdict", "where", "claim"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for claim in claims:
-        table.add_row(claim.verdict, claim.source, claim.text, style=None if claim.holds else "yellow")
+        table.add_row(claim.verdict, claim.source, claim.text, style=styles.get(claim.verdict))
     shown = console()
     shown.print(folded(table, shown.width))
 

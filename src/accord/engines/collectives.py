@@ -72,3 +72,8 @@ def reordered(messages: Array, order: Array) -> Array:
     agents = order.shape[0]
     # rows after the last agent's stand for none and stay
     return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)
+
+
+def along(x: Array, like: Array) -> Array:
+    """An array (agent, ...) with axes of one until it has as many as another."""
+    return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))

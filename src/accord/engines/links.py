@@ -21,14 +21,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from ..base.pytree import pytree, static
 from ..network import Network
-from ..network.links import Schedule
+from ..network.links import Links, Schedule
 from ..samplers.agent import Inbox
 from ..samplers.protocol import Needs
-from .collectives import Collectives
+from .collectives import Collectives, along
 from .noise import Stream, at_links, seed_words, uniform
 
 # Multiples of its inverse are exact in single precision up to 16.
-_GRAIN = 2.0**20
+GRAIN = 2.0**20
 # The least weight that an agent may have for itself.
 _LEAST_KEPT = 1e-6
 
@@ -48,7 +48,8 @@ class Held(NamedTuple):
     """
 
     mass: Array | None
-    account: Account
+    # what an exchange keeps of what was given and heard
+    account: Any
 
 
 class Linked(NamedTuple):
@@ -58,20 +59,20 @@ class Linked(NamedTuple):
     held: Held
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """What changes from one exchange of a step to the next."""
 
     pulled: PyTree
     pushed: PyTree
     differences: PyTree
-    account: Account
+    account: Any
     # the neighbours' pulled values of this step's last exchanges, newest first, (agent, slot, delay, ...)
     earlier: PyTree
 
 
 @pytree
-class LinkedExchange:
-    """The exchange of one round over unreliable links; slots number the neighbours of an agent."""
+class UnreliableExchange:
+    """Base of the exchanges of one round over unreliable links; slots number the neighbours of an agent."""
 
     # rows of the neighbours' messages; where a slot stands for no neighbour, or for one that is not heard, weight 0
     senders: Int[Array, "agent slot"]
@@ -81,42 +82,28 @@ class LinkedExchange:
     edges: Int[Array, "agent slot"]
     # exchanges of a step: a number, so that plans of many compile to one program
     exchanges: Int[Array, ""]
-    outage: Float[Array, ""]
     table: Bool[Array, "round edge"] | None
-    seed: UInt32[Array, 2]
-    burst: int = static()
-    delay: tuple[int, int] = static()
     schedule: Schedule | None = static()
     needs: Needs = static()
+    delay: tuple[int, int] = static()
 
     def begin(self, messages: PyTree) -> Held:
         """What the links hold before round 0, given the shapes of messages, (agent, ..., chain)."""
         pulled, pushed = self._parts(messages)
         first = jax.tree.leaves(messages)[0]
         mass = jnp.ones((first.shape[0], first.shape[-1]), first.dtype) if pushed else None
-        sums = None if mass is None else (pushed, mass), self._differences(pulled)
-        slots = self.senders.shape[1]
-
-        def nothing(leaf: Array, *more: int) -> Array:
-            return jnp.zeros((leaf.shape[0], slots, *more, *leaf.shape[1:]), leaf.dtype)
-
-        owed = jax.tree.map(nothing, sums)
-        return Held(mass, Account(owed, jax.tree.map(lambda leaf: nothing(leaf, self.delay[1]), sums)))
+        return Held(mass, self._opened(None if mass is None else (pushed, mass), self._differences(pulled)))
 
     def __call__(
         self, messages: PyTree, held: Held, index: Array, degree: Array, round: Array, collectives: Collectives
     ) -> tuple[Inbox, Held]:
         """Every agent's inbox after a round's exchanges, and what the links hold then."""
         pulled, pushed = self._parts(messages)
-        late = self.delay[1]
-        earlier = jax.tree.map(
-            lambda leaf: jnp.zeros((leaf.shape[0], self.senders.shape[1], late, *leaf.shape[1:]), leaf.dtype), pulled
-        )
         differences = jax.tree.map(jnp.zeros_like, self._differences(pulled))
         sums = None if held.mass is None else (pushed, held.mass)
-        step = _Step(pulled, sums, differences, held.account, earlier)
+        step = Step(pulled, sums, differences, held.account, self._unheard(pulled))
 
-        def exchange(k: Any, step: _Step) -> _Step:
+        def exchange(k: Any, step: Step) -> Step:
             return self._exchange(step, index, round * self.exchanges + k, k, collectives)
 
         step = jax.lax.fori_loop(0, self.exchanges, exchange, step)
@@ -127,7 +114,7 @@ class LinkedExchange:
         found = self._message(messages, parts)
         if self.needs.inbox == "neighbour_sum":
             # what did not arrive counts as the agent's own
-            found = jax.tree.map(lambda own, new: _along(degree, own) * own + (new - own), messages, found)
+            found = jax.tree.map(lambda own, new: along(degree, own) * own + (new - own), messages, found)
             inbox = Inbox(summed=found)
         else:
             inbox = Inbox(mixed=found)
@@ -135,86 +122,26 @@ class LinkedExchange:
             inbox = inbox._replace(differenced=self._message(messages, step.differences))
         return inbox._replace(shares=shares), Held(mass, step.account)
 
-    def marked(self, held: Held) -> Held:
-        """What the links hold, with arrays of True where it is mass, which is a number of the links alone."""
-        nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), held)
-        if held.mass is None:
-            return nothing
+    def sent(self, messages: PyTree, held: Held) -> PyTree:
+        """What an agent sends to one neighbour in an exchange, in the shapes of messages, (agent, ..., chain)."""
+        raise NotImplementedError
 
-        def marked(sums: PyTree) -> PyTree:
-            (parts, mass), differences = sums
-            return (parts, np.ones_like(mass)), differences
+    def _opened(self, pushed: PyTree, differences: PyTree) -> Any:
+        """The account before round 0, for what is pushed, and for that of which differences are counted."""
+        raise NotImplementedError
 
-        owed, recent = nothing.account
-        return Held(np.ones_like(nothing.mass), Account(marked(owed), marked(recent)))
+    def _unheard(self, pulled: PyTree) -> PyTree:
+        """The neighbours' earlier messages of a step that has none yet."""
+        return None
 
-    def _exchange(self, step: _Step, index: Array, slot: Array, k: Array, collectives: Collectives) -> _Step:
+    def _exchange(self, step: Step, index: Array, slot: Array, k: Array, collectives: Any) -> Step:
         """One exchange, the k-th of its step, in a communication round."""
-        arrived, newest, fresh = self._arrivals(index, slot)
-        pulled, pushed = collectives.gathered(self.senders, (step.pulled, step.pushed))
-        in_step = arrived & (newest <= k)
+        raise NotImplementedError
 
-        def pull(own: Array, values: Array) -> Array:
-            value = _at(values, newest)
-            weight = _along(self.weights * in_step, value)
-            return own + jnp.sum(weight * (value - own[:, None]), axis=1)
-
-        stacked = jax.tree.map(_newest_first, pulled, step.earlier)
-        # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
-        # nothing is given to an edge that the schedule has down, which both of its ends know
-        up = self._up(slot[None])[0]
-        taken = self.weights * up
-        given = _portions(taken, pushed), None
-        if self.needs.differences is not None:
-            counts = slot >= self.needs.differences * self.exchanges
-            apart = jax.tree.map(lambda own, x: counts * _along(taken, x) * (own[:, None] - x), step.pulled, pulled)
-            given = given[0], apart
-        account, came = self._settled(step.account, given, newest, fresh)
-        pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(x, axis=1), came)
-        # what stays is what was not given: by a weight of its own it would grow or shrink by rounding
-        sent = _portions(self.pushing * up, jax.tree.map(lambda own: own[:, None], step.pushed))
-        return _Step(
-            jax.tree.map(pull, step.pulled, stacked),
-            jax.tree.map(lambda own, out, new: own - jnp.sum(out, axis=1) + new, step.pushed, sent, pushed_sums),
-            jax.tree.map(jnp.add, step.differences, differences),
-            account,
-            jax.tree.map(lambda values: values[:, :, : self.delay[1]], stacked),
-        )
-
-    def _settled(self, account: Account, given: PyTree, newest: Array, fresh: Array) -> tuple[Account, PyTree]:
-        """The accounts after a link was given some more and delivered what its newest message brings, and that."""
-        sent = jax.tree.map(_newest_first, given, account.recent)
-        # a message brings what was sent until it left
-        since = jnp.arange(self.delay[1] + 1)[None, None] < newest[..., None]
-
-        def due(owed: Array, now: Array, rounds: Array) -> Array:
-            still = jnp.sum(_along(since, rounds) * rounds, axis=2)
-            return _along(fresh, owed) * (owed + now - still)
-
-        came = jax.tree.map(due, account.owed, given, sent)
-        owed = jax.tree.map(lambda owed, now, came: owed + now - came, account.owed, given, came)
-        return Account(owed, jax.tree.map(lambda rounds: rounds[:, :, : self.delay[1]], sent)), came
-
-    def _arrivals(self, index: Array, slot: Array) -> tuple[Array, Array, Array]:
-        """Of each agent and neighbour: whether a message comes now, how late the newest is, and if it is news."""
-        low, high = self.delay
-        ages = jnp.arange(high + self.burst)
-        loss, wait = at_links(self.seed, slot - ages, Stream.LINK, index, self.senders)
-        out = uniform(loss, self.outage.dtype) < self.outage
-        # an outage lasts so many rounds; before round 0 there was nothing to send
-        lost = jnp.stack([out[a : a + self.burst].any(axis=0) for a in range(high + 1)])
-        rounds = slot - ages[: high + 1]
-        lost |= ~self._up(rounds) | (rounds < 0)[:, None, None]
-        # the share of the delay's range that the word stands for
-        late = low + (wait[: high + 1] % np.uint32(high - low + 1)).astype(jnp.int32)
-        late = jnp.where(lost, high + 1, late)
-        age = jnp.broadcast_to(ages[: high + 1, None, None], late.shape)
-        comes = late == age
-        newest = jnp.where(comes, age, high + 1).min(axis=0)
-        # one that was sent later came before
-        overtaken = jnp.any((age < newest[None]) & (late < age), axis=0)
-        arrived = newest <= high
-        return arrived, newest, arrived & ~overtaken
+    def _counts(self, slot: Array) -> Array:
+        """Whether differences count in a communication round."""
+        assert self.needs.differences is not None
+        return slot >= self.needs.differences * self.exchanges
 
     def _up(self, rounds: Int[Array, " age"]) -> Bool[Array, "age agent slot"]:
         """Which links the schedule lets carry messages in some rounds."""
@@ -245,6 +172,113 @@ class LinkedExchange:
         return pulled if self.needs.differences is not None else None
 
 
+@pytree
+class LinkedExchange(UnreliableExchange):
+    """The same where what arrives is drawn from counters, over connections that deliver."""
+
+    outage: Float[Array, ""]
+    seed: UInt32[Array, 2]
+    burst: int = static()
+
+    def sent(self, messages: PyTree, held: Held) -> PyTree:
+        """The message, the share of the mass, and the running sum of what differences are counted of."""
+        return messages, held.mass, messages if self.needs.differences is not None else None
+
+    def _opened(self, pushed: PyTree, differences: PyTree) -> Account:
+        slots, sums = self.senders.shape[1], (pushed, differences)
+
+        def nothing(leaf: Array, *more: int) -> Array:
+            return jnp.zeros((leaf.shape[0], slots, *more, *leaf.shape[1:]), leaf.dtype)
+
+        owed = jax.tree.map(nothing, sums)
+        return Account(owed, jax.tree.map(lambda leaf: nothing(leaf, self.delay[1]), sums))
+
+    def _unheard(self, pulled: PyTree) -> PyTree:
+        shape = self.senders.shape[1], self.delay[1]
+        return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], *shape, *leaf.shape[1:]), leaf.dtype), pulled)
+
+    def marked(self, held: Held) -> Held:
+        """What the links hold, with arrays of True where it is mass, which is a number of the links alone."""
+        nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), held)
+        if held.mass is None:
+            return nothing
+
+        def marked(sums: PyTree) -> PyTree:
+            (parts, mass), differences = sums
+            return (parts, np.ones_like(mass)), differences
+
+        owed, recent = nothing.account
+        return Held(np.ones_like(nothing.mass), Account(marked(owed), marked(recent)))
+
+    def _exchange(self, step: Step, index: Array, slot: Array, k: Array, collectives: Collectives) -> Step:
+        """One exchange, the k-th of its step, in a communication round."""
+        arrived, newest, fresh = self._arrivals(index, slot)
+        pulled, pushed = collectives.gathered(self.senders, (step.pulled, step.pushed))
+        in_step = arrived & (newest <= k)
+
+        def pull(own: Array, values: Array) -> Array:
+            value = at_age(values, newest)
+            weight = along(self.weights * in_step, value)
+            return own + jnp.sum(weight * (value - own[:, None]), axis=1)
+
+        stacked = jax.tree.map(newest_first, pulled, step.earlier)
+        # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
+        # nothing is given to an edge that the schedule has down, which both of its ends know
+        up = self._up(slot[None])[0]
+        taken = self.weights * up
+        given = portions(taken, pushed), None
+        if self.needs.differences is not None:
+            counts = self._counts(slot)
+            apart = jax.tree.map(lambda own, x: counts * along(taken, x) * (own[:, None] - x), step.pulled, pulled)
+            given = given[0], apart
+        account, came = self._settled(step.account, given, newest, fresh)
+        pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(x, axis=1), came)
+        # what stays is what was not given: by a weight of its own it would grow or shrink by rounding
+        sent = portions(self.pushing * up, jax.tree.map(lambda own: own[:, None], step.pushed))
+        return Step(
+            jax.tree.map(pull, step.pulled, stacked),
+            jax.tree.map(lambda own, out, new: own - jnp.sum(out, axis=1) + new, step.pushed, sent, pushed_sums),
+            jax.tree.map(jnp.add, step.differences, differences),
+            account,
+            jax.tree.map(lambda values: values[:, :, : self.delay[1]], stacked),
+        )
+
+    def _settled(self, account: Account, given: PyTree, newest: Array, fresh: Array) -> tuple[Account, PyTree]:
+        """The accounts after a link was given some more and delivered what its newest message brings, and that."""
+        sent = jax.tree.map(newest_first, given, account.recent)
+        # a message brings what was sent until it left
+        since = jnp.arange(self.delay[1] + 1)[None, None] < newest[..., None]
+
+        def due(owed: Array, now: Array, rounds: Array) -> Array:
+            still = jnp.sum(along(since, rounds) * rounds, axis=2)
+            return along(fresh, owed) * (owed + now - still)
+
+        came = jax.tree.map(due, account.owed, given, sent)
+        owed = jax.tree.map(lambda owed, now, came: owed + now - came, account.owed, given, came)
+        return Account(owed, jax.tree.map(lambda rounds: rounds[:, :, : self.delay[1]], sent)), came
+
+    def _arrivals(self, index: Array, slot: Array) -> tuple[Array, Array, Array]:
+        """Of each agent and neighbour: whether a message comes now, how late the newest is, and if it is news."""
+        low, high = self.delay
+        ages = jnp.arange(high + self.burst)
+        loss, wait = at_links(self.seed, slot - ages, Stream.LINK, index, self.senders)
+        out = uniform(loss, self.outage.dtype) < self.outage
+        # an outage lasts so many rounds; before round 0 there was nothing to send
+        lost = jnp.stack([out[a : a + self.burst].any(axis=0) for a in range(high + 1)])
+        rounds = slot - ages[: high + 1]
+        lost |= ~self._up(rounds) | (rounds < 0)[:, None, None]
+        # the share of the delay's range that the word stands for
+        late = low + (wait[: high + 1] % np.uint32(high - low + 1)).astype(jnp.int32)
+        late = jnp.where(lost, high + 1, late)
+        age = jnp.broadcast_to(ages[: high + 1, None, None], late.shape)
+        comes = late == age
+        newest = jnp.where(comes, age, high + 1).min(axis=0)
+        # one that was sent later came before
+        overtaken = jnp.any((age < newest[None]) & (late < age), axis=0)
+        arrived = newest <= high
+        return arrived, newest, arrived & ~overtaken
+
+
 def linked_exchange(
     network: Network, weights: sp.csr_array | None, needs: Needs, held: np.ndarray
 ) -> LinkedExchange | None:
@@ -252,6 +286,18 @@ def linked_exchange(
     links = network.unreliable
     if links is None:
         return None
+    return LinkedExchange(
+        **by_slots(network, links, weights, needs, held),
+        outage=jax.device_put(np.float64(links.outage)),
+        seed=seed_words(links.seed),
+        burst=links.burst,
+    )
+
+
+def by_slots(
+    network: Network, links: Links, weights: sp.csr_array | None, needs: Needs, held: np.ndarray
+) -> dict[str, Any]:
+    """What every `UnreliableExchange` knows of the links of the agents held, by name."""
     arcs = links.arcs(network.adjacency)
     sent = sp.csr_array((arcs if weights is None else weights).multiply(arcs)).tocsr()
     neighbours = [network.neighbors(int(i)) for i in held]
@@ -271,28 +317,20 @@ def linked_exchange(
                 "on unreliable links no mixing weight may be negative, and an agent must keep some of its own: take "
                 f"smaller weights, found down to {least:.6g}"
             )
-    return LinkedExchange(
-        senders=jax.device_put(senders),
-        weights=jax.device_put(weight),
-        pushing=jax.device_put(pushing),
-        edges=jax.device_put(edges),
-        exchanges=jax.device_put(np.int32(needs.exchanges)),
-        outage=jax.device_put(np.float64(links.outage)),
-        table=None if links.table is None else jax.device_put(links.table),
-        seed=seed_words(links.seed),
-        burst=links.burst,
-        delay=links.delay,
-        schedule=links.function,
-        needs=needs._replace(exchanges=1),
-    )
+    return {
+        "senders": jax.device_put(senders),
+        "weights": jax.device_put(weight),
+        "pushing": jax.device_put(pushing),
+        "edges": jax.device_put(edges),
+        "exchanges": jax.device_put(np.int32(needs.exchanges)),
+        "table": None if links.table is None else jax.device_put(links.table),
+        "schedule": links.function,
+        "needs": needs._replace(exchanges=1),
+        "delay": links.delay,
+    }
 
 
-def _along(x: Array, like: Array) -> Array:
-    """An array (agent, ...) with axes of one until it has as many as another."""
-    return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
-
-
-def _portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
+def portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
     """What links are given of what is pushed, parts and mass, arrays (agent, slot or 1, ...).
 
     Portions of the mass are multiples of 2^-20, so that single precision adds them without rounding: a mass that drifts
@@ -301,17 +339,18 @@ def _portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
     if pushed is None:
         return None
     parts, mass = pushed
-    exact = jnp.floor(_along(weights, mass) * mass * _GRAIN) / _GRAIN
-    return jax.tree.map(lambda part: _along(weights, part) * part, parts), exact
+    exact = jnp.floor(along(weights, mass) * mass * GRAIN) / GRAIN
+    return jax.tree.map(lambda part: along(weights, part) * part, parts), exact
 
 
-def _newest_first(now: Array, before: Array) -> Array:
+def newest_first(now: Array, before: Array) -> Array:
+    """Values of now before earlier ones, along the axis after the slots."""
     return jnp.concatenate([now[:, :, None], before], axis=2)
 
 
-def _at(values: Float[Array, "agent slot delay ..."], age: Int[Array, "agent slot"]) -> Array:
+def at_age(values: Float[Array, "agent slot delay ..."], age: Int[Array, "agent slot"]) -> Array:
     """Of values newest first those of an age."""
     if values.shape[2] == 1:
         return values[:, :, 0]
-    place = _along(jnp.minimum(age, values.shape[2] - 1)[..., None], values)
+    place = along(jnp.minimum(age, values.shape[2] - 1)[..., None], values)
     return jnp.take_along_axis(values, place, axis=2)[:, :, 0]

@@ -24,8 +24,8 @@ from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Bound, Monitored, Needs, Sampler
-from .collectives import Collectives
-from .links import Linked, LinkedExchange, linked_exchange
+from .collectives import Collectives, along
+from .links import Linked, UnreliableExchange, linked_exchange
 from .noise import seed_words
 from .operators import Operator, operator
 
@@ -92,7 +92,7 @@ class Problem:
     shared: Any
     exchange: Exchange
     # in place of it where links are unreliable; states are then `Linked`
-    links: LinkedExchange | None
+    links: UnreliableExchange | None
     seed: UInt32[Array, 2]
     collectives: Collectives
     num_agents: int = static()
@@ -129,6 +129,9 @@ class Problem:
         return dataclasses.replace(_some(agents, slice(1)), index=jnp.zeros(1, jnp.uint32))
 
 
+# A network, mixing weights, a method's needs and the agents held -> the exchange, or None where links are reliable.
+LinksBuilder = Callable[[Network, scipy.sparse.csr_array | None, Needs, np.ndarray], UnreliableExchange | None]
+
 # Which parts of stacked agents carry the agent axis.
 AGENT_PARTS = ("index", "degree", "shard", "own")
 AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
@@ -150,6 +153,7 @@ def build_problem(
     collectives: Collectives | None = None,
     agents: Sequence[int] | None = None,
     shards: Shard | None = None,
+    linked: LinksBuilder = linked_exchange,
 ) -> Problem:
     """Put a posterior, a network and a method on the device.
 
@@ -167,6 +171,8 @@ def build_problem(
         The agents it holds, where not all.
     shards
         Their shards, where they are not to be read from `post`.
+    linked
+        Makes the exchange over unreliable links.
     """
     held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
@@ -174,10 +180,13 @@ def build_problem(
     weights = bound.weights if needs.inbox == "mix" else None
     if needs.inbox == "mix" and weights is None:
         raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
+    links = linked(network, weights, needs, held)
+    # its matrices are for links that deliver, and their eigenvalues take a while
+    mixes, adds = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum"))
     exchange = Exchange(
-        place(weights) if weights is not None else None,
-        place(network.adjacency) if needs.inbox == "neighbour_sum" else None,
-        None if weights is None else jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))),
+        place(weights) if mixes else None,
+        place(network.adjacency) if adds else None,
+        jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))) if mixes else None,
         needs.inbox == "total",
         network.num_agents if needs.inbox == "average" else None,
     )
@@ -195,7 +204,7 @@ def build_problem(
         facts=facts,
         shared=jax.device_put(bound.shared),
         exchange=exchange,
-        links=linked_exchange(network, weights, needs, held),
+        links=links,
         seed=seed_words(seed),
         collectives=Collectives() if collectives is None else collectives,
         num_agents=network.num_agents,
@@ -297,19 +306,16 @@ def network_transition(
 
 
 def messages_of(problem: Problem, state: Any) -> Any:
-    """What all agents send in an exchange, (agent, ..., chain); over unreliable links a share of the mass too."""
+    """What all agents send in an exchange, (agent, ..., chain); over unreliable links running sums too."""
     messages = everywhere(problem.sampler.message, problem.acting(0), (own_state(problem, state),))
-    if problem.links is None:
-        return messages
-    # differences are read now and counted by a running sum, which travels beside
-    return messages, state.held.mass, None if problem.needs.differences is None else messages
+    return messages if problem.links is None else problem.links.sent(messages, state.held)
 
 
 def _differences(messages: Any, inbox: Inbox, degree: Array) -> Any:
     """What messages are apart from what is in the inbox, on links that deliver all of them."""
     if inbox.mixed is not None:
         return jax.tree.map(jnp.subtract, messages, inbox.mixed)
-    return jax.tree.map(lambda own, sum: degree.reshape(-1, *[1] * (own.ndim - 1)) * own - sum, messages, inbox.summed)
+    return jax.tree.map(lambda own, sum: along(degree, own) * own - sum, messages, inbox.summed)
 
 
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:

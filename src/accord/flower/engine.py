@@ -88,6 +88,13 @@ class Flower:
         """No method that sends messages along edges: sites talk to nobody but the server."""
         raise TypeError(f"{type(sampler).__name__} gossips; a federation goes with Importance() or ChEES()")
 
+    def states_here(self, num_agents: int) -> int:
+        """None: sites have no states."""
+        return 0
+
+    def check_network(self, network: Network) -> None:
+        """Any network."""
+
     @contextmanager
     def placed(self, post: Posterior) -> Iterator[Posterior]:
         """The posterior whose data the sites have."""

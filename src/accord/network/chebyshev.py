@@ -18,8 +18,7 @@ def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list
     coefficients = [(1.0, 0.0)]
     if rounds == 1:
         return coefficients
-    smallest, second = extreme_eigenvalues(weights)
-    s = max(abs(smallest), abs(second))
+    s = _slowest(weights)
     # ratio_k = T_k(1/s) / T_{k+1}(1/s); T_{k+1}(t) = 2 t T_k(t) - T_{k-1}(t), so ratio_k = s / (2 - s ratio_{k-1})
     ratio = s
     for _ in range(rounds - 1):
@@ -32,17 +31,21 @@ def chebyshev_coefficients(weights: scipy.sparse.csr_array, rounds: int) -> list
 
 def contraction(weights: scipy.sparse.csr_array, rounds: int) -> float:
     """1 / T_K(1/s): what is left of disagreement, and the bound on every other eigenvalue of P than 1."""
-    smallest, second = extreme_eigenvalues(weights)
-    s = max(abs(smallest), abs(second))
+    s = _slowest(weights)
     with np.errstate(over="ignore"):  # of many rounds nothing is left
         return float(1.0 / np.cosh(rounds * np.arccosh(1.0 / s))) if s > 0 else 0.0
 
 
 def exchanges_for(weights: scipy.sparse.csr_array, allowed: float) -> int:
     """The fewest exchanges after which at most a part `allowed` of disagreement is left; 1 where nobody is heard of."""
-    smallest, second = extreme_eigenvalues(weights)
-    s = max(abs(smallest), abs(second))
+    s = _slowest(weights)
     return int(np.ceil(np.arccosh(1.0 / allowed) / np.arccosh(1.0 / s) - 1e-9)) if 0 < s < 1 - 1e-12 else 1
+
+
+def _slowest(weights: scipy.sparse.csr_array) -> float:
+    """The second largest absolute eigenvalue: what one exchange leaves of disagreement."""
+    smallest, second = extreme_eigenvalues(weights)
+    return max(abs(smallest), abs(second))
 
 
 def chebyshev(weights: scipy.sparse.csr_array, rounds: int) -> scipy.sparse.csr_array:

@@ -173,10 +173,11 @@ class SomeEdges:
 
 def _settled(graph: Graph, links: Links) -> Links:
     """Links with what their schedule comes to; `ValueError` where news do not reach everybody."""
-    _require_reachable(graph, links)
     if links.table is None and links.function is None:
+        _require_reachable(graph, links, None)
         return links
     ups = np.stack([links.up_in(graph.edges, k) for k in range(_rounds(links))])
+    _require_reachable(graph, links, ups)
     ups = ups[:, ups.any(axis=0)]
     return replace(links, up_share=float(ups.mean(axis=0).min()), longest_gap=max(map(_gap, ups.T)))
 
@@ -262,13 +263,11 @@ def _number(graph: Graph, agent: Any) -> int:
     raise ValueError(f"agents are named by their numbers or labels, found {agent!r}")
 
 
-def _require_reachable(graph: Graph, links: Links) -> None:
-    """Raise `ValueError` unless news from every agent reaches all others, over all rounds."""
+def _require_reachable(graph: Graph, links: Links, ups: np.ndarray | None) -> None:
+    """Raise `ValueError` unless news from every agent reaches all others, over all rounds (round, edge)."""
     heard = links.arcs(graph.adjacency)
-    rounds = _rounds(links)
-    if links.table is not None or links.function is not None:
-        ever = np.any([links.up_in(graph.edges, k) for k in range(rounds)], axis=0)
-        i, j = graph.edges[ever].T
+    if ups is not None:
+        i, j = graph.edges[ups.any(axis=0)].T
         joined = sp.coo_array((np.ones(2 * len(i)), (np.concatenate([i, j]), np.concatenate([j, i]))), heard.shape)
         heard = sp.csr_array(heard.multiply(joined.tocsr()))
         heard.eliminate_zeros()
@@ -280,6 +279,6 @@ def _require_reachable(graph: Graph, links: Links) -> None:
     there = outside in reached
     first, second = (outside, 0) if there else (0, outside)
     way = f"what agent {first} says never reaches agent {second}"
-    if links.table is not None or links.function is not None:
-        raise ValueError(f"the schedule never joins all agents in {rounds} rounds: {way}")
+    if ups is not None:
+        raise ValueError(f"the schedule never joins all agents in {len(ups)} rounds: {way}")
     raise ValueError(f"the directed links do not join all agents both ways (not strongly connected): {way}")

@@ -26,6 +26,7 @@ from .mixing import Mixing as Mixing
 from .proximal_de_sgld import ProximalDESGLD
 from .qlsd import QLSD
 from .replicated import Replicated
+from .split_gt_baoab import SplitGTBAOAB
 from .stale_sgld import StaleSGLD
 
 __all__ = [
@@ -53,5 +54,6 @@ __all__ = [
     "ProximalDESGLD",
     "QLSD",
     "Replicated",
+    "SplitGTBAOAB",
     "StaleSGLD",
 ]

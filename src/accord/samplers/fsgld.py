@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -13,20 +12,11 @@ from ..base.pytree import pytree
 from ..network import Network
 from ..network.spectrum import reciprocal
 from ..posterior import Posterior
-from ..posterior.newton import Expansion, newton
-from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
 from .agent import Agent
-from .costs import total_traffic
+from .expansions import Expansions, Quadratic, expanded_at_mode
 from .protocol import Bound
 from .travelling import Travelling, Visits
-
-
-class Surrogate(NamedTuple):
-    """A quadratic potential by its slope (dim,) at a common center, and its curvature (dim, dim)."""
-
-    slope: Any
-    curvature: Any
 
 
 class Surrogates(NamedTuple):
@@ -40,14 +30,14 @@ class FSGLDNumbers(NamedTuple):
     """What an agent knows: its visits, and the surrogate of its own potential."""
 
     visits: Visits
-    own: Surrogate
+    own: Quadratic
 
 
 class FSGLDShared(NamedTuple):
     """What all agents know: the center, and the sum of all surrogates."""
 
     center: Any
-    whole: Surrogate
+    whole: Quadratic
 
 
 @pytree
@@ -110,19 +100,18 @@ class FSGLD(Travelling):
 
     def slope(self, agent: Agent, visits: Visits, x: Float[Array, " dim"], batch: Array | None) -> Float[Array, " dim"]:
         own, (center, whole) = agent.own.own, agent.shared
-        left = agent.gradient(x, batch) - own.slope - own.curvature @ (x - center)
-        return left / visits.share + whole.slope + whole.curvature @ (x - center)
+        return (agent.gradient(x, batch) - own.gradient(x - center)) / visits.share + whole.gradient(x - center)
 
     def visits(self, agent: Agent) -> Visits:
         return agent.own.visits
 
     def bind(self, post: Posterior, network: Network) -> Bound:
         bound = super().bind(post, network)
-        center, own, spent = _expanded(post, network) if self.surrogates is None else self._given(post)
-        whole = Surrogate(own.slope.sum(axis=0), own.curvature.sum(axis=0))
-        return bound._replace(own=FSGLDNumbers(bound.own, own), shared=FSGLDShared(center, whole), spent=spent)
+        found, spent = expanded_at_mode(post, network) if self.surrogates is None else self._given(post)
+        own, shared = FSGLDNumbers(bound.own, found.own), FSGLDShared(found.center, found.whole)
+        return bound._replace(own=own, shared=shared, spent=spent)
 
-    def _given(self, post: Posterior) -> tuple[np.ndarray, Surrogate, Traffic]:
+    def _given(self, post: Posterior) -> tuple[Expansions, Traffic]:
         means, precisions = self.surrogates
         if means.shape != (post.num_agents, post.dim):
             wanted, found = f"{post.num_agents} of {post.dim} parameters", f"{len(means)} of {means.shape[1]}"
@@ -130,7 +119,7 @@ class FSGLD(Travelling):
         if post.coordinates is not None:
             raise ValueError("surrogates are given in the user's parameters: leave them or whiten=True out")
         center = means.mean(axis=0)
-        return center, Surrogate(np.einsum("nij,nj->ni", precisions, center - means), precisions), Traffic()
+        return Expansions(center, np.einsum("nij,nj->ni", precisions, center - means), precisions), Traffic()
 
     def max_step(self, network: Network, hessians: np.ndarray) -> float:
         curvatures = hessians if self.surrogates is None else self.surrogates[1]
@@ -147,28 +136,3 @@ def _as_numbers(surrogates: Any) -> Surrogates:
         if not np.linalg.eigvalsh(law.cov)[0] > 0:
             raise ValueError(f"the surrogate of agent {agent} must have a positive definite covariance")
     return Surrogates(np.stack([law.mean for law in found]), np.linalg.inv(np.stack([law.cov for law in found])))
-
-
-def _expanded(post: Posterior, network: Network) -> tuple[np.ndarray, Surrogate, Traffic]:
-    """The mode of F, the expansions of all potentials there, and what that took; anywhere on quadratic ones."""
-    asked = []
-
-    def expand(x: np.ndarray) -> Expansion:
-        asked.append(post.each(_expansion, x))
-        value, slope, curvature = (part.sum(axis=0) for part in asked[-1])
-        return Expansion(float(value), slope, curvature)
-
-    center = np.asarray(post.init, np.float64)
-    if post.quadratic:
-        expand(center)
-    else:
-        center, _ = newton(expand, center, post.unconstrained_names, last_step=1e-6)
-        expand(center)
-    _, slope, curvature = asked[-1]
-    numbers = (post.dim + 1) * (post.dim + 2) // 2
-    return center, Surrogate(slope, curvature), total_traffic(network, numbers, len(asked))
-
-
-def _expansion(potential: Potential, shard: Shard, x: Array) -> tuple[Array, Array, Array]:
-    """Value, gradient and Hessian of f_i."""
-    return jnp.asarray(potential.value(shard, x)), potential.gradient(shard, x), potential.hessian(shard, x)

@@ -100,7 +100,7 @@ class GTBAOAB(Gossip, Tunable):
         positive("friction", self.friction)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> GTBAOABState:
-        gradient = agent.gradient(position, noise.batch)
+        gradient = self.tracked(agent, position, noise.batch)
         return GTBAOABState(position, jnp.zeros_like(position), gradient, gradient)
 
     def message(self, agent: Agent, state: GTBAOABState) -> GTBAOABMessage:
@@ -111,13 +111,21 @@ class GTBAOAB(Gossip, Tunable):
         assert noise.normal is not None
         step, n = at(self.step_size, agent.round), agent.num_agents
         kept = jnp.exp(-self.friction * step)
-        v = v - step * n * d / inbox.share
+        v = v - step * self.force(agent, x, d / inbox.share)
         x = x + step / 2.0 * v
         # noise of each agent moves the average by its N-th part: a variance of N keeps the average's at one
         v = kept * v + ((1.0 - kept**2) * n) ** 0.5 * noise.normal
         x = x + step / 2.0 * v
-        gradient = agent.gradient(x, noise.batch)
+        gradient = self.tracked(agent, x, noise.batch)
         return GTBAOABState(x, v, d + gradient - state.gradient, gradient)
+
+    def force(self, agent: Agent, x: Float[Array, " dim"], tracked: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """The gradient of F that an agent goes by, given what it holds for the mean of what all track."""
+        return agent.num_agents * tracked
+
+    def tracked(self, agent: Agent, x: Float[Array, " dim"], batch: Array | None) -> Float[Array, " dim"]:
+        """What is tracked of an agent's own."""
+        return agent.gradient(x, batch)
 
     def needs(self, dim: int) -> Needs:
         return super().needs(dim)._replace(pushed=("tracker",))

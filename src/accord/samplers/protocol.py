@@ -234,6 +234,18 @@ class Sampler(abc.ABC):
 # --- capabilities ---
 
 
+class Expanding(Sampler):
+    """A method that knows a quadratic model of every f_i, and whose network carries the rest.
+
+    On the Gaussian posterior that stands for another one nothing is left; a plan judges it as well where the agents'
+    curvatures are those at one of the stiffest draws, and its model is that of the Gaussian.
+    """
+
+    @abc.abstractmethod
+    def expanded(self, post: Posterior) -> Self:
+        """The method with the models of another posterior, in its coordinates, at their origin."""
+
+
 class Tunable(Sampler):
     """A method whose numbers may be left out; `tuning` chooses them."""
 

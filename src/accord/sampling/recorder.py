@@ -48,6 +48,8 @@ class Recorder:
     measured: Measured | None = None
     # where agents have kept their latents, where they have
     kept_latents: dict[str, str] = field(default_factory=dict)
+    # what the engine says of how the run went
+    told: dict[str, Any] = field(default_factory=dict)
     checked: Traffic = field(default_factory=Traffic)
     is_interrupted: bool = False
     count: int = 0
@@ -57,6 +59,10 @@ class Recorder:
     agent_draws: np.ndarray | None = None
     average: np.ndarray | None = None
     statistics: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # asked at once: a run that loses an agent is recorded as well, when nobody can be asked any more
+        self.sizes = self.post.sizes
 
     def append(self, records: Any, count: int) -> None:
         """Take the first `count` draws of an engine's records."""
@@ -145,6 +151,7 @@ class Recorder:
                 **({"temperature": sampler.temperature} if sampler.temperature != 1.0 else {}),
                 **({"chosen": self.chosen} if self.chosen else {}),
                 **({"interrupted": True} if self.is_interrupted else {}),
+                **self.told,
                 **self.kept_latents,
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),
@@ -174,7 +181,7 @@ class Recorder:
             self.rounds,
             round(times * exchanges),
             times * messages * self.message_bytes,
-            gradients * rows_per_gradient(needs, self.post.sizes),
+            gradients * rows_per_gradient(needs, self.sizes),
             round(times) if needs.sums else 0,
         )
         spent = own + self.checked + self.bound.spent + (Traffic() if self.warmup is None else self.warmup.spent)

@@ -157,6 +157,7 @@ def sample(
     kept = _kept_agents(keep, network.num_agents)
     try:
         builder = _builder(engine)
+        builder.check_network(network)
         walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
         if isinstance(sampler, ByTotals):
             _refuse_rounds(sampler, walks)
@@ -164,10 +165,10 @@ def sample(
         nothing_given = (
             sampler is None and network.unreliable is None and all(value is None for value in walks.values())
         )
-        if isinstance(sampler, ByTotals) or (sampler is None and nothing_given):
+        if isinstance(sampler, ByTotals) or nothing_given:
             # all agents have the same draws, which are there once
             require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
-            by_totals: list[ByTotals] = [Importance(), ChEES()] if sampler is None else [sampler]
+            by_totals: list[ByTotals] = [sampler] if isinstance(sampler, ByTotals) else [Importance(), ChEES()]
             title = " or ".join(type(method).__name__ for method in by_totals)
             with terminations(), _held(checkpoint), Progress(title, progress):
                 stage("reading the data")
@@ -192,7 +193,8 @@ def sample(
         check_compatible(post, network, methods[0])
         builder.check(post, methods[0])
         whiten = not is_complete(methods[0]) if whiten is None else whiten
-        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim)
+        states = builder.states_here(network.num_agents)
+        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim, states=states)
         _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
         counts = {
             "chains": chains,
@@ -302,6 +304,7 @@ def _run(
             recorder.is_interrupted = True
             drawn = f"the {recorder.count} of {recorder.draws} draws made so far"
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
+    recorder.told = engine.told()
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
         if warning:

@@ -105,7 +105,17 @@ def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.nda
 
 def stiffness(values: np.ndarray) -> float:
     """The mean of the largest fiftieth of some curvatures: it is the stiffest draws that bound a step."""
-    return float(np.sort(values)[-max(1, round(_STIFFEST * len(values))) :].mean())
+    return float(values[_stiffest(values)].mean())
+
+
+def stiff_draw(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """The draw in the middle of the stiffest fiftieth, (dim,), of draws (draw, dim) of some curvatures."""
+    order = _stiffest(values)
+    return np.asarray(draws[order[len(order) // 2]], np.float64)
+
+
+def _stiffest(values: np.ndarray) -> np.ndarray:
+    return np.argsort(values)[-max(1, round(_STIFFEST * len(values))) :]
 
 
 # --- what agents add up: functions of positions, (dim, chain) ---

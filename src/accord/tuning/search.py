@@ -12,10 +12,10 @@ from ..exact.impulse_response import SlowError, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..results.findings import TOLERANCE
-from ..samplers.protocol import Bound, HasLaw, Langevin, Sampler, Tunable
+from ..samplers.protocol import Bound, Expanding, HasLaw, Langevin, Sampler, Tunable
 from ..samplers.validation import check_compatible, is_complete
 from ..schedules import at
-from .forecast import SHARE, Forecast, Model, forecast_bound, gaussian_model
+from .forecast import SHARE, Forecast, Model, forecast_beyond, forecast_bound, gaussian_model
 from .plan import COSTS, Plan, Trial, label
 from .warmup import Warmup
 
@@ -24,13 +24,23 @@ _MIN_IMPROVEMENT = 0.95
 _PATIENCE = 3
 # The same while the step stays and only exchanges grow: the bias may rise on the way, and ends at the step's own.
 _PATIENCE_AT_STEP = 8
+# What is wrong with a setting whose errors are infinite.
+_UNSTABLE = (
+    "unstable at the posterior's stiffest draws with the exchanges that were tried; give more as mix_rounds, or take "
+    "GTBAOAB()"
+)
 # Skip settings while the bias to hope for is this many times what is allowed.
 _SKIP_FACTOR = 1.5
 
 
 def usual_methods(post: Posterior, network: Network) -> list[Sampler]:
     """The methods to choose from where none is named, with common noise; the first runs on every connected network."""
-    first, *others = samplers.GTBAOAB(), samplers.GTDULA(noise="common"), samplers.DADMMS(noise="common")
+    first, *others = (
+        samplers.SplitGTBAOAB(),
+        samplers.GTBAOAB(),
+        samplers.GTDULA(noise="common"),
+        samplers.DADMMS(noise="common"),
+    )
     return [first, *(other for other in others if _fits(post, network, other))]
 
 
@@ -83,9 +93,9 @@ def choose(
                 most = trial.forecast.exchanges
     found = Plan(tuple(trials), tolerance, COSTS[0], warmup)
     first = found.ranked[0]
-    if first.forecast is None:
+    if first.forecast is None or np.isinf(first.forecast.bias):
         # of each method the last setting, which came closest to serving
-        reasons = {trial.label: trial.trouble for trial in trials}
+        reasons = {trial.label: trial.trouble or _UNSTABLE for trial in trials}
         raise ArithmeticError(
             "no setting was found to serve; " + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
         )
@@ -97,10 +107,13 @@ def try_out(
 ) -> Iterator[Trial]:
     """The settings of a method, from those with the cheapest draws to the first that meets the tolerance."""
     whitened = not is_complete(sampler)
-    post = model.whitened if whitened else model.plain
+    post = model.of(whitened)
     none = Trial(label(sampler), sampler, whitened, None, "", np.nan)
     if post is None:
         yield none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
+        return
+    if isinstance(sampler, Expanding) and model.stiff is None:
+        yield none._replace(trouble="there is no forecast for so many parameters: their Hessians are not summed")
         return
     idle, least, passed_over = 0, np.inf, list[tuple[Trial, Bound]]()
     # Langevin steps and biases of the forecasts so far
@@ -118,7 +131,7 @@ def try_out(
             passed_over.append((trial, law))
             continue
         try:
-            trial = _judged(trial, law, post, sizes, network)
+            trial = _judged(trial, law, model, sizes, network)
         except SlowError as error:
             # those that follow forget still more slowly
             yield trial._replace(trouble=str(error))
@@ -133,17 +146,22 @@ def try_out(
         if trial.forecast.meets(tolerance) or idle >= (_PATIENCE_AT_STEP if same_step else _PATIENCE):
             break
     while passed_over and trial.forecast is not None and trial.forecast.meets(tolerance):
-        trial = _judged(*passed_over.pop(), post, sizes, network)
+        trial = _judged(*passed_over.pop(), model, sizes, network)
         yield trial
 
 
-def _judged(trial: Trial, law: Bound, post: Posterior, sizes: np.ndarray, network: Network) -> Trial:
+def _judged(trial: Trial, law: Bound, model: Model, sizes: np.ndarray, network: Network) -> Trial:
     """A trial with its forecast, or with its trouble; `SlowError` where it forgets too slowly."""
+    post = model.of(trial.whitened)
+    assert post is not None
     largest = law.sampler.max_step(network, post.hessians()) if isinstance(law.sampler, Langevin) else None
     trial = trial._replace(limit=np.nan if largest is None else float(largest))
     assert isinstance(trial.sampler, Sampler)
     try:
-        return trial._replace(forecast=forecast_bound(post, sizes, network, trial.sampler, law))
+        found = forecast_bound(post, sizes, network, trial.sampler, law)
+        if isinstance(trial.sampler, Expanding):
+            found = forecast_beyond(found, model, trial.whitened, network)
+        return trial._replace(forecast=found)
     except SlowError:
         raise
     except ArithmeticError as error:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Shaped
 
 from ...base.pytree import pytree
-from ..collectives import Collectives, reordered
+from ..collectives import Collectives, along, reordered
 
 # The axis of a mesh of devices over which agents are spread.
 AGENTS = "agents"
@@ -23,7 +23,7 @@ class MeshCollectives(Collectives):
 
     def total(self, values: Any) -> Any:
         """The sum over all agents of every array (agent, ...) of a pytree."""
-        return jax.tree.map(lambda x: jax.lax.psum(jnp.where(self._along(x), x, 0).sum(axis=0), AGENTS), values)
+        return jax.tree.map(lambda x: jax.lax.psum(jnp.where(along(self.active, x), x, 0).sum(axis=0), AGENTS), values)
 
     def permuted(self, messages: Any, order: Int[Array, "everyone 1 chain"]) -> Any:
         """Messages, a pytree of arrays (agent, ..., chain), in another order of the agents in each chain."""
@@ -35,7 +35,7 @@ class MeshCollectives(Collectives):
             # of the hub, which is the same on all devices
             return x.max(axis=0)
         lowest = jnp.iinfo(x.dtype).min if jnp.issubdtype(x.dtype, jnp.integer) else -jnp.inf
-        return jax.lax.pmax(jnp.where(self._along(x), x, lowest).max(axis=0), AGENTS)
+        return jax.lax.pmax(jnp.where(along(self.active, x), x, lowest).max(axis=0), AGENTS)
 
     def everyones(self, x: Shaped[Array, "agent ..."]) -> Shaped[Array, "everyone ..."]:
         """The rows of all agents."""
@@ -51,7 +51,4 @@ class MeshCollectives(Collectives):
         place = which - jax.lax.axis_index(AGENTS) * self.active.size
         here = (place >= 0) & (place < self.active.size)
         rows = x[jnp.clip(place, 0, self.active.size - 1)]
-        return jax.lax.psum(jnp.where(here.reshape(-1, *[1] * (x.ndim - 1)), rows, 0), AGENTS)
-
-    def _along(self, x: Any) -> Array:
-        return self.active.reshape(-1, *[1] * (x.ndim - 1))
+        return jax.lax.psum(jnp.where(along(here, x), rows, 0), AGENTS)

@@ -27,7 +27,7 @@ from ...posterior import Posterior
 from ...samplers.protocol import Bound
 from ..arrays import ArrayEngine, Programs
 from ..draws import RawNoise
-from ..links import LinkedExchange
+from ..links import LinkedExchange, UnreliableExchange
 from ..local import LocalEngine
 from ..loop import Carry, Records, finite, record, start
 from ..round import Exchange, Problem, build_problem, by_color, own_state
@@ -65,8 +65,9 @@ def _specs(problem: Problem) -> Problem:
     )
 
 
-def _linked(links: LinkedExchange) -> LinkedExchange:
+def _linked(links: UnreliableExchange) -> LinkedExchange:
     """How links lie on the devices: what is an agent's with it."""
+    assert isinstance(links, LinkedExchange)
     apart = {name: P(AGENTS) for name in ("senders", "weights", "pushing", "edges")}
     shared = {name: P() for name in ("exchanges", "outage", "seed")} | {"table": None if links.table is None else P()}
     fixed = {name: getattr(links, name) for name in ("burst", "delay", "schedule", "needs")}
@@ -113,6 +114,11 @@ def _on(mesh: Mesh, function: Any, in_specs: Any, out_specs: Any) -> Any:
 
 class MeshEngine(ArrayEngine):
     """Runs a method on all devices that JAX sees; parameters as in `ArrayEngine`."""
+
+    @classmethod
+    def states_here(cls, num_agents: int) -> int:
+        """An equal part in each process."""
+        return -(-num_agents // jax.process_count())
 
     @classmethod
     @contextmanager
@@ -209,7 +215,7 @@ class MeshEngine(ArrayEngine):
             return tree
         return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, axis=0)]), tree)
 
-    def _linked(self, links: LinkedExchange | None) -> LinkedExchange | None:
+    def _linked(self, links: UnreliableExchange | None) -> UnreliableExchange | None:
         if links is None:
             return None
         parts = {name: getattr(links, name) for name in ("senders", "weights", "pushing", "edges")}

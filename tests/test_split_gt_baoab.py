@@ -1,0 +1,89 @@
+"""GT-BAOAB split: what a quadratic model of F saves, what it leaves, and when a plan does not trust it."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tables import AGENTS, NETWORKS, unequal_curvature
+
+import accord
+from accord.engines.agreement import bind
+from accord.results.findings import TOLERANCE
+from accord.samplers import GTBAOAB, SplitGTBAOAB
+from accord.samplers.expansions import Expansions
+from accord.tuning.forecast import gaussian_model
+from accord.tuning.search import choose, try_out
+from accord.tuning.warmup import warm_up
+
+
+def logistic(rows, dim=3, agents=AGENTS):
+    """Logistic regression whose agents see different parts of the first column."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.ones(rows), rng.standard_normal((rows, dim - 1))])
+    y = (rng.random(rows) < 1.0 / (1.0 + np.exp(-X @ np.linspace(1.5, -1.0, dim)))).astype(float)
+    parts = np.array_split(np.argsort(X[:, 1]), agents)
+    return accord.models.logistic_regression([(X[part], y[part]) for part in parts], prior_variance=10.0)
+
+
+@pytest.mark.parametrize("network", ["ring", "star", "path"])
+def test_one_exchange_is_exact_on_gaussian_posteriors(network):
+    post, net = unequal_curvature(2), NETWORKS[network]
+    law = accord.law(post, net, SplitGTBAOAB(0.6, 1.0, mix_rounds=1)).stationary()
+    whole = accord.law(post, net, GTBAOAB(0.6, 1.0, mix_rounds=1))
+    exact = post.exact()
+    for agent in range(AGENTS):
+        np.testing.assert_allclose(law.agent(agent).mean, exact.mean, atol=1e-9)
+        np.testing.assert_allclose(law.agent(agent).cov, exact.cov, atol=1e-9)
+    # what it saves: agents that curve differently cost GT-BAOAB its stability, or its spread
+    if whole.spectral_radius < 1.0:
+        spread = [np.diag(whole.stationary().agent(i).cov) / np.diag(exact.cov) for i in range(AGENTS)]
+        assert np.abs(np.array(spread) - 1.0).max() > 0.1
+
+
+def test_a_plan_takes_few_exchanges_where_there_is_much_data_and_the_draws_are_right():
+    post, net = logistic(6000), NETWORKS["ring"]
+    run = accord.sample(post, net, SplitGTBAOAB(), draws=1000, chains=8, burn_in=50, thin=1, seed=0)
+    assert "mix_rounds=1" in run.settings["method"] or "mix_rounds=2" in run.settings["method"]
+    exact = accord.sample(post, net, draws=2000, chains=8, seed=1)
+    for agent in range(AGENTS):
+        for feature in (lambda x: x, lambda x: (x - exact.draws.mean(axis=(0, 1, 2))) ** 2):
+            ours, theirs = feature(run.draws[:, :, agent]).mean(axis=1), feature(exact.draws[:, :, 0]).mean(axis=1)
+            error = np.hypot(ours.std(axis=0, ddof=1) / 8.0**0.5, theirs.std(axis=0, ddof=1) / 8.0**0.5)
+            scale = feature(exact.draws[:, :, 0]).std(axis=(0, 1))
+            assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 5.0 * error + TOLERANCE * scale).all()
+
+
+def test_a_plan_does_not_trust_it_where_the_curvature_varies_by_its_own_size():
+    # on the Gaussian any number of exchanges is exact; at a stiff draw, few are unstable
+    post, net = logistic(40, dim=6), NETWORKS["path"]
+    found = warm_up(post, net)
+    moved = post.transformed(found.coordinates)
+    model = gaussian_model(moved, found)
+    first = next(try_out(SplitGTBAOAB(), model, post.sizes, net, found.stiffness, TOLERANCE))
+    assert found.stiffness > 3.0 and first.sampler.mix_rounds == 1 and not first.forecast.meets(TOLERANCE)
+    assert accord.tuning.forecast.forecast(model.whitened, post.sizes, net, first.sampler).meets(TOLERANCE)
+    best, _ = choose([SplitGTBAOAB(), GTBAOAB()], moved, net, found)
+    assert best.sampler.mix_rounds > 2
+
+
+def test_a_setting_that_is_unstable_at_stiff_draws_is_not_run():
+    # a Gaussian posterior of agents whose potentials curve both ways, far beyond it, and cancel
+    def log_likelihood(x, rows):
+        return -0.05 * x[0] ** 2 - rows[:, 0] * jnp.cos(x[0])
+
+    shards = [np.array([[(-1.0) ** agent * 3.0]]) for agent in range(AGENTS)]
+    post = accord.Posterior(log_likelihood, lambda x: 0.0 * x[0], shards, np.zeros(1))
+    with pytest.raises(ArithmeticError, match="unstable at the posterior's stiffest draws.*GTBAOAB"):
+        accord.sample(post, NETWORKS["path"], SplitGTBAOAB(mix_rounds=1), draws=5)
+
+
+def test_without_noise_it_reaches_the_mode():
+    post, net = logistic(200), NETWORKS["irregular"]
+    method = SplitGTBAOAB(0.3, 1.0, mix_rounds=2, temperature=0.0)
+    run = accord.sample(post, net, method, whiten=True, draws=1, burn_in=400, chains=1, seed=0)
+    np.testing.assert_allclose(run.draws[0, -1], np.tile(post.mode(), (AGENTS, 1)), atol=1e-5)
+
+
+def test_expansions_of_another_shape_are_named():
+    method = SplitGTBAOAB(0.1, mix_rounds=1, expansions=Expansions(np.zeros(2), np.zeros((3, 2)), np.zeros((3, 2, 2))))
+    with pytest.raises(ValueError, match=r"expansions must be .* of shapes .*\(6, 2, 2\)\), found .*\(3, 2, 2\)\)"):
+        bind(unequal_curvature(2), NETWORKS["ring"], method, accord.engines.local.LocalEngine)
