@@ -647,13 +647,10 @@ def test_bad_input_is_named():
         accord.Silo(late="wait")
     with pytest.raises(ValueError, match="timeout must be a finite number > 0, found 0"):
         accord.Silo(timeout=0.0)
-    for deadline, named in (
-        (True, "a number of seconds, found True"),
-        ("1", "found '1'"),
-        (1e9, "at most timeout=300"),
-    ):
-        with pytest.raises(ValueError, match=f"deadline must be .*{named}"):
-            accord.Silo(deadline=deadline)
+    with pytest.raises(ValueError, match="deadline must be a finite number > 0, found 0"):
+        accord.Silo(deadline=0.0)
+    with pytest.raises(ValueError, match="deadline must be at most timeout=300, after which an agent is late"):
+        accord.Silo(deadline=1e9)
 
 
 @pytest.mark.slow

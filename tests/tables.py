@@ -140,7 +140,13 @@ def pairs(first, second, quick):
 
 
 def quadrature(post, points):
-    """Means and standard deviations of a posterior of few parameters, on a grid of so many points an axis.
+    """Means and standard deviations of a posterior of few parameters, on a grid of so many points an axis."""
+    mean, cov = quadrature_moments(post, points)
+    return mean, np.sqrt(np.diag(cov))
+
+
+def quadrature_moments(post, points):
+    """Mean and covariance of a posterior of few parameters, on a grid of so many points an axis.
 
     The axes reach 8 standard deviations of the Gaussian at the mode to each side.
     """
@@ -152,7 +158,7 @@ def quadrature(post, points):
     weights = np.exp(logs - logs.max())
     weights /= weights.sum()
     mean = weights @ grid
-    return mean, np.sqrt(weights @ (grid - mean) ** 2)
+    return mean, (weights * (grid - mean).T) @ (grid - mean)
 
 
 # Bound on |z| over all entries of a test: with 10,000 independent entries a true law exceeds it once in 4,000 runs.

@@ -832,7 +832,7 @@ def test_swap_in_time_brings_each_neighbour_its_own_letter():
                 assert numbers == [number] * 2
                 for slot, j in enumerate(found[i].neighbours):
                     np.testing.assert_array_equal(heard[slot], x[j, 0, found[j].neighbours.index(i)] + number)
-        assert [one.met().tolist() for one in found] == [[[3, 0, 0]] * 2] * 4
+        assert [one.met().tolist() for one in found] == [[[3, 0, 0, 0]] * 2] * 4
         assert [one.bytes_sent for one in found] == [3 * 2 * x[0, 0, 0].nbytes] * 4
 
 
@@ -847,7 +847,7 @@ def test_swap_in_time_waits_in_the_first_exchange_only():
         # who is told nothing finds no number, and nothing is counted as sent
         before = found[1].bytes_sent
         assert letters(found[1], 0, 1, x, tells=False)[1] == [1] and found[1].bytes_sent == before
-        assert found[0].met().tolist() == [[2, 1, 1]]
+        assert found[0].met().tolist() == [[2, 1, 1, 1]]
     with mails(network, limit=0.3, deadline=0.05) as found:
         with pytest.raises(LateNeighbourError, match=r"agent 0 waited 0.3 s for agent 1 in round 0"):
             letters(found[0], 0, 0, x)

@@ -28,11 +28,11 @@ from accord.sampling.by_totals import draw_importance
 RING = accord.Network.ring(3)
 
 
-def regression(rows=40, dim=2):
+def regression(rows=40, dim=2, prior_variance=1.0):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((rows, dim))
     y = (rng.random(rows) < 0.5).astype(float)
-    return accord.models.logistic_regression([(X[i::3], y[i::3]) for i in range(3)], prior_variance=1.0)
+    return accord.models.logistic_regression([(X[i::3], y[i::3]) for i in range(3)], prior_variance=prior_variance)
 
 
 class Clock:
@@ -191,7 +191,10 @@ def test_runs_by_totals_name_their_stages(monkeypatch):
 
 def test_runs_of_rounds_name_their_stages(monkeypatch):
     said = stages(monkeypatch)
-    accord.sample(regression(), RING, accord.samplers.GTBAOAB(), draws=50, burn_in=20, chains=2)
+    # skew, so that the Gaussian nearest to it is not near enough for a warm-up without draws
+    accord.sample(
+        regression(rows=9, prior_variance=100.0), RING, accord.samplers.GTBAOAB(), draws=50, burn_in=20, chains=2
+    )
     kinds = [text.split(" in prospect")[0] for text in said]
     assert kinds[:2] == ["reading the data", "warm-up: the mode"]
     assert kinds[-3:] == ["compiling", "rounds", "looking at the draws"]

@@ -35,8 +35,9 @@ def require_memory(*, draws: int, chains: int, positions: int, dim: int, states:
     kept, moving, there = draws * positions * position, _COPIES * states * position, memory_bytes()
     if kept + moving <= there:
         return
-    parts = [f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "]
-    parts += [f"{human_bytes(kept)} at least"]
-    parts += [f", and the states of {states:,} agents {human_bytes(moving)}"] if moving else []
+    beside = f", and the states of {states:,} agents {human_bytes(moving)}" if moving else ""
     remedy = "draw fewer, or keep fewer agents" if kept > moving else "take fewer chains, or spread the agents"
-    raise ValueError(f"{''.join(parts)}; this machine has {human_bytes(int(there))} of memory: {remedy}")
+    raise ValueError(
+        f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "
+        f"{human_bytes(kept)} at least{beside}; this machine has {human_bytes(int(there))} of memory: {remedy}"
+    )

@@ -347,7 +347,6 @@ class Worker:
 
     def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
         """Run rounds, and save where they end below a folder, if one is given."""
-        self.communicator.meet()
         try:
             report = self._lead(goal) if self.acting else self._follow(goal)
         except Exception as error:
@@ -365,6 +364,7 @@ class Worker:
 
     def _lead(self, goal: Goal) -> Report:
         assert self.carry is not None
+        self.communicator.meet()
         seen = None
         before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
         # a program that records nothing would take as long to compile
