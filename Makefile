@@ -8,7 +8,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs test test-all test-portability lint bench accuracy no-knobs links splittings picture reproduce constraints clean
+.PHONY: demo docs test test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
 .PHONY: flower kills lossy
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -41,6 +41,11 @@ lint: $(VENV)/.installed-dev
 # BENCH=--small, which takes tiny shapes and writes nothing.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH)
+
+# Half a minute: small rounds are at most half as slow again, beside their floors, as they were. Alone: tests beside it
+# would be measured too.
+gate: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/bench.py --gate
 
 # Minutes long: all methods on three posteriors, written to docs/methods.md.
 accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-plot

@@ -3,6 +3,7 @@
 python benchmarks/bench.py                       all sections, and the page
 python benchmarks/bench.py --only rounds         some of them, and no page
 python benchmarks/bench.py --small               tiny shapes, some seconds, and no page: does it run?
+python benchmarks/bench.py --gate                has a round become slower? Exits with 1 where one has
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import importlib
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import rounds
 from measured import Line, Skipped, duration
 from rich.console import Console
 from rich.live import Live
@@ -125,10 +128,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=SECTIONS, help="some sections; docs/benchmarks.md stays")
     parser.add_argument("--small", action="store_true", help="tiny shapes, in seconds; docs/benchmarks.md stays")
     parser.add_argument("--page", type=Path, help="where to write the page, in place of docs/benchmarks.md")
+    parser.add_argument(
+        "--gate", action="store_true", help="small rounds beside what they took; docs/benchmarks.md stays"
+    )
     options = parser.parse_args()
     out = console()
     # a GPU has a section of its own
     jax.config.update("jax_default_device", jax.devices("cpu")[0])
+    if options.gate:
+        found = run(rounds.TITLE, rounds.WATCHED_FOR, rounds.watched(), out)
+        sys.exit(any(line.verdict != "met" for line in found.lines))
     path = options.page or (None if options.only or options.small else PAGE)
     sections = []
     for name in options.only or SECTIONS:
