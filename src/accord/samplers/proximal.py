@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,6 +19,8 @@ NEWTON_DIM = 300
 MAX_ITERATIONS = 100
 # A Hessian reads every row once, as a gradient does, and is counted as one.
 _NEWTON_COST = 1
+# Steps that shrink so quickly, each over the one before it, need no new Hessian.
+_QUICK = 0.5
 
 Vector = Float[Array, " dim"]
 
@@ -70,42 +73,83 @@ def _closed_form(agent: Agent, center: Vector, strength: Array) -> Proximal:
 
 
 def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolerance: Array) -> Proximal:
+    """Newton's method, whose factor of a Hessian serves as long as steps by it shrink quickly."""
+    eye = strength * jnp.eye(start.size, dtype=start.dtype)
+
     def slope(x: Vector) -> Vector:
         return agent.gradient(x) + strength * (x - center)
 
-    def unfinished(carry: tuple) -> Array:
-        _, _, size, count, _ = carry
-        return (size > tolerance) & (count < MAX_ITERATIONS)
+    def unfinished(carry: _Iterate) -> Array:
+        return (carry.size > tolerance) & (carry.steps < MAX_ITERATIONS)
 
-    def step(carry: tuple) -> tuple:
-        x, gradient, _, count, evaluations = carry
-        curvature = agent.hessian(x) + strength * jnp.eye(x.size, dtype=x.dtype)
-        direction = -jax.scipy.linalg.solve(curvature, gradient, assume_a="pos")
-        # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
-        direction = jnp.where(jnp.isfinite(direction).all(), direction, -gradient / strength)
-        norm, length = jnp.linalg.norm(gradient), jnp.linalg.norm(direction)
+    def expanded(carry: _Iterate) -> _Iterate:
+        factor, _ = jax.scipy.linalg.cho_factor(agent.hessian(carry.x) + eye, lower=True)
 
-        # Damping: halve until the gradient shrinks. Steps below the tolerance are taken as they are: rounding
-        # decides about their gradients.
-        def too_long(trial: tuple) -> Array:
-            fraction, _, new, _ = trial
-            return ~(jnp.linalg.norm(new) <= (1.0 - 0.1 * fraction) * norm) & (fraction * length > tolerance)
+        def toward(gradient: Vector) -> Vector:
+            direction = -jax.scipy.linalg.cho_solve((factor, True), gradient)
+            # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
+            return jnp.where(jnp.isfinite(direction).all(), direction, -gradient / strength)
 
-        def halve(trial: tuple) -> tuple:
-            fraction = trial[0] / 2.0
-            point = x + fraction * direction
-            return fraction, point, slope(point), trial[3] + 1
+        def step(carry: _Iterate) -> _Iterate:
+            fraction, x, gradient, evaluations = _damped(slope, carry, tolerance)
+            direction = toward(gradient)
+            shrunk = jnp.linalg.norm(direction) / jnp.linalg.norm(carry.direction)
+            # The next step is taken at the end: steps that shrink by half and more go on for less than its length.
+            # Strong convexity: the distance to the solution is at most |gradient| / strength.
+            length = jnp.where(
+                shrunk <= _QUICK, jnp.linalg.norm(direction), fraction * jnp.linalg.norm(carry.direction)
+            )
+            size = jnp.minimum(length, jnp.linalg.norm(gradient) / strength)
+            return _Iterate(x, gradient, direction, shrunk, size, carry.steps + 1, evaluations)
 
-        full = x + direction
-        first = (jnp.ones((), x.dtype), full, slope(full), evaluations + _NEWTON_COST + 1)
-        fraction, x, gradient, evaluations = jax.lax.while_loop(too_long, halve, first)
-        # strong convexity: the distance to the solution is at most |gradient| / strength
-        size = jnp.minimum(fraction * length, jnp.linalg.norm(gradient) / strength)
-        return x, gradient, size, count + 1, evaluations
+        def goes_on(carry: _Iterate) -> Array:
+            return unfinished(carry) & (carry.shrunk <= _QUICK)
+
+        begun = carry._replace(
+            direction=toward(carry.gradient),
+            shrunk=jnp.zeros_like(carry.size),
+            evaluations=carry.evaluations + _NEWTON_COST,
+        )
+        return jax.lax.while_loop(goes_on, step, begun)
 
     infinite = jnp.full((), jnp.inf, start.dtype)
-    x, _, size, _, evaluations = jax.lax.while_loop(unfinished, step, (start, slope(start), infinite, 0, jnp.int32(1)))
-    return Proximal(x, size, evaluations)
+    first = _Iterate(start, slope(start), jnp.zeros_like(start), infinite, infinite, jnp.int32(0), jnp.int32(1))
+    found = jax.lax.while_loop(unfinished, expanded, first)
+    point = jnp.where(found.shrunk <= _QUICK, found.x + found.direction, found.x)
+    return Proximal(point, found.size, found.evaluations)
+
+
+class _Iterate(NamedTuple):
+    """Where Newton's method is, the step that comes next, how it shrank beside the last, and a bound on the error."""
+
+    x: Vector
+    gradient: Vector
+    direction: Vector
+    shrunk: Float[Array, ""]
+    size: Float[Array, ""]
+    steps: Int[Array, ""]
+    evaluations: Int[Array, ""]
+
+
+def _damped(
+    slope: Callable[[Vector], Vector], carry: _Iterate, tolerance: Array
+) -> tuple[Array, Vector, Vector, Array]:
+    """The step, halved until the gradient shrinks: the fraction of it, the point and its gradient, and evaluations."""
+    norm, length = jnp.linalg.norm(carry.gradient), jnp.linalg.norm(carry.direction)
+
+    # Steps below the tolerance are taken as they are: rounding decides about their gradients.
+    def too_long(trial: tuple) -> Array:
+        fraction, _, new, _ = trial
+        return ~(jnp.linalg.norm(new) <= (1.0 - 0.1 * fraction) * norm) & (fraction * length > tolerance)
+
+    def halve(trial: tuple) -> tuple:
+        fraction = trial[0] / 2.0
+        point = carry.x + fraction * carry.direction
+        return fraction, point, slope(point), trial[3] + 1
+
+    full = carry.x + carry.direction
+    first = (jnp.ones((), full.dtype), full, slope(full), carry.evaluations + 1)
+    return jax.lax.while_loop(too_long, halve, first)
 
 
 def _lbfgs(agent: Agent, center: Vector, strength: Array, start: Vector, tolerance: Array) -> Proximal:
