@@ -36,9 +36,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))
 
 
-# Programs that a worker keeps before it lets go of all of them: each takes some ten mappings of memory, of which Linux
-# gives a process 65,530, and XLA crashes for want of one.
+# Programs that a worker keeps before it lets go of all of them, at the end of a module; in its midst where they take so
+# many mappings of memory, of which Linux gives a process 65,530: XLA crashes for want of one. A program takes ten, a
+# large one hundreds; they are counted after so many programs.
 _MOST_PROGRAMS = 2000
+_MOST_MAPPINGS = 40_000
+_OFTEN = 100
+_MAPPINGS = Path("/proc/self/maps")
 _programs = []
 
 
@@ -56,10 +60,21 @@ def pytest_runtest_protocol(item, nextitem):
     hasty = "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ
     jax.config.update("jax_disable_most_optimizations", hasty and item.get_closest_marker("busy") is None)
     reports = yield
-    # at the end of a module, whose tests share programs; of one that makes too many, in its midst
-    most = _MOST_PROGRAMS if nextitem is None or nextitem.path != item.path else 2 * _MOST_PROGRAMS
-    if len(_programs) > most:
+    # a module's tests share programs
+    at_end = nextitem is None or nextitem.path != item.path
+    if (at_end and len(_programs) > _MOST_PROGRAMS) or _crowded():
         jax.clear_caches()
         gc.collect()
         _programs.clear()
     return reports
+
+
+def _crowded():
+    if len(_programs) // _OFTEN == _count.seen // _OFTEN or not _MAPPINGS.exists():
+        return False
+    _count.seen = len(_programs)
+    with _MAPPINGS.open("rb") as lines:
+        return sum(1 for _ in lines) > _MOST_MAPPINGS
+
+
+_count.seen = 0
