@@ -305,8 +305,8 @@ class Plan:
     def plot(self, ax: Axes | None = None) -> Axes:
         """Largest bias of an agent against bytes for all effective draws, a line for each method.
 
-        A method has one colour and marker, common noise is dashed, and names stand beside their lines. Methods by sums,
-        which have no bias, are vertical lines.
+        A method has one colour and marker, common noise is dashed, and names stand beside their lines. Biases below a
+        hundredth of what is allowed are drawn there. Methods by sums, which have no bias, are vertical lines.
 
         Parameters
         ----------

@@ -11,9 +11,11 @@ from ..base import figures
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# As many methods can be told apart.
+# As many methods can be told apart by colour; the next ones have the same colours with other markers.
 _COLORS = (*figures.COLORS.values(), figures.INK, "#8c564b", "#005f5f", "#bcbd22")
 _MARKERS = "osD^v<>PX*"
+# Of the bias that is allowed: less than that is as good as none, which has no place on the axis, and is drawn there.
+_LEAST = 1e-2
 # Of the height of the axes, from one name beside the lines to the next.
 _APART = 0.085
 
@@ -37,13 +39,15 @@ def drawn(curves: list[Curve], allowed: float, texts: tuple[str, str, str], ax: 
     looks: dict[str, tuple[str, str]] = {}
     for label, sent, bias in curves:
         method = label.split(",")[0].split(" (")[0]
-        color, marker = looks.setdefault(method, (_COLORS[len(looks) % len(_COLORS)], _MARKERS[len(looks) % 10]))
+        again, which = divmod(len(looks), len(_COLORS))
+        color, marker = looks.setdefault(method, (_COLORS[which], _MARKERS[(which + again) % len(_MARKERS)]))
         if bias is None:
             ax.axvline(sent[0], color=color, linestyle=":", linewidth=1.5)
             place: dict[str, Any] = {"rotation": 90, "va": "bottom", "ha": "right", "color": color, "fontsize": 8}
             ax.text(sent[0], 0.02, label, transform=ax.get_xaxis_transform(), **place)
             continue
-        points = [(x, y) for x, y in zip(sent, bias, strict=True) if np.isfinite(y) and y > 0 and x > 0]
+        least = _LEAST * allowed
+        points = [(x, max(y, least)) for x, y in zip(sent, bias, strict=True) if np.isfinite(y) and x > 0]
         if points:
             dash = "--" if "common noise" in label else "-"
             ax.plot(*np.transpose(points), color=color, marker=marker, linestyle=dash, markersize=4, linewidth=1.2)
