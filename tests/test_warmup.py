@@ -109,6 +109,21 @@ def test_power_iterations_find_the_largest_curvature():
     np.testing.assert_allclose(pilot.stiffness(np.arange(100.0)), (98.0 + 99.0) / 2.0)
 
 
+def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly():
+    post, net = logistic(rows=3), NETWORKS["irregular"]
+    place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
+    z = np.random.default_rng(3).standard_normal((448, 3))
+    with jax.enable_x64(True):
+        sums = NetworkSums(post, net, 1000)
+        found = pilot.stiffest(sums, place, z)
+    # two of seven products at all, the others at 64
+    assert sums.gradients == 2 * (2 * 448 + 5 * 64)
+    hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
+    exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
+    assert (found <= exact * (1 + 1e-9)).all()
+    np.testing.assert_allclose(pilot.stiffness(found), pilot.stiffness(exact), rtol=0.02)
+
+
 def test_many_draws_are_whitened_by_their_own_covariance():
     rng = np.random.default_rng(0)
     draws = rng.standard_normal((200, 64, 2)) @ np.array([[1.0, 0.9], [0.0, 0.4]]) + [2.0, -1.0]
