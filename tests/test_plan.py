@@ -315,7 +315,9 @@ def test_a_plan_marks_minibatches_whose_noise_it_leaves_out(capsys):
 def test_what_a_forecast_chooses_for_minibatches_is_said_to_leave_their_noise_out():
     post, net = unequal_shards(2), NETWORKS["ring"]
     run = accord.sample(post, net, GTBAOAB(batch_size=1), draws=2, chains=1)
-    assert run.settings["chosen"].startswith("GTBAOAB, common noise, minibatches: predicted within")
+    assert run.settings["chosen"].startswith(
+        "GTBAOAB, common noise, minibatches: but for the noise of minibatches predicted within"
+    )
     assert "the noise of minibatches (batch_size=1), which makes draws wider than forecast" in run.settings["chosen"]
 
 

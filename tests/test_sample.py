@@ -189,6 +189,9 @@ def test_divergence_names_agent_round_and_bound_and_keeps_draws():
         poisson, RING, DESGLD(0.05, temperature=400.0), draws=error.round, burn_in=0, chains=2, seed=0
     )
     np.testing.assert_array_equal(whole.draws, error.run.draws)
+    # a bound that was kept is not what to mend
+    with pytest.raises(accord.DivergenceError, match="larger where it went.*a smaller step or more mix_rounds"):
+        accord.sample(poisson, RING, DESGLD(0.005, temperature=4000.0), draws=3000, burn_in=0, chains=2, seed=0)
 
 
 def test_divergence_without_a_bound_still_keeps_draws():

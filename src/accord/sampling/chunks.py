@@ -153,7 +153,13 @@ def _remedy(recorder: Recorder, last: int) -> str:
             f"; with {recorder.network.unreliable} {type(sampler).__name__} takes a smaller step than on links that "
             "deliver, or more mix_rounds: accord.law(post.laplace(), network, method).stationary() tells"
         )
+    taken = float(at(step, last))
+    # a bound that was kept is not what to mend
+    apart = (" or agents came apart", " or more mix_rounds") if hasattr(sampler, "mix_rounds") else ("", "")
+    beyond = (
+        f". The curvature is larger where it went{apart[0]}: take a smaller step{apart[1]}" if taken < bound else ""
+    )
     return (
         f"; {type(sampler).__name__} is stable for step_size below {bound:.6g}, by the curvature at the posterior's "
-        f"init, and it was {float(at(step, last)):.6g} in that round"
+        f"init, and it was {taken:.6g} in that round{beyond}"
     )
