@@ -194,9 +194,10 @@ class Plan:
         # what is left out comes first: it may be most of the bias
         without = "but for the noise of minibatches " if trial.left_out else ""
         return (
-            f"{trial.label}: {without}predicted within {found.bias:.2g} posterior standard deviations on the Gaussian nearest "
-            f"to the posterior ({self.allowed:.2g} of the {self.tolerance:g} is allowed there), {found.rounds:.3g} "
-            f"rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an effective draw"
+            f"{trial.label}: {without}predicted within {found.bias:.2g} posterior standard deviations on the Gaussian "
+            f"nearest to the posterior ({self.allowed:.2g} of the {self.tolerance:g} is allowed there), "
+            f"{found.rounds:.3g} rounds, {found.exchanges:.3g} exchanges and {human_bytes(found.bytes_sent)} an "
+            "effective draw"
             + (f"; the fewest {self.cost.replace('_', ' ')} of {len(methods)} methods" if first else "")
             + (f". {trial.left_out}" if trial.left_out else "")
         )
