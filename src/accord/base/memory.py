@@ -25,17 +25,18 @@ def memory_bytes() -> float:
     return min(has, default=np.inf)
 
 
-def require_memory(*, draws: int, chains: int, positions: int, dim: int, states: int = 0) -> None:
+def require_memory(*, draws: int, chains: int, positions: int, dim: int, states: int = 0, slots: int = 0) -> None:
     """Raise `ValueError` unless draws fit: so many in each chain, of so many positions of `dim` numbers each.
 
     `states` agents' states have to fit beside them, of each chain a position three times: as it is, as it was, and what
-    moves it.
+    moves it. Each of the agents' links that may fail holds a position for each of so many `slots` beside that.
     """
     position = chains * dim * np.dtype(np.float32).itemsize
-    kept, moving, there = draws * positions * position, _COPIES * states * position, memory_bytes()
+    kept, moving, there = draws * positions * position, states * (_COPIES + slots) * position, memory_bytes()
     if kept + moving <= there:
         return
-    beside = f", and the states of {states:,} agents {human_bytes(moving)}" if moving else ""
+    of_links = " and their links" if slots else ""
+    beside = f", and the states of {states:,} agents{of_links} {human_bytes(moving)}" if moving else ""
     remedy = "draw fewer, or keep fewer agents" if kept > moving else "take fewer chains, or spread the agents"
     raise ValueError(
         f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "

@@ -193,8 +193,10 @@ def sample(
         check_compatible(post, network, methods[0])
         builder.check(post, methods[0])
         whiten = not is_complete(methods[0]) if whiten is None else whiten
-        states = builder.states_here(network.num_agents)
-        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim, states=states)
+        links, states = network.unreliable, builder.states_here(network.num_agents)
+        # what is owed to each neighbour, and what it has not got yet
+        slots = 0 if links is None else network.max_degree * (1 + links.delay[1])
+        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim, states=states, slots=slots)
         _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
         counts = {
             "chains": chains,
