@@ -3,6 +3,7 @@
 import itertools
 import pickle
 import random
+from collections import defaultdict
 
 import jax
 import jax.numpy as jnp
@@ -242,10 +243,12 @@ def test_the_mass_is_exact_when_its_running_sums_go_round():
 
 def counted(came, patience=0):
     """Due, missed, outages and the longest of messages that came so many exchanges late, None for never."""
-    tally = Tally(patience)
+    tally, heard = Tally(patience), defaultdict(list)
+    for one, late in enumerate(came):
+        if late is not None:
+            heard[one + late].append(one)
     for number in range(len(came) + 30):
-        heard = [one for one, late in enumerate(came) if late is not None and one + late == number]
-        tally.after(number, number < len(came), heard)
+        tally.after(number, number < len(came), heard[number])
     return list(tally.taken())
 
 

@@ -223,6 +223,24 @@ def test_errors_of_hpd_thresholds_are_those_of_quantiles():
     assert dglmc_fig3.eta(truth.above)[0] == pytest.approx(99.0)
 
 
+def test_correlation_times_are_those_of_an_autoregression_also_of_short_chains():
+    rng, kept = np.random.default_rng(0), 0.9
+    x = np.empty((400, 600))
+    x[:, 0] = rng.standard_normal(400)
+    for k in range(1, x.shape[1]):
+        x[:, k] = kept * x[:, k - 1] + (1.0 - kept**2) ** 0.5 * rng.standard_normal(400)
+    exact = dglmc_fig3.THIN * (1.0 + kept) / (1.0 - kept)
+    # a quarter of the shorter chains is too short to tell a trend by
+    for length, settled in ((600, True), (150, False)):
+        found = dglmc_fig3.Found(x[:, :length, None], None, None)
+        time = found.log_rounds
+        # the window leaves out less than exp(-2.5 * 2) of it
+        assert abs(time.value - np.log(exact)) < 3.0 * time.error + 0.02
+        assert time.error == pytest.approx((10.0 * exact / dglmc_fig3.THIN / x[:, :length].size) ** 0.5, rel=0.05)
+        assert (time.trend < 0.2) == settled
+    assert np.isnan(dglmc_fig3.Found(x[:, :60, None], None, None).rounds)
+
+
 def test_a_long_run_is_kept_until_it_is_done_and_draws_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(longrun, "_PARTS", 3)
     post, net = accord.models.gaussian([-1.0, 1.0], [1.0, 2.0]), accord.Network.ring(2)

@@ -30,7 +30,6 @@ from ...models import logistic_regression
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.potential import Potential, Shard
-from ...results.diagnostics import diagnostics
 from ...results.run import Run
 from ...samplers import DGLMC, GCMC, HubSGLD, Replicated
 from ...samplers.conditional import MALA, curvatures
@@ -50,7 +49,9 @@ LEVELS = np.linspace(0.02, 0.98, 49)
 POINTS = 100  # of a trace, and of the error during the run
 SHOWN = 0.05  # the level alpha of the error during the run
 BLOCKS, RESAMPLES = 12, 100  # for the error of an HPD error
-SOKAL = 10.0  # over effective draws: the squared relative error of a correlation time (Sokal's, with his window)
+# Sokal's window ends a sum of autocorrelations after so many times what it comes to; the squared relative error of the
+# correlation time is then so much over the effective draws.
+WINDOW, SOKAL = 2.5, 10.0
 COLOR = dict(zip(("DG-LMC", "GCMC", "D-SGLD"), (COLORS["blue"], COLORS["green"], COLORS["vermillion"]), strict=True))
 
 
@@ -67,20 +68,19 @@ class Found(NamedTuple):
         return self.above.mean(axis=2)
 
     @property
-    def worth(self) -> float:
-        """Effective draws of the series."""
-        return float(diagnostics(self.series[:, :, None])[0][0])
-
-    @property
     def rounds(self) -> float:
-        """The integrated autocorrelation time of the series, in rounds."""
-        return THIN * self.series.size / self.worth
+        """The integrated autocorrelation time of the series, in rounds; nan where chains are too short to tell."""
+        values = self.correlations(self.series.shape[1] // 2)
+        times = 2.0 * np.cumsum(values) - 1.0
+        ended = np.flatnonzero(np.arange(len(times)) >= WINDOW * times)
+        return float(THIN * times[ended[0]]) if ended.size else np.nan
 
     @property
     def log_rounds(self) -> Estimate:
-        """Its logarithm; short chains have it too small by a part in 1 / their length."""
+        """Its logarithm."""
         value, half, quarter = (float(np.log(one.rounds)) for one in (self, self.before, self.before.before))
-        return moving(Estimate(value, (SOKAL / self.worth) ** 0.5), half, quarter)
+        effective = THIN * self.series.size / self.rounds
+        return moving(Estimate(value, (SOKAL / effective) ** 0.5), half, quarter)
 
     @property
     def before(self) -> Found:
@@ -100,11 +100,14 @@ class Found(NamedTuple):
         for _ in range(RESAMPLES):
             yield self._replace(above=blocks[rng.integers(len(blocks), size=len(blocks))])
 
-    def correlations(self) -> np.ndarray:
-        """The autocorrelation at lags 0, 1, ... of draws, for a quarter of them."""
+    def correlations(self, lags: int) -> np.ndarray:
+        """The autocorrelation at lags 0, 1, ... of draws, so many, about the mean of all chains together.
+
+        A chain's own mean, which is off by more the shorter it is, would make them too small.
+        """
         x = self.series - self.series.mean()
         count = x.shape[1]
-        return np.array([(x[:, : count - k] * x[:, k:]).mean() for k in range(count // 4)]) / (x**2).mean()
+        return np.array([(x[:, : count - k] * x[:, k:]).mean() for k in range(lags)]) / (x**2).mean()
 
 
 def problem(covers: datasets.Covers, rows: int, rng: np.random.Generator) -> Posterior:
@@ -223,7 +226,7 @@ def write(folder: Path, found: dict[str, Found], truth: Found, least: float) -> 
     for name, one in {**found, "MALA": truth}.items():
         every = -(-one.above.shape[1] // POINTS)
         traces += [[name, THIN * (t + 1), least + one.above[0, t, 0]] for t in range(0, one.above.shape[1], every)]
-        values = one.correlations()
+        values = one.correlations(one.above.shape[1] // 4)
         lags += [[name, THIN * k, values[k]] for k in range(0, len(values), -(-len(values) // POINTS))]
         ends += [[name, *pair] for pair in zip(LEVELS, errors(one.above, truth, least), strict=True)]
         ways += [[name, THIN * count, error] for count, error in zip(*during(one.above, truth, least), strict=True)]
@@ -242,7 +245,7 @@ def draw(folder: Path, found: dict[str, Found], truth: Found, least: float) -> N
             every = -(-one.above.shape[1] // POINTS)
             at = np.arange(0, one.above.shape[1], every)
             trace.plot(THIN * (at + 1), least + one.above[0, at, 0], lw=0.7, **look)
-            values = one.correlations()
+            values = one.correlations(one.above.shape[1] // 4)
             memory.plot(THIN * np.arange(len(values)), values, **look)
             after.plot(LEVELS, errors(one.above, truth, least), **look)
             counts, error = during(one.above, truth, least)
