@@ -18,7 +18,7 @@ from measured import Line, Skipped, against, at_most, compared, fastest
 
 import accord
 from accord.engines.local import LocalEngine
-from accord.engines.noise import Stream, bits, joined, normals
+from accord.engines.noise import Stream, bits, joined, normals, paired, parted
 from accord.engines.round import everywhere
 from accord.samplers.proximal import proximal_point
 
@@ -150,10 +150,10 @@ def floor(engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: floa
 
     def draw(k: Any) -> Any:
         words = bits(problem.seed, chains, k, Stream.NORMAL, problem.index, dim)
-        return normals(words, dtype)
+        return paired(normals(words, dtype))
 
     def moved(problem: Any, k: Any, x: Any, noise: Any) -> Any:
-        return everywhere(step, problem.agents(k), (x, joined(noise, dim)))
+        return everywhere(step, problem.agents(k), (x, joined(parted(noise), dim)))
 
     def ahead(problem: Any, x: Any, rounds: Any) -> Any:
         return jax.lax.fori_loop(0, rounds, lambda k, c: (moved(problem, k, *c), draw(k + 1)), (x, draw(jnp.int32(0))))[

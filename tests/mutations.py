@@ -83,8 +83,8 @@ FAULTS = [
     Fault(
         "EXTRASGLD memory",
         "samplers/extra_sgld.py",
-        "self.blend / step * (state.position - mixed)",
-        "self.blend / step * state.position",
+        "self.blend / step * inbox.differences()",
+        "self.blend * inbox.differences()",
         LAW,
     ),
     Fault("EXTRASGLD sign", "samplers/extra_sgld.py", "noise.batch) + state.corr", "noise.batch) - state.corr", LAW),
@@ -148,8 +148,8 @@ FAULTS = [
     Fault(
         "DADMMS dual",
         "samplers/d_admms.py",
-        "earlier * (degree * x - neighbours)",
-        "earlier * (degree * x - neighbours) * 1.01",
+        "earlier * inbox.differences()",
+        "earlier * inbox.differences() * 1.01",
         LAW,
     ),
     Fault("DADMMS published", "samplers/d_admms.py", "0.5**0.5 / rho", "0.5 / rho", LAW),
@@ -213,8 +213,8 @@ FAULTS = [
     Fault(
         "FSGLD share",
         "samplers/fsgld.py",
-        "left / visits.share + whole.slope",
-        "left + whole.slope",
+        "own.gradient(x - center)) / visits.share",
+        "own.gradient(x - center))",
         LAW,
     ),
     Fault(
@@ -319,8 +319,8 @@ FAULTS = [
     Fault(
         "half of the noise twice",
         "engines/draws.py",
-        "noise._replace(normal=joined(raw.normal, problem.dim))",
-        "noise._replace(normal=joined(raw.normal[:1] * 2, problem.dim))",
+        "joined(parted(raw.normal), math",
+        "joined(parted(raw.normal)[:1] * 2, math",
         LAW,
     ),
     Fault("minibatch scale", "posterior/potential.py", "jnp.mean(per_row) * shard.size", "jnp.sum(per_row)", LAW),
@@ -387,8 +387,8 @@ FAULTS = [
     Fault(
         "summed neighbour",
         "engines/operators.py",
-        "return Segments(jnp.asarray(row), jnp",
-        "return Segments(jnp.asarray(row), 1 - jnp",
+        "jax.device_put(matrix.indices)",
+        "jax.device_put(1 - matrix.indices)",
         "test_exchange.py",
     ),
     Fault("transposed weights", "engines/operators.py", "matrix.toarray()", "matrix.toarray().T", "test_exchange.py"),
@@ -416,7 +416,7 @@ FAULTS = [
     Fault(
         "mesh total",
         "engines/mesh/collectives.py",
-        "jnp.where(self._along(x), x, 0).sum(axis=0)",
+        "jnp.where(along(self.active, x), x, 0).sum(axis=0)",
         "x.sum(axis=0)",
         "test_mesh.py",
     ),
@@ -469,8 +469,8 @@ FAULTS = [
     Fault(
         "bytes sent",
         "samplers/costs.py",
-        "return exchanges, needs.exchanges * network.degrees",
-        "return exchanges, network.degrees",
+        "return exchanges, needs.exchanges * network.out_degrees",
+        "return exchanges, network.out_degrees",
         "test_channels.py test_sample.py test_plan.py",
     ),
     # masks

@@ -20,6 +20,7 @@ import accord
 from accord.engines import loop
 from accord.engines.draws import RawNoise, zero_noise
 from accord.engines.local import LocalEngine
+from accord.engines.noise import paired
 from accord.posterior.starts import starting_law
 from accord.samplers.protocol import HasLaw
 
@@ -197,7 +198,7 @@ def _units(problem, round, chains):
         # in two halves, as an engine carries it; an odd count is filled up with a number that nobody may read
         half = (count + 1) // 2
         values = jnp.pad(values, ((0, 0), (0, 2 * half - count), (0, 0)), constant_values=jnp.nan)
-        noise[name] = (values[:, :half], values[:, half:])
+        noise[name] = paired((values[:, :half], values[:, half:]))
         first += leaf.size
     order = None
     if problem.needs.inbox == "permuted":

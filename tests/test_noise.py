@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 from jax.extend.random import threefry2x32_p, threefry_2x32
 
-from accord.engines.noise import EVERY_AGENT, Stream, _block, bits, joined, normals, seed_words
+from accord.engines.noise import EVERY_AGENT, Stream, _block, bits, joined, normals, paired, parted, seed_words
 
 SEED = 12345678901234
 
@@ -35,6 +35,16 @@ def test_normals_are_the_quantiles_of_their_words():
         found = normals((jnp.asarray(words), jnp.asarray(words)), jnp.float64)
     for half in found:
         np.testing.assert_allclose(half, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_paired_halves_come_apart_again():
+    words = bits(seed_words(3), 2, jnp.uint32(5), Stream.NORMAL, jnp.arange(4, dtype=jnp.uint32), 5)
+    for dtype in (jnp.float32, jnp.float64):
+        with jax.enable_x64(dtype == jnp.float64):
+            halves = normals(words, dtype)
+            for half, again in zip(halves, parted(paired(halves)), strict=True):
+                assert again.dtype == dtype
+                np.testing.assert_array_equal(half, again)
 
 
 def test_extreme_words_give_finite_symmetric_normals():

@@ -10,18 +10,21 @@ import numpy as np
 from jaxtyping import Array
 
 from ..samplers.agent import Noise
-from .noise import EVERY_AGENT, Stream, bits, joined, normals
+from .noise import EVERY_AGENT, Stream, bits, joined, normals, paired, parted
 from .round import Problem
 
 Halves = tuple[Array, Array]
 
 
 class RawNoise(NamedTuple):
-    """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`."""
+    """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`.
 
-    normal: Halves | None
+    Those of normals are one array, see `noise.paired`.
+    """
+
+    normal: Array | None
     batch: Halves | None
-    local: Halves | None
+    local: Array | None
     key: Halves | None
     order: Halves | None
 
@@ -38,9 +41,9 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     normal = local = key = order = None
     if needs.normal and sampler.temperature > 0:
         agents = everyone if needs.common else index
-        normal = normals(words(Stream.NORMAL, math.prod(_normal_shape(problem)), agents), dtype)
+        normal = paired(normals(words(Stream.NORMAL, math.prod(_normal_shape(problem)), agents), dtype))
     if needs.local is not None and sampler.temperature > 0:
-        local = normals(words(Stream.LOCAL, math.prod(needs.local)), dtype)
+        local = paired(normals(words(Stream.LOCAL, math.prod(needs.local)), dtype))
     if needs.key:
         key = words(Stream.KEY, 2, everyone if needs.key == "common" else index)
     if needs.inbox == "permuted":
@@ -79,10 +82,10 @@ def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
     noise, needs, words = zero_noise(problem, chains), problem.needs, _batch_words(problem)
     if raw.normal is not None:
         shape = _normal_shape(problem)
-        flat = joined(raw.normal, math.prod(shape))
+        flat = joined(parted(raw.normal), math.prod(shape))
         noise = noise._replace(normal=flat.reshape(flat.shape[0], *shape, chains))
     if raw.local is not None and needs.local is not None:
-        flat = joined(raw.local, math.prod(needs.local))
+        flat = joined(parted(raw.local), math.prod(needs.local))
         noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))
     if raw.batch is not None and words is not None:
         noise = noise._replace(batch=joined(raw.batch, words))

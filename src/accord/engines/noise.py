@@ -111,6 +111,20 @@ def _symmetric(word: Array, dtype: Any) -> Array:
     return (signed.astype(dtype) + jnp.asarray(0.5, dtype)) * jnp.asarray(2.0**-23, dtype)
 
 
+def paired(halves: tuple[Array, Array]) -> Num[Array, "agent half chain"]:
+    """Two halves of real numbers as one array of complex ones.
+
+    One array is made by one loop, which makes the words of both halves once. Of two arrays each would be made by a loop
+    of its own, with all the words: half as long again.
+    """
+    return jax.lax.complex(*halves)
+
+
+def parted(pairs: Num[Array, "agent half chain"]) -> tuple[Array, Array]:
+    """The two halves that were paired."""
+    return jax.lax.real(pairs), jax.lax.imag(pairs)
+
+
 def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count chain"]:
     """The `count` numbers of each agent and chain from their two halves."""
     return jax.lax.slice_in_dim(jnp.concatenate(halves, axis=1), 0, count, axis=1)
