@@ -10,7 +10,7 @@ from accord.engines.agreement import bind
 from accord.results.findings import TOLERANCE
 from accord.samplers import GTBAOAB, SplitGTBAOAB
 from accord.samplers.expansions import Expansions
-from accord.tuning.forecast import gaussian_model
+from accord.tuning.forecast import Model, gaussian_model
 from accord.tuning.search import choose, try_out
 from accord.tuning.warmup import warm_up
 
@@ -63,6 +63,21 @@ def test_a_plan_does_not_trust_it_where_the_curvature_varies_by_its_own_size():
     assert accord.tuning.forecast.forecast(model.whitened, post.sizes, net, first.sampler).meets(TOLERANCE)
     best, _ = choose([SplitGTBAOAB(), GTBAOAB()], moved, net, found)
     assert best.sampler.mix_rounds > 2
+
+
+def test_a_plan_does_not_trust_it_where_stiff_draws_lie_in_a_saddle():
+    # as the neck of a funnel has it: no Gaussian posterior has the curvatures there
+    post, net = logistic(40), NETWORKS["ring"]
+    found = warm_up(post, net)
+    model = gaussian_model(post.transformed(found.coordinates), found)
+    bent = model.stiff.whitened.hessians().copy()
+    bent[:, 0, 0] -= 2.0 * bent[:, 0, 0].sum() / AGENTS
+    saddle = accord.models.quadratic(bent, np.zeros((AGENTS, 3)))
+    with pytest.raises(ValueError, match="improper"):
+        saddle.exact()
+    model = model._replace(stiff=Model(saddle, saddle, None))
+    for trial in try_out(SplitGTBAOAB(), model, post.sizes, net, found.stiffness, TOLERANCE):
+        assert np.isinf(trial.forecast.bias) and not trial.forecast.meets(TOLERANCE)
 
 
 def test_a_setting_that_is_unstable_at_stiff_draws_is_not_run():

@@ -321,12 +321,15 @@ def forecast_beyond(found: Forecast, model: Model, whitened: bool, network: Netw
 
     Its errors on the Gaussian say nothing. They are taken from the model of the stiffest draws, where the agents'
     curvatures are furthest from what the method knows; a draw in fifty is as stiff, and a share of these errors counts
-    as the Gaussian part's do. They are infinite where the method is unstable there.
+    as the Gaussian part's do. They are infinite where the method is unstable there, or the posterior is no Gaussian's
+    because -F bends upwards, as in a funnel's neck.
     """
     assert model.stiff is not None
     typical, stiff = model.of(whitened), model.stiff.of(whitened)
     assert typical is not None and stiff is not None
     assert isinstance(found.sampler, Expanding) and isinstance(found.sampler, HasLaw)
+    if np.linalg.eigvalsh(stiff.hessians().sum(axis=0))[0] <= 0.0:
+        return replace(found, mean=np.full_like(found.mean, np.inf))
     law = stationary_bound(stiff, network, found.sampler.expanded(typical).linear())
     try:
         there = respond_bound(stiff, network, law, most_rounds=_MOST_ROUNDS)
