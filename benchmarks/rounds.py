@@ -111,7 +111,7 @@ WATCHED = (
     ),
     (
         Shape("random graph", partial(problems.linear, 100, 2, 50), _random(100, 0.1), _DESGLD, 20),
-        1.2,
+        1.5,
     ),
     (
         Shape("rows", partial(problems.logistic, 10, 20, 100), partial(accord.Network.ring, 10), _DESGLD, 1),
