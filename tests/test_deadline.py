@@ -301,7 +301,7 @@ def test_few_long_outages_are_less_certain_than_as_many_lost_by_chance():
 @pytest.mark.parametrize(("loss", "burst"), [(0.0, 1), (0.1, 1), (0.6, 1), (0.1, 20)])
 def test_an_outage_beyond_what_was_declared_is_told_whatever_the_share(loss, burst):
     network, rng = accord.Network.ring(4).links(loss=loss, burst=burst), np.random.default_rng(1)
-    begins = rng.random((50, 5000)) < 1.0 - (1.0 - loss) ** (1.0 / burst)
+    begins = rng.random((200, 5000)) < 1.0 - (1.0 - loss) ** (1.0 / burst)
     lost = np.stack([np.roll(begins, k, axis=1) for k in range(burst)]).any(axis=0)
     # what was declared is silent
     assert not any("in a row" in (met(network, one).warning() or "") for one in lost)

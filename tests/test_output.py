@@ -333,6 +333,9 @@ def test_states_that_no_memory_holds_are_refused_before_anything_starts(monkeypa
     monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 2 * (50 * 4 + 3 * 3) - 1.0)
     with pytest.raises(ValueError, match="1.6 kB at least, and the states of 3 agents 72 B; this machine has 1.6"):
         accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=50, chains=2)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1e6)
+    with pytest.raises(ValueError, match="take fewer chains, or spread the agents"):
+        accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=1, chains=100_000, keep="average")
 
 
 def test_what_links_hold_has_to_fit_as_well(monkeypatch):
@@ -345,9 +348,6 @@ def test_what_links_hold_has_to_fit_as_well(monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
     run = accord.sample(posterior(), network, DESGLD(0.1), draws=50, chains=2, burn_in=0)
     assert run.draws.shape == (2, 50, 3, 1)
-    monkeypatch.setattr(memory, "memory_bytes", lambda: 1e6)
-    with pytest.raises(ValueError, match="take fewer chains, or spread the agents"):
-        accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=1, chains=100_000, keep="average")
 
 
 def test_draws_of_shards_that_no_memory_holds(monkeypatch):

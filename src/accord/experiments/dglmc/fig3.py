@@ -79,8 +79,8 @@ class Found(NamedTuple):
     def log_rounds(self) -> Estimate:
         """Its logarithm."""
         value, half, quarter = (float(np.log(one.rounds)) for one in (self, self.before, self.before.before))
-        effective = THIN * self.series.size / self.rounds
-        return moving(Estimate(value, (SOKAL / effective) ** 0.5), half, quarter)
+        effective = THIN * self.series.size / np.exp(value)
+        return moving(Estimate(value, float((SOKAL / effective) ** 0.5)), half, quarter)
 
     @property
     def before(self) -> Found:
