@@ -107,11 +107,11 @@ _DESGLD = accord.samplers.DESGLD(STEP)
 WATCHED = (
     (
         Shape("ring", partial(problems.linear, 100, 2, 50), partial(accord.Network.ring, 100), _DESGLD, 20),
-        1.1,
+        1.3,
     ),
     (
         Shape("random graph", partial(problems.linear, 100, 2, 50), _random(100, 0.1), _DESGLD, 20),
-        1.5,
+        1.6,
     ),
     (
         Shape("rows", partial(problems.logistic, 10, 20, 100), partial(accord.Network.ring, 10), _DESGLD, 1),

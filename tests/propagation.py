@@ -184,7 +184,12 @@ def _alike(numbers, chains):
     half = (numbers.shape[1] + 1) // 2
     numbers = jnp.pad(jnp.asarray(numbers), ((0, 0), (0, 2 * half - numbers.shape[1])))
     numbers = jnp.broadcast_to(numbers[..., None], (*numbers.shape, chains))
-    return numbers[:, :half], numbers[:, half:]
+    return _carried(numbers[:, :half]), _carried(numbers[:, half:])
+
+
+def _carried(half):
+    """A half (agent, number, chain) of numbers as an engine carries it: all of a chain side by side."""
+    return half.reshape(-1, half.shape[-1]).T
 
 
 def _units(problem, round, chains):
@@ -198,7 +203,7 @@ def _units(problem, round, chains):
         # in two halves, as an engine carries it; an odd count is filled up with a number that nobody may read
         half = (count + 1) // 2
         values = jnp.pad(values, ((0, 0), (0, 2 * half - count), (0, 0)), constant_values=jnp.nan)
-        noise[name] = paired((values[:, :half], values[:, half:]))
+        noise[name] = paired((_carried(values[:, :half]), _carried(values[:, half:])))
         first += leaf.size
     order = None
     if problem.needs.inbox == "permuted":

@@ -87,7 +87,8 @@ def test_words_are_threefry_at_their_counters():
         for a, agent in enumerate((3, 5)):
             for index in range(2):
                 expected = threefry_2x32(key, jnp.array([agent, index], jnp.uint32))
-                assert (int(first[a, index, chain]), int(second[a, index, chain])) == tuple(map(int, expected))
+                place = chain, 2 * a + index
+                assert (int(first[place]), int(second[place])) == tuple(map(int, expected))
 
 
 def test_common_noise_is_no_agents_own():
@@ -110,8 +111,7 @@ KNOWN = [
 ]
 
 
-# the second and the fourth are narrow
-@pytest.mark.parametrize("shape", [(3,), (2, 1), (2, 40, 1), (3, 2, 1), (3, 2, 5)])
+@pytest.mark.parametrize("shape", [(3,), (1, 40), (3, 2, 5)])
 def test_blocks_are_those_of_threefry_in_every_shape(shape):
     for key, counter, block in KNOWN:
         found = _block([jnp.uint32(word) for word in key], [jnp.uint32(word) for word in counter], shape)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Bool, Float, Int
 
 from ..samplers.protocol import Monitored, Weighted
@@ -42,10 +43,15 @@ def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     raw = carry.noise
     order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
     state, infos = network_transition(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
-    state = _resampled(problem, state, carry.round, chains)
+    state = jax.tree.map(_chains_together, _resampled(problem, state, carry.round, chains))
     following = carry.round + 1
     infos = jax.tree.map(_accumulated, carry.infos, infos)
     return Carry(state, draw_noise(problem, following, chains), following, infos)
+
+
+def _chains_together(leaf: Array) -> Array:
+    """An array whose chains lie side by side in memory, as sums over neighbours read it, whatever updates prefer."""
+    return with_layout_constraint(leaf, Layout(major_to_minor=tuple(range(leaf.ndim)))) if leaf.ndim else leaf
 
 
 def _accumulated(before: Array, now: Array) -> Array:
@@ -62,7 +68,7 @@ def _resampled(problem: Problem, state: Any, round: Array, chains: int) -> Any:
     log_weights = problem.collectives.at(round).total(shares)
     everyone = jnp.full((1,), EVERY_AGENT, jnp.uint32)
     word, _ = bits(problem.seed, 1, round, Stream.RESAMPLING, everyone, 1)
-    places = (uniform(word[0, 0, 0], log_weights.dtype) + jnp.arange(chains)) / chains
+    places = (uniform(word[0, 0], log_weights.dtype) + jnp.arange(chains)) / chains
 
     def resample(state: Any) -> Any:
         chosen = jnp.searchsorted(jnp.cumsum(jax.nn.softmax(log_weights)), places)

@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Int, Num, UInt32
 
 # The counter that stands for all agents when they share their noise.
@@ -55,19 +54,20 @@ def bits(
     stream: Stream,
     agents: UInt32[Array, " agent"],
     count: int,
-) -> tuple[UInt32[Array, "agent half chain"], UInt32[Array, "agent half chain"]]:
-    """Random words, `count` for each agent and chain, in two halves of (count + 1) // 2."""
+) -> tuple[UInt32[Array, "chain number"], UInt32[Array, "chain number"]]:
+    """Random words, `count` for each agent and chain, in two halves of (count + 1) // 2, agent after agent.
+
+    All numbers of a chain lie side by side: a loop over them is long whatever the number of agents or parameters.
+    """
     chain = jnp.arange(chains, dtype=jnp.uint32)
     at_chain = _block((seed[0], seed[1]), (chain, jnp.zeros_like(chain)), (chains,))
     key = _block(at_chain, (jnp.asarray(round, jnp.uint32), jnp.uint32(stream)), (chains,))
     half = (count + 1) // 2
-    shape = (agents.size, half, chains)
-    index = jnp.arange(half, dtype=jnp.uint32)
-    return _block(
-        [jax.lax.broadcast_in_dim(word, shape, (2,)) for word in key],
-        [jax.lax.broadcast_in_dim(agents, shape, (0,)), jax.lax.broadcast_in_dim(index, shape, (1,))],
-        shape,
-    )
+    shape = (chains, agents.size * half)
+    number = jax.lax.broadcasted_iota(jnp.uint32, shape, 1)
+    owner = agents.at[number // jnp.uint32(half)].get(mode="promise_in_bounds")
+    words = [jax.lax.broadcast_in_dim(word, shape, (0,)) for word in key]
+    return _block(words, [owner, number % jnp.uint32(half)], shape)
 
 
 def at_links(
@@ -111,7 +111,7 @@ def _symmetric(word: Array, dtype: Any) -> Array:
     return (signed.astype(dtype) + jnp.asarray(0.5, dtype)) * jnp.asarray(2.0**-23, dtype)
 
 
-def paired(halves: tuple[Array, Array]) -> Num[Array, "agent half chain"]:
+def paired(halves: tuple[Array, Array]) -> Num[Array, "chain number"]:
     """Two halves of real numbers as one array of complex ones.
 
     One array is made by one loop, which makes the words of both halves once. Of two arrays each would be made by a loop
@@ -120,36 +120,26 @@ def paired(halves: tuple[Array, Array]) -> Num[Array, "agent half chain"]:
     return jax.lax.complex(*halves)
 
 
-def parted(pairs: Num[Array, "agent half chain"]) -> tuple[Array, Array]:
+def parted(pairs: Num[Array, "chain number"]) -> tuple[Array, Array]:
     """The two halves that were paired."""
     return jax.lax.real(pairs), jax.lax.imag(pairs)
 
 
 def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count chain"]:
     """The `count` numbers of each agent and chain from their two halves."""
-    return jax.lax.slice_in_dim(jnp.concatenate(halves, axis=1), 0, count, axis=1)
+    half = (count + 1) // 2
+    parts = [part.reshape(part.shape[0], -1, half).transpose(1, 2, 0) for part in halves]
+    return jax.lax.slice_in_dim(jnp.concatenate(parts, axis=1), 0, count, axis=1)
 
 
 # Threefry-2x32 (Salmon et al. 2011): rotations of each round in groups of four, and the constant of the third key word.
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
-# Numbers that lie side by side, from which on a loop over them is worth its start.
-_WIDE = 16
 
 
 def _block(key: Sequence[Array], counter: Sequence[Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
-    # neither form broadcasts its operands
-    words = [jnp.broadcast_to(word, shape) for word in (*key, *counter)]
-    if len(shape) > 1 and shape[-1] == 1 and shape[-2] < _WIDE:
-        # On CPUs it is a loop of its own over all numbers. Written out it would be part of what reads the numbers,
-        # whose loop would be over the few of one agent.
-        first, second = threefry2x32_p.bind(*words)
-        return first, second
-    return _written_out(*words)
-
-
-def _written_out(key: Array, key_too: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """The same block, its rounds written out: one pass over the numbers in place of one for each round."""
+    """The block, its rounds written out: one pass over the numbers in place of one for each round."""
+    key, key_too, first, second = (jnp.broadcast_to(word, shape) for word in (*key, *counter))
     keys = key, key_too, key ^ key_too ^ jnp.uint32(_PARITY)
     first, second = first + keys[0], second + keys[1]
     for group in range(5):

@@ -12,8 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from ..base.pytree import pytree, static
 
-# Up to this many agents a dense product beats any gather.
-DENSE_AGENTS = 256
+# Up to this many agents a dense product beats a gather of more than this share of a row.
+DENSE_AGENTS, DENSE_SHARE = 256, 0.25
 # Up to this many distinct distances j - i (mod N), as on rings and grids, neighbours are slices of the agent axis.
 MAX_SHIFTS = 8
 
@@ -61,7 +61,8 @@ class Gather:
     values: Float[Array, "agent slot"]
 
     def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
-        terms = [self.values[:, k, None] * x[self.columns[:, k]] for k in range(self.columns.shape[1])]
+        slots = range(self.columns.shape[1])
+        terms = [self.values[:, k, None] * x.at[self.columns[:, k]].get(mode="promise_in_bounds") for k in slots]
         return sum(terms[1:], start=terms[0])
 
 
@@ -84,9 +85,9 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
     n = matrix.shape[0]
     if n > 1 and 0 < np.unique(_offsets(matrix)).size <= MAX_SHIFTS:
         return shifts(matrix)
-    if n <= DENSE_AGENTS or matrix.nnz > 0.1 * n * n:
-        return dense(matrix)
     lengths = np.diff(matrix.indptr)
+    if lengths.max() > DENSE_SHARE * n if n <= DENSE_AGENTS else matrix.nnz > 0.1 * n * n:
+        return dense(matrix)
     return gather(matrix) if lengths.max() <= 4 * lengths.mean() + 8 else segments(matrix)
 
 

@@ -105,9 +105,9 @@ class Potential:
         return jnp.mean(per_row) * shard.size
 
     def gradient(self, shard: Shard, x: Float[Array, " dim"], batch: Array | None = None) -> Float[Array, " dim"]:
-        """Gradient of `value`; two matrix products where the potential is quadratic and the batch is everything."""
+        """Gradient of `value`; that of the closed form where it is quadratic and the batch is everything."""
         if batch is None and shard.quadratic is not None:
-            return shard.quadratic.hessian @ x - shard.quadratic.linear
+            return shard.quadratic.gradient(x)
         return jax.grad(self.value, argnums=1)(shard, x, batch)
 
     def slope(self, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:

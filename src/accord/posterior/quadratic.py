@@ -9,6 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 
+# Parameters up to which products and sums beat a matrix product, which for many agents is a call for each.
+_FEW = 16
+
+
 class Quadratic(NamedTuple):
     """f(x) = x' H x / 2 - b' x + constant, of one agent (or of all, stacked over agents)."""
 
@@ -18,6 +22,11 @@ class Quadratic(NamedTuple):
     # Eigenvalues (dim,) and eigenvectors (dim, dim) of the Hessian; only where proximal steps need them, else None.
     eigenvalues: Any = None
     eigenvectors: Any = None
+
+    def gradient(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """H x - b of one agent."""
+        product = jnp.sum(self.hessian * x[None], axis=1) if x.size <= _FEW else self.hessian @ x
+        return product - self.linear
 
 
 def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:

@@ -78,7 +78,9 @@ def _carry_specs(problem: Problem) -> Any:
     needs = problem.needs
     everywhere: Any = P()
     rows: Any = P() if needs.at_hub else P(AGENTS)
-    noise = RawNoise(everywhere if needs.common else rows, rows, rows, rows, everywhere)
+    # numbers of a chain are those of one agent after another
+    numbers: Any = P() if needs.at_hub else P(None, AGENTS)
+    noise = RawNoise(everywhere if needs.common else numbers, numbers, numbers, numbers, everywhere)
     return Carry(rows, noise, everywhere, rows)
 
 
