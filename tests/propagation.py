@@ -20,7 +20,7 @@ import accord
 from accord.engines import loop
 from accord.engines.draws import RawNoise, zero_noise
 from accord.engines.local import LocalEngine
-from accord.engines.noise import paired
+from accord.engines.noise import disguised, paired
 from accord.posterior.starts import starting_law
 from accord.samplers.protocol import HasLaw
 
@@ -174,7 +174,12 @@ def _rows(problem, round):
 
 def _first_batch(problem, round, chains, stream):
     """In place of `draw_batch` before round 0."""
-    return _alike(_rows(problem, -1), chains)
+    return _rows_alike(_rows(problem, -1), chains)
+
+
+def _rows_alike(rows, chains):
+    """Words that choose rows, the same in all chains, as an engine carries them; or None."""
+    return None if rows is None else paired(disguised(_alike(rows, chains)))
 
 
 def _alike(numbers, chains):
@@ -208,7 +213,7 @@ def _units(problem, round, chains):
     order = None
     if problem.needs.inbox == "permuted":
         order = jnp.asarray(_order(problem.num_agents))[round][:, None]
-    rows = _alike(_rows(problem, round), chains)
+    rows = _rows_alike(_rows(problem, round), chains)
     return RawNoise(noise.get("normal"), rows, noise.get("local"), None, _alike(order, chains))
 
 

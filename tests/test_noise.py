@@ -7,7 +7,21 @@ import pytest
 import scipy.stats
 from jax.extend.random import threefry2x32_p, threefry_2x32
 
-from accord.engines.noise import EVERY_AGENT, Stream, _block, bits, joined, normals, paired, parted, seed_words
+import accord
+from accord.engines.local import LocalEngine
+from accord.engines.noise import (
+    EVERY_AGENT,
+    Stream,
+    _block,
+    bits,
+    disguised,
+    joined,
+    normals,
+    paired,
+    parted,
+    revealed,
+    seed_words,
+)
 
 SEED = 12345678901234
 
@@ -45,6 +59,22 @@ def test_paired_halves_come_apart_again():
             for half, again in zip(halves, parted(paired(halves)), strict=True):
                 assert again.dtype == dtype
                 np.testing.assert_array_equal(half, again)
+
+
+def test_disguised_words_are_revealed_whatever_number_they_look_like():
+    # among them infinities, numbers below the least, and what is no number, with a payload
+    words = jnp.array([[0, 1, 0x7F800000, 0x7F800001, 0x7FC00123, 0xFFFFFFFF, 0x80000000, 0x00012345]], jnp.uint32)
+
+    @jax.jit
+    def carried(words):
+        def swapped(_, pairs):
+            first, second = parted(pairs)
+            return paired((second, first))
+
+        return revealed(parted(jax.lax.fori_loop(0, 4, swapped, paired(disguised((words, ~words))))))
+
+    for found, expected in zip(carried(words), (words, ~words), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_extreme_words_give_finite_symmetric_normals():
@@ -121,3 +151,19 @@ def test_blocks_are_those_of_threefry_in_every_shape(shape):
     words = jnp.asarray(rng.integers(0, 2**32, (4, *shape), np.uint32))
     for one, other in zip(_block(list(words[:2]), list(words[2:]), shape), threefry2x32_p.bind(*words), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("chains", [2, 40])
+def test_noise_is_the_same_in_one_program_and_in_several(chains):
+    # of many chains and few numbers it lies across the chains within a program, and not beyond it
+    post, net = accord.models.gaussian(np.zeros((3, 3)), np.stack([np.eye(3)] * 3)), accord.Network.ring(3)
+    bound = accord.samplers.DESGLD(0.1, noise="common").bind(post, net)
+    engine = LocalEngine(post, net, bound, chains=chains, seed=SEED, keep=np.arange(3))
+    engine.capacity = 6
+    first = engine.start(np.zeros((3, 3)), None)
+    whole = engine.record(first, 6, 1)[1].draws
+    carry, parts = first, []
+    for count in (1, 3, 2):
+        carry, records = engine.record(carry, count, 1)
+        parts.append(records.draws)
+    np.testing.assert_array_equal(np.concatenate(parts), whole)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..samplers.agent import Noise
-from .noise import EVERY_AGENT, Stream, bits, joined, normals, paired, parted
+from .noise import EVERY_AGENT, Stream, bits, disguised, joined, normals, paired, parted, revealed
 from .round import Problem
 
 Halves = tuple[Array, Array]
@@ -19,11 +19,11 @@ Halves = tuple[Array, Array]
 class RawNoise(NamedTuple):
     """Noise of one round for all agents as it is carried between rounds: numbers in two halves, see `noise.bits`.
 
-    Those of normals are one array, see `noise.paired`.
+    Those of normals and batches are one array, see `noise.paired`.
     """
 
     normal: Array | None
-    batch: Halves | None
+    batch: Array | None
     local: Array | None
     key: Halves | None
     order: Halves | None
@@ -51,10 +51,12 @@ def draw_noise(problem: Problem, round: Any, chains: int) -> RawNoise:
     return RawNoise(normal, draw_batch(problem, round, chains, Stream.BATCH), local, key, order)
 
 
-def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Halves | None:
+def draw_batch(problem: Problem, round: Any, chains: int, stream: Stream) -> Array | None:
     """Random words that choose the rows of all agents' minibatches, or None for full gradients."""
     count = _batch_words(problem)
-    return None if count is None else bits(problem.seed, chains, round, stream, problem.index, count)
+    if count is None:
+        return None
+    return paired(disguised(bits(problem.seed, chains, round, stream, problem.index, count)))
 
 
 def _normal_shape(problem: Problem) -> tuple[int, ...]:
@@ -88,7 +90,7 @@ def assemble(problem: Problem, raw: RawNoise, chains: int) -> Noise:
         flat = joined(parted(raw.local), math.prod(needs.local))
         noise = noise._replace(local=flat.reshape(flat.shape[0], *needs.local, chains))
     if raw.batch is not None and words is not None:
-        noise = noise._replace(batch=joined(raw.batch, words))
+        noise = noise._replace(batch=joined(revealed(parted(raw.batch)), words))
     if raw.key is not None:
         noise = noise._replace(key=joined(raw.key, 2))
     return noise

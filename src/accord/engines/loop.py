@@ -15,6 +15,9 @@ from .draws import RawNoise, assemble, draw_batch, draw_noise
 from .noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
 from .round import Problem, everywhere, initial_state, monitored, network_transition, positions
 
+# Numbers side by side below which a loop over them is slow.
+_SHORT = 32
+
 
 class Records(NamedTuple):
     """The records of kept draws."""
@@ -43,15 +46,31 @@ def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     raw = carry.noise
     order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
     state, infos = network_transition(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
-    state = jax.tree.map(_chains_together, _resampled(problem, state, carry.round, chains))
+    state = in_order(_resampled(problem, state, carry.round, chains))
     following = carry.round + 1
+    noise = jax.tree.map(_in_long_rows, draw_noise(problem, following, chains))
     infos = jax.tree.map(_accumulated, carry.infos, infos)
-    return Carry(state, draw_noise(problem, following, chains), following, infos)
+    return Carry(state, noise, following, infos)
 
 
-def _chains_together(leaf: Array) -> Array:
-    """An array whose chains lie side by side in memory, as sums over neighbours read it, whatever updates prefer."""
-    return with_layout_constraint(leaf, Layout(major_to_minor=tuple(range(leaf.ndim)))) if leaf.ndim else leaf
+def in_order(arrays: Any) -> Any:
+    """Arrays that lie in memory in the order of their axes, whatever those who made them prefer.
+
+    Sums over neighbours read those of states along the chains; and what leaves a program must lie so, as JAX (0.10)
+    reads an array in another order wrongly when it is the argument of the next program.
+    """
+
+    def one(leaf: Array) -> Array:
+        return with_layout_constraint(leaf, Layout(major_to_minor=tuple(range(leaf.ndim)))) if leaf.ndim else leaf
+
+    return jax.tree.map(one, arrays)
+
+
+def _in_long_rows(leaf: Array) -> Array:
+    """Noise (chain, number) that lies in memory chain by chain, or, where rows would be short, across the chains."""
+    chains, numbers = leaf.shape
+    short = numbers < min(chains, _SHORT)
+    return with_layout_constraint(leaf, Layout(major_to_minor=(1, 0))) if short else leaf
 
 
 def _accumulated(before: Array, now: Array) -> Array:
@@ -146,7 +165,8 @@ def observed(
 
     shapes = jax.eval_shape(observe, carry)
     empty = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, draws, one, (carry, empty))
+    last, buffers = jax.lax.fori_loop(0, draws, one, (carry, empty))
+    return last._replace(noise=in_order(last.noise)), buffers
 
 
 def finite(problem: Problem, carry: Carry) -> Bool[Array, " agent"]:

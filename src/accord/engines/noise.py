@@ -125,6 +125,18 @@ def parted(pairs: Num[Array, "chain number"]) -> tuple[Array, Array]:
     return jax.lax.real(pairs), jax.lax.imag(pairs)
 
 
+def disguised(words: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Words as the single-precision numbers of the same bits, which may be paired, moved and `revealed`, never read."""
+    first, second = (jax.lax.bitcast_convert_type(word, jnp.float32) for word in words)
+    return first, second
+
+
+def revealed(numbers: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The words that were disguised."""
+    first, second = (jax.lax.bitcast_convert_type(number, jnp.uint32) for number in numbers)
+    return first, second
+
+
 def joined(halves: tuple[Array, Array], count: int) -> Num[Array, "agent count chain"]:
     """The `count` numbers of each agent and chain from their two halves."""
     half = (count + 1) // 2
@@ -139,8 +151,8 @@ _PARITY = 0x1BD11BDA
 
 def _block(key: Sequence[Array], counter: Sequence[Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
     """The block, its rounds written out: one pass over the numbers in place of one for each round."""
-    key, key_too, first, second = (jnp.broadcast_to(word, shape) for word in (*key, *counter))
-    keys = key, key_too, key ^ key_too ^ jnp.uint32(_PARITY)
+    one, other, first, second = (jnp.broadcast_to(word, shape) for word in (*key, *counter))
+    keys = one, other, one ^ other ^ jnp.uint32(_PARITY)
     first, second = first + keys[0], second + keys[1]
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:

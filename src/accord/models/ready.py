@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
+from ..base.linear import linear_predictor
 from ..base.softplus import softplus
 from ..posterior import Posterior
 from ..posterior.about import About
@@ -316,7 +317,7 @@ def _normal(variance: Array, x: Float[Array, " dim"]) -> Array:
 
 def _linear(precision: Array, x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
-    return -precision * (y - X @ x) ** 2 / 2.0 + jnp.log(precision / (2.0 * jnp.pi)) / 2.0
+    return -precision * (y - linear_predictor(X, x)) ** 2 / 2.0 + jnp.log(precision / (2.0 * jnp.pi)) / 2.0
 
 
 def _linear_with_sigma(params: dict[str, Array], rows: tuple[Array, Array]) -> Float[Array, " row"]:
@@ -330,13 +331,13 @@ def _normal_with_sigma(variance: Array, params: dict[str, Array]) -> Array:
 
 def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
-    logits = X @ x
+    logits = linear_predictor(X, x)
     return y * logits - softplus(logits)
 
 
 def _poisson(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
-    log_rate = X @ x
+    log_rate = linear_predictor(X, x)
     return y * log_rate - jnp.exp(log_rate) - jax.scipy.special.gammaln(y + 1.0)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..base.errors import DataError
+from ..base.linear import linear_predictor
 from ..data import Agreed
 from ..posterior import Posterior
 from ..posterior.about import About
@@ -113,7 +114,8 @@ def predictor(family: Family, params: dict[str, Array], rows: dict[str, Array]) 
     """The linear predictor of each row, shape (row,) or (row, predictor)."""
     design = rows["design"]
     if COEFFICIENTS in params:
-        eta = design @ params[COEFFICIENTS]
+        coefficients = params[COEFFICIENTS]
+        eta = linear_predictor(design, coefficients) if coefficients.ndim == 1 else design @ coefficients
     else:
         eta = jnp.zeros((design.shape[0], *(len(family.predictors),) * bool(family.predictors)), design.dtype)
     if "offset" not in rows:

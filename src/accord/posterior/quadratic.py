@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
 # Parameters up to which products and sums beat a matrix product, which for many agents is a call for each.
 _FEW = 16
 
