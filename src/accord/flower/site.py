@@ -18,7 +18,6 @@ from ..data.meeting import ByCorrespondence, Unanswered
 from ..engines.silo.latents import keep
 from ..posterior import Posterior
 from ..posterior.masks import Words, encoded
-from ..posterior.totals import TotalsHere
 from . import audit, figures
 from .keys import KeptMasks, alone, bytes_of, digest, is_signed, signature, statement, text_of
 from .packets import Packet, packet, plain, read, revived
@@ -164,7 +163,7 @@ class Site:
             raise RefusedError(f"{self.policy.site}: refused, {points} points are too many for one question")
         self._count_points(asked, points)
         with jax.enable_x64(True):
-            here = TotalsHere(model.potential, model.stacked(agents=model.held))
+            here = model.totals_here()
             (part,) = np.asarray(here.each(SUMS[name], *arguments, **options), np.float64)
         said = {"question": name, "points": points, "shape": list(part.shape)}
         if not asked.masked:

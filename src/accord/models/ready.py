@@ -22,7 +22,7 @@ from ..base.softplus import softplus
 from ..posterior import Posterior
 from ..posterior.about import About
 from ..posterior.quadratic import flat_prior, quadratic_likelihood
-from ..posterior.shards import Source, is_unread
+from ..posterior.shards import Source, is_unread, require_finite
 from .families import Bernoulli, Family, Normal, Poisson
 from .predictive import OfPairs
 from .priors import HalfCauchy
@@ -282,8 +282,8 @@ def _check_rows(agent: int, shard: Any, check_response: Callable[[int, np.ndarra
         raise ValueError(f"shard of agent {agent} is empty: X has shape {X.shape}")
     if dim is not None and X.shape[1] != dim:
         raise ValueError(f"X of agent {agent} has {X.shape[1]} columns, but there are names for {dim}")
-    if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise ValueError(f"shard of agent {agent} holds NaN or infinity")
+    for part in (X, y):
+        require_finite(agent, part)
     check_response(agent, y)
 
 

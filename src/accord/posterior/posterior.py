@@ -30,7 +30,8 @@ from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
-from .totals import ConsensusTotals, Totals, TotalsHere, masked_here
+from .streamed import TotalsInChunks, is_large, require_memory_for
+from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, rows_at_once
 
 # Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
@@ -382,10 +383,15 @@ class Posterior:
 
     @cached_property
     def _padded(self) -> PyTree:
-        return padded(self._read, self.extent.rows)
+        rows = self.extent.rows
+        if rows is not None:
+            require_memory_for(self._read, rows)
+        return padded(self._read, rows)
 
     def _rows(self, extent: Extent | None = None) -> Shard:
         """The shards held here, without quadratic forms, as arrays of NumPy."""
+        if extent is not None and extent.rows is not None:
+            require_memory_for(self._read, extent.rows)
         rows = self._padded if extent is None else padded(self._read, extent.rows)
         groups, extent = None, self.extent if extent is None else extent
         if self._local is not None:
@@ -526,7 +532,7 @@ class Posterior:
             self._require_gossip(masks)
         if self.owners is not None:
             return self.owners.totals(network, masks=masks)
-        here = TotalsHere(self.potential, self.stacked(agents=self.held))
+        here = self.totals_here()
         if consensus is not None:
             return ConsensusTotals(here, Averaging(network, consensus))
         if not masks:
@@ -537,6 +543,17 @@ class Posterior:
                 f"agents {list(self.held)} only"
             )
         return masked_here(here, self.num_agents)
+
+    def totals_here(self) -> TotalsHere:
+        """Sums over the agents whose data this posterior holds, in the user's parameters."""
+        if not self.splits or self.quadratic:
+            return TotalsHere(self.potential, self.stacked(agents=self.held))
+        longest = int(self.sizes.max())
+        if is_large(self._read, longest):
+            return TotalsInChunks(self.potential, self._read)
+        parts = -(-longest // rows_at_once(len(self.held)))
+        filled = Extent(parts * -(-longest // parts), None)
+        return TotalsHere(self.potential, self.stacked(agents=self.held, extent=filled), parts)
 
     def _require_gossip(self, masks: bool) -> None:
         """Raise `ValueError` where sums cannot be made by gossip."""

@@ -68,6 +68,10 @@ class Potential:
         assert self.latents is not None
         return self._with(latents=self.latents.finer())
 
+    def divided(self, parts: int) -> Potential:
+        """The same potential of a part of an agent's rows, which has as large a part of the prior."""
+        return self._with(num_agents=parts * self.num_agents)
+
     def _with(self, **changed: Any) -> Potential:
         own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return unchecked(Potential, **{**own, **changed})

@@ -12,6 +12,9 @@ from jaxtyping import PyTree
 
 from ..base.errors import DataError, told
 
+# Rows that are looked at at a time.
+_LOOKED_AT = 100_000
+
 
 class Extent(NamedTuple):
     """Rows that shards are filled up to, and groups; None where they do not split, or have no groups."""
@@ -88,11 +91,20 @@ def check_leaves(shards: Shards) -> None:
                 )
             if leaf.dtype.kind not in "fiub":
                 raise ValueError(f"shard of agent {agent} must hold numbers, found dtype {leaf.dtype}")
-            if leaf.dtype.kind in "iu" and np.abs(leaf.astype(np.float64)).max() > 2**31 - 1:
+            if leaf.dtype.kind in "iu" and max(int(leaf.max()), -int(leaf.min())) > 2**31 - 1:
                 raise ValueError(f"shard of agent {agent} holds whole numbers beyond 32 bits; pass them as floats")
-            if not np.isfinite(leaf).all():
-                where = [int(i) for i in np.argwhere(~np.isfinite(leaf))[0]]
-                raise ValueError(f"shard of agent {agent} holds NaN or infinity, first at index {where}")
+            require_finite(agent, leaf)
+
+
+def require_finite(agent: int, leaf: np.ndarray) -> None:
+    """Raise `ValueError` where an array holds NaN or infinity, looked for in some rows at a time: they may be many."""
+    rows = np.atleast_1d(leaf)
+    for first in range(0, len(rows), _LOOKED_AT):
+        wrong = ~np.isfinite(rows[first : first + _LOOKED_AT])
+        if wrong.any():
+            row, *rest = np.argwhere(wrong)[0]
+            where = [int(row) + first, *map(int, rest)][: leaf.ndim]
+            raise ValueError(f"shard of agent {agent} holds NaN or infinity, first at index {where}")
 
 
 def row_counts(shards: Shards) -> np.ndarray:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import floor, log2
-from typing import Any, Protocol, runtime_checkable
+from math import ceil, floor, log2
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
@@ -22,6 +23,12 @@ from .potential import Potential, Shard
 
 # Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then.
 AT_ONCE, _NUMBERS = 128, 1_000_000
+# Rows of an agent below which they are not parted.
+_FEW_ROWS = 64
+# Parts from which on few points are worth a program of their own, which does not fill them up with others.
+_MANY_PARTS = 16
+
+F = TypeVar("F", bound=Callable[..., PyTree])
 
 # How JAX says that it mixed float widths up.
 _STALE = ("to have the same dtypes", "RuntimeProgramInputMismatch", "verifier errors")
@@ -52,6 +59,29 @@ class Totals(Protocol):
         ...
 
 
+def of_rows(function: F) -> F:
+    """Mark a function as a sum over an agent's rows, of which it may be given some at a time, and the prior.
+
+    It is called with some of the rows and as large a part of the prior, and what it returns is added up: so are values
+    and derivatives of the potential.
+    """
+    vars(function)[_MARK] = True
+    return function
+
+
+def sums_rows(function: Callable[..., PyTree]) -> bool:
+    """Whether a function is marked as a sum over rows."""
+    return getattr(function, _MARK, False)
+
+
+_MARK = "sums_rows"
+
+
+def rows_at_once(agents: int) -> int:
+    """Rows of each agent that functions which are marked as sums over rows are given at a time."""
+    return max(_FEW_ROWS, _NUMBERS // AT_ONCE // agents)
+
+
 class TotalsHere:
     """Totals over agents whose shards lie in this process.
 
@@ -59,20 +89,33 @@ class TotalsHere:
     ----------
     potential, shards
         A posterior's, in the user's parameters: its `potential` and what `stacked` returns.
+    parts
+        Parts of as many rows each that shards are taken in where functions allow that; memory then holds what one part
+        is worth, which the processor's caches may hold too.
     """
 
-    def __init__(self, potential: Potential, shards: Shard) -> None:
-        self.potential, self.shards = potential, shards
+    def __init__(self, potential: Potential, shards: Shard, parts: int = 1) -> None:
+        self.potential, self.shards, self.parts = potential, shards, parts
 
     def __call__(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """The sum over these agents."""
-        return self._made(partial(_total, function, self.potential, self.shards), arguments, 0, **options)
+        return self._made(_total, function, arguments, 0, **options)
 
     def each(self, function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
         """What is summed: these agents' own, on a leading axis."""
-        return self._made(partial(_each, function, self.potential, self.shards), arguments, 1, **options)
+        return self._made(_each, function, arguments, 1, **options)
 
-    def _made(self, program: Callable[..., PyTree], arguments: tuple[Any, ...], axis: int, **options: Any) -> PyTree:
+    def _made(
+        self,
+        program: Callable[..., PyTree],
+        function: Callable[..., PyTree],
+        arguments: tuple[Any, ...],
+        axis: int,
+        **options: Any,
+    ) -> PyTree:
+        parts = self.parts if sums_rows(function) else 1
+        program = partial(program, function, parts, self.potential, self.shards)
+        options["at_once"] = self._at_once(options.get("at_once", AT_ONCE), parts, options.get("points"))
         try:
             return self._over_points(program, arguments, axis, **options)
         except (TypeError, ValueError, jax.errors.JaxRuntimeError) as error:
@@ -94,11 +137,11 @@ class TotalsHere:
         """What a program says, of some points at a time, which become one axis again."""
         if points is None:
             return jax.tree.map(np.asarray, program(coordinates, None, arguments))
-        points, size = np.asarray(points), self._at_once(at_once)
-        blocks = -(-len(points) // size)
+        points = np.asarray(points)
+        blocks = -(-len(points) // at_once)
         # as many in the last block as in any other: one program does for all
-        rest = np.repeat(points[-1:], blocks * size - len(points), axis=0)
-        parts = np.concatenate([points, rest]).reshape(blocks, size, -1)
+        rest = np.repeat(points[-1:], blocks * at_once - len(points), axis=0)
+        parts = np.concatenate([points, rest]).reshape(blocks, at_once, -1)
         found: list[PyTree] = []
         for done, part in enumerate(parts):
             found.append(program(coordinates, part, arguments))
@@ -114,10 +157,12 @@ class TotalsHere:
 
         return jax.tree.map(joined, *found)
 
-    def _at_once(self, most: int) -> int:
-        """Points at which these agents' rows are evaluated at a time, so that memory holds what they are worth."""
+    def _at_once(self, most: int, parts: int, points: ArrayLike | None) -> int:
+        """Points at which a part of the rows is evaluated at a time, so that memory holds what they are worth."""
+        if points is not None and parts >= _MANY_PARTS:
+            most = min(most, 2 ** ceil(log2(len(np.asarray(points)))))
         leaves = jax.tree.leaves(self.shards.rows)
-        rows = max((leaf.shape[0] * leaf.shape[1] for leaf in leaves if leaf.ndim > 1), default=1)
+        rows = max((leaf.shape[0] * leaf.shape[1] // parts for leaf in leaves if leaf.ndim > 1), default=1)
         return int(min(most, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
 
 
@@ -217,21 +262,23 @@ def masked_here(here: TotalsHere, num_agents: int) -> MaskedTotals:
     return MaskedTotals(here, masks)
 
 
-@partial(jax.jit, static_argnames="function")
+@partial(jax.jit, static_argnames=("function", "parts"))
 def _total(
     function: Callable[..., PyTree],
+    parts: int,
     potential: Potential,
     shards: Shard,
     coordinates: Coordinates | None,
     points: Float[Array, "point dim"] | None,
     arguments: tuple[Any, ...],
 ) -> PyTree:
-    values = _values(function, potential, shards, coordinates, points, arguments)
+    values = _values(function, parts, potential, shards, coordinates, points, arguments)
     return jax.tree.map(lambda leaf: leaf.sum(axis=0), values)
 
 
 def _values(
     function: Callable[..., PyTree],
+    parts: int,
     potential: Potential,
     shards: Shard,
     coordinates: Coordinates | None,
@@ -239,6 +286,15 @@ def _values(
     arguments: tuple[Any, ...],
 ) -> PyTree:
     """Each agent's own, on a leading axis."""
+    if parts > 1:
+        divided = potential.divided(parts)
+
+        def more(part: Array, sums: PyTree) -> PyTree:
+            some = _some(shards, part, parts)
+            return jax.tree.map(jnp.add, sums, _values(function, 1, divided, some, coordinates, points, arguments))
+
+        shapes = jax.eval_shape(more, 0, 0.0)
+        return jax.lax.fori_loop(0, parts, more, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
     moved = potential if coordinates is None else potential.within(coordinates)
 
     def one(shard: Shard) -> PyTree:
@@ -250,4 +306,14 @@ def _values(
     return jax.vmap(one)(shards)
 
 
-_each = jax.jit(_values, static_argnames="function")
+def _some(shards: Shard, part: Array, parts: int) -> Shard:
+    """A part of the rows of each agent."""
+    rows = jax.tree.leaves(shards.rows)[0].shape[1] // parts
+
+    def cut(leaf: Array) -> Array:
+        return jax.lax.dynamic_slice_in_dim(leaf, part * rows, rows, axis=1)
+
+    return shards._replace(rows=jax.tree.map(cut, shards.rows), size=jnp.clip(shards.size - part * rows, 0, rows))
+
+
+_each = jax.jit(_values, static_argnames=("function", "parts"))

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
+from ..posterior.totals import of_rows
 from ..tuning.network_sums import NetworkSums, expansion_at, unpacked
 from .proposal import Drawn
 
@@ -52,17 +53,20 @@ def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, 
 # --- what agents add up ---
 
 
+@of_rows
 def value_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
     """An agent's potential."""
     return _finite(potential.value(shard, x)[None])[0]
 
 
+@of_rows
 def slope_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential and gradient."""
     value, gradient = potential.slope(shard, x)
     return _finite(jnp.concatenate([value[None], gradient]))
 
 
+@of_rows
 def expansion_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential, gradient and upper half of the Hessian."""
     return _finite(expansion_at(potential, shard, x))

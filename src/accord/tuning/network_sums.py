@@ -18,7 +18,7 @@ from ..posterior.coordinates import Coordinates
 from ..posterior.masks import masked_bytes
 from ..posterior.newton import Expansion
 from ..posterior.potential import Potential, Shard
-from ..posterior.totals import Totals
+from ..posterior.totals import Totals, of_rows
 from ..results.traffic import Traffic
 
 # More exchanges than any run takes.
@@ -143,6 +143,7 @@ def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) ->
     return jnp.concatenate([value[None], gradient, hessian[jnp.triu_indices(x.size)]])
 
 
+@of_rows
 def mean_expansion(
     potential: Potential, shard: Shard, origin: Float[Array, " dim"], offsets: Float[Array, "look dim"]
 ) -> Float[Array, " number"]:

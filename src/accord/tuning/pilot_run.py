@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 from ..engines.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
+from ..posterior.totals import of_rows
 from .network_sums import NetworkSums
 
 # Chains of the run.
@@ -126,10 +127,12 @@ def _stiffest(values: np.ndarray) -> np.ndarray:
 # --- what agents add up: functions of positions, (dim, chain) ---
 
 
+@of_rows
 def _gradients(potential: Potential, shard: Shard, z: Float[Array, "dim chain"]) -> Float[Array, "dim chain"]:
     return jax.vmap(lambda x: potential.gradient(shard, x), in_axes=-1, out_axes=-1)(z)
 
 
+@of_rows
 def _products(
     potential: Potential, shard: Shard, z: Float[Array, "dim chain"], directions: Float[Array, "dim chain"]
 ) -> Float[Array, "dim chain"]:

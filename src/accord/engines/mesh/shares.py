@@ -16,7 +16,7 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.masks import Masks, Words, added
 from ...posterior.potential import Shard
 from ...posterior.shards import Extent
-from ...posterior.totals import MaskedTotals, Totals, TotalsHere
+from ...posterior.totals import MaskedTotals, Totals
 
 
 class Shares:
@@ -97,7 +97,7 @@ class Shares:
             everyones = np.asarray(multihost_utils.process_allgather(words.view(np.uint8)))
             return added(*np.ascontiguousarray(everyones).view(np.uint64))
 
-        here = TotalsHere(self._held.potential, self._held.stacked(agents=self.mine))
+        here = self._held.totals_here()
         return MaskedTotals(here, own, gathered)
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
 from ...posterior.masks import Masks, Words, added
 from ...posterior.masks import fingerprint as keys_fingerprint
-from ...posterior.totals import MaskedTotals, Totals, TotalsHere
+from ...posterior.totals import MaskedTotals, Totals
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
@@ -313,7 +313,7 @@ class Worker:
             self.totals = self.post.totals(network)
             return None
         own = Masks(self.index, self.post.num_agents)
-        here = TotalsHere(self.post.potential, self.post.stacked(agents=self.post.held))
+        here = self.post.totals_here()
         self.totals = MaskedTotals(here, [own], self._added)
         return own.public
 

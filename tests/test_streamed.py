@@ -1,0 +1,136 @@
+"""Totals of rows that are taken some at a time, in memory or read in chunks: the sums are those of all rows at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import accord
+from accord.base import memory
+from accord.posterior import shards as shards_module
+from accord.posterior import streamed, totals
+from accord.posterior.coordinates import Coordinates
+from accord.sums.evaluations import expansion_of, slope_of, value_of
+from accord.tuning.network_sums import mean_expansion
+from accord.tuning.pilot_run import _gradients, _products
+
+RING = accord.Network.ring(3)
+PLACE = Coordinates(np.array([0.5, -1.0, 0.2]), np.array([[2.0, 0.0, 0.0], [0.3, 0.5, 0.0], [0.1, 0.2, 1.5]]))
+PLACES = [None, PLACE]
+RNG = np.random.default_rng(5)
+POINTS, OFFSETS, CHAINS = RNG.standard_normal((7, 3)), RNG.standard_normal((2, 3)), RNG.standard_normal((3, 4))
+
+
+def shards(lengths=(230, 61, 407)):
+    rng = np.random.default_rng(3)
+    for rows in lengths:
+        X = rng.standard_normal((rows, 3))
+        yield X, (rng.random(rows) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0, 0.3]))).astype(float)
+
+
+def logistic():
+    return accord.models.logistic_regression(list(shards()), prior_variance=4.0)
+
+
+def all_sums(made, place):
+    """What every function that is marked as a sum over rows comes to."""
+    options = {"coordinates": place}
+    return [
+        made(value_of, points=POINTS, **options),
+        made(slope_of, points=POINTS, **options),
+        made(expansion_of, points=POINTS, at_once=1, **options),
+        made(mean_expansion, POINTS[0], OFFSETS, **options),
+        made(_gradients, CHAINS, **options),
+        made(_products, CHAINS, 1.0 - CHAINS, **options),
+    ]
+
+
+@pytest.fixture
+def whole():
+    """The sums of all rows at once, in each of `PLACES`."""
+    post = logistic()
+    with jax.enable_x64(True):
+        here = totals.TotalsHere(post.potential, post.stacked())
+        return [all_sums(here, place) for place in PLACES]
+
+
+def in_parts(post, monkeypatch):
+    monkeypatch.setattr(totals, "_FEW_ROWS", 32)
+    monkeypatch.setattr(totals, "_NUMBERS", 128)
+    made = post.totals_here()
+    assert made.parts == 13
+    return made
+
+
+def in_chunks(post, monkeypatch):
+    monkeypatch.setattr(totals, "_FEW_ROWS", 32)
+    monkeypatch.setattr(totals, "_NUMBERS", 128)
+    # two blocks a chunk
+    monkeypatch.setattr(streamed, "_CHUNK", 2 * 32 * 3 * 4 * 8 + 1)
+    monkeypatch.setattr(streamed, "memory_bytes", lambda: 1000.0)
+    made = post.totals_here()
+    assert isinstance(made, streamed.TotalsInChunks) and (made.parts, made.chunks) == (2, 7)
+    return made
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["parameters", "coordinates"])
+@pytest.mark.parametrize("way", [in_parts, in_chunks])
+def test_sums_of_some_rows_at_a_time_are_those_of_all_at_once(way, place, whole, monkeypatch):
+    with jax.enable_x64(True):
+        made = way(logistic(), monkeypatch)
+        for found, expected in zip(all_sums(made, PLACES[place]), whole[place], strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("options", [{"masks": True}, {"consensus": 1e-12}], ids=["masks", "consensus"])
+def test_masked_and_gossiped_sums_are_made_in_chunks_too(options, whole, monkeypatch):
+    with jax.enable_x64(True):
+        in_chunks(logistic(), monkeypatch)
+        found = logistic().totals(RING, **options)(slope_of, points=POINTS)
+        np.testing.assert_allclose(found, whole[0][1], rtol=1e-9)
+
+
+def test_arrays_on_disk_are_read_once_a_total_and_drawn_from_alike(tmp_path, monkeypatch):
+    for agent, (X, y) in enumerate(shards()):
+        np.save(tmp_path / f"X{agent}.npy", X)
+        np.save(tmp_path / f"y{agent}.npy", y)
+    expected = accord.sample(logistic(), RING, draws=50, chains=2, seed=1, progress=False)
+    on_disk = [tuple(np.load(tmp_path / f"{name}{agent}.npy", mmap_mode="r") for name in "Xy") for agent in range(3)]
+    post = accord.models.logistic_regression(on_disk, prior_variance=4.0)
+    in_chunks(post, monkeypatch)
+    read = []
+    chunk = streamed.TotalsInChunks._chunk
+    monkeypatch.setattr(
+        streamed.TotalsInChunks, "_chunk", lambda own, number: read.append(number) or chunk(own, number)
+    )
+    run = accord.sample(post, RING, draws=50, chains=2, seed=1, progress=False)
+    # and the first of them once more, as the shape of all
+    assert len(read) == 7 * run.traffic.sums + 1
+    np.testing.assert_allclose(run.draws, expected.draws, rtol=1e-5, atol=1e-5)
+    assert run.certificate.holds
+
+
+def rows_of(potential, shard):
+    return jnp.sum(shard.size)
+
+
+def test_what_needs_all_rows_at_once_is_refused_where_memory_does_not_hold_them(monkeypatch):
+    made = in_chunks(logistic(), monkeypatch)
+    with pytest.raises(ValueError, match="rows_of is no sum over rows .* does not hold all 698 rows"):
+        made(rows_of)
+    with pytest.raises(ValueError, match=r"the rows of 3 agents, 407 each, take 39.1 kB, .* 1 kB of memory"):
+        accord.sample(logistic(), RING, accord.samplers.DESGLD(0.001), draws=5, seed=0, progress=False)
+
+
+def test_the_first_number_that_is_none_is_found_wherever_it_is(monkeypatch):
+    monkeypatch.setattr(shards_module, "_LOOKED_AT", 10)
+    X, y = next(shards())
+    X[25, 1] = np.nan
+    with pytest.raises(ValueError, match=r"first at index \[25, 1\]"):
+        accord.models.logistic_regression([(X, y)], prior_variance=1.0)
+    with pytest.raises(ValueError, match="whole numbers beyond 32 bits"):
+        accord.Posterior(lambda p, r: r * p, lambda p: -(p**2), [np.array([1, -(2**40)])], np.float64(0.0))
+
+
+def test_memory_is_what_the_machine_has():
+    assert 1e8 < memory.memory_bytes() < 1e15
