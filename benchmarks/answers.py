@@ -25,20 +25,24 @@ over the other's on the pooled data: NUTS with a dense metric and 1,000 steps (3
 importance weights (PSIS). Sampling is prolonged to 4,000 effective draws in proportion where there were fewer,
 adaptation is not. *Cold* is from the start of the process, imports and compilation included; *warm* is the same again
 in that process with another seed. Programs are those that XLA compiles for the first answer. The note has the times
-of both, or both numbers; means of both are compared, in posterior sds."""
+of both, or both numbers; means of both are compared, in posterior sds. Left out is a program whose own diagnosis says
+that it is not to be trusted, or with a mean further than 8 standard errors from that of BlackJAX's NUTS."""
 EFFECTIVE, CHAINS, AGENTS = 4000, 4, 10
 # rows above which NUTS is given less time
 MANY = 10_000
 UNTRUSTED = "not to be trusted"
+# Standard errors that a mean may be from BlackJAX's NUTS where both are right: all parameters, and estimated errors.
+ERRORS, REFERENCE = 8.0, "BlackJAX's NUTS"
 _MARK = "answered "
 
 
 class Answer(NamedTuple):
-    """Seconds to 4,000 effective draws; programs compiled for it; how it was made; means and sds (dim,)."""
+    """Seconds to 4,000 effective draws; programs compiled for it; how it was made, of how many; means, sds (dim,)."""
 
     seconds: float
     programs: int
     told: str
+    effective: float
     mean: list[float]
     sd: list[float]
 
@@ -67,6 +71,10 @@ def compared(posterior: str, found: dict[str, list[tuple[Answer, Answer]]]) -> I
         if UNTRUSTED in second.told:
             yield Skipped(f"{program} on {posterior}", second.told)
             continue
+        off = 0.0 if program == REFERENCE or not found[REFERENCE] else errors_apart(second, found[REFERENCE][0][0])
+        if off > ERRORS:
+            yield Skipped(f"{program} on {posterior}", f"{second.told}; a mean {off:.0f} errors from {REFERENCE}")
+            continue
         apart = np.abs(np.subtract(first.mean, second.mean) / second.sd).max()
         for place, (state, most) in enumerate((("cold", 1.0), ("warm", 1 / 3))):
             ours, theirs = ([one[place].seconds for one in side] for side in (own, other))
@@ -75,6 +83,12 @@ def compared(posterior: str, found: dict[str, list[tuple[Answer, Answer]]]) -> I
             yield Line(f"{state}, over {program}", posterior, ratio, at_most(most), note)
         ratio, note = Ratio.of([first.programs / second.programs]), f"{first.programs} / {second.programs}"
         yield Line(f"programs, over {program}", posterior, ratio, None, note)
+
+
+def errors_apart(one: Answer, other: Answer) -> float:
+    """Standard errors between two answers' means, of the parameter where they are most."""
+    error = np.array(other.sd) * (1.0 / one.effective + 1.0 / other.effective) ** 0.5
+    return float(np.abs(np.subtract(one.mean, other.mean) / error).max())
 
 
 def answers(program: str, posterior: str) -> tuple[Answer, Answer]:
@@ -273,8 +287,9 @@ def main() -> None:
     once, drawing, effective, told, mean, sd = second
     longer = drawing * max(0.0, EFFECTIVE / effective - 1.0)
     told = f"{effective:,.0f} effective, {told}"
-    for seconds, (*_, mean, sd) in ((cold, first), (once + drawing, second)):
-        made = Answer(seconds + longer, compiled, told, np.asarray(mean).tolist(), np.asarray(sd).tolist())
+    for seconds, (_, _, effective, _, mean, sd) in ((cold, first), (once + drawing, second)):
+        numbers = np.asarray(mean).tolist(), np.asarray(sd).tolist()
+        made = Answer(seconds + longer, compiled, told, float(effective), *numbers)
         print(_MARK + json.dumps(made), flush=True)
 
 

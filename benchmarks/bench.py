@@ -30,7 +30,7 @@ from accord.base.terminal import console
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 # modules of this folder, each with TITLE, ABOUT and lines(small)
-SECTIONS = ("rounds", "rivals", "growth", "proximal", "warmups", "engines", "answers", "gpu")
+SECTIONS = ("rounds", "rivals", "growth", "totals", "proximal", "warmups", "engines", "answers", "gpu")
 HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "times")
 PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "desgld", "ray")
 

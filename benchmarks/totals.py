@@ -1,0 +1,100 @@
+"""Totals: how near sums over all rows come to the machine's peak, how their time grows, and the memory of a round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import problems
+from growth import slope
+from measured import Line, Ratio, at_least, at_most, duration, side_by_side
+from rounds import advancing
+
+import accord
+from accord.sums.evaluations import slope_of, value_of
+
+TITLE = "Totals, and memory"
+ABOUT = """\
+Sums over all rows of ten agents in one process, at many points at a time, in double precision. *Of the peak*: the
+multiplications and additions of the matrix products that a total needs, in a second, over those of NumPy's product of
+two square matrices of 2,000, beside each other; a logistic regression also takes a softplus of each row and point.
+*Slopes* are as in Growth, of the time of one total. *Memory of a round*: what the compiled loop holds at its peak
+beside the data and the kept draws, over the bytes of all agents' states and noise, which it is given and gives back."""
+AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000
+
+
+def lines(small: bool) -> Iterator[Line]:
+    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 7, "seconds": 0.05}
+    with jax.enable_x64(True):
+        yield from of_the_peak(small)
+        yield from slopes(small, effort)
+    yield from memory(small)
+
+
+def total_of(post: accord.Posterior, function: Callable[..., Any], points: int) -> Callable[[int], Any]:
+    """So many totals at so many points."""
+    here = post.totals_here()
+    at = 0.1 * np.random.default_rng(0).standard_normal((points, post.dim))
+
+    def work(times: int) -> None:
+        for _ in range(times):
+            here(function, points=at)
+
+    return work
+
+
+def of_the_peak(small: bool) -> Iterator[Line]:
+    size = 100 if small else SQUARE
+    square = np.random.default_rng(0).standard_normal((size, size))
+    shapes = [(100, 5)] if small else [(2000, 50), (2000, 200)]
+    for model, made in (("linear", problems.linear), ("logistic", problems.logistic)):
+        for rows, dim in shapes:
+            post = made(AGENTS, dim, rows)
+            for name, function, products in (("values", value_of, 1), ("values and gradients", slope_of, 2)):
+                # two operations for each row, column and point, of each product
+                work = {
+                    "own": (partial(total_of(post, function, POINTS), 1), 2 * products * AGENTS * rows * dim * POINTS),
+                    "peak": (lambda: square @ square, 2 * size**3),
+                }
+                found = side_by_side({side: run for side, (run, _) in work.items()}, 3 if small else 7)
+                own, peak = (count / found[side] for side, (_, count) in work.items())
+                note = f"{np.median(own) / 1e9:.3g} of {np.median(peak) / 1e9:.3g} billion a second"
+                shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"
+                yield Line(f"{name}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
+
+
+def slopes(small: bool, effort: dict) -> Iterator[Line]:
+    def line(name: str, made: Callable[[int], accord.Posterior], sizes: list[int], points: int | None = None) -> Line:
+        chosen = sizes[:2] if small else sizes
+        works = {size: total_of(made(size), slope_of, size if points is None else points) for size in chosen}
+        return slope(f"total against {name}", works, **effort)
+
+    few = problems.logistic(AGENTS, DIM, 100)
+    yield line(
+        "agents, 10 rows each, d=5, logistic", lambda n: problems.logistic(n, 5, 10), [10, 100, 1000, 10_000], 128
+    )
+    yield line("parameters, 1,000 rows, logistic", lambda d: problems.logistic(10, d, 100), [1, 10, 100, 1000], 128)
+    yield line("rows, d=20, logistic", lambda n: problems.logistic(10, DIM, n // 10), [100, 1000, 10_000, 100_000], 128)
+    yield line("points, 1,000 rows, d=20, logistic", lambda _: few, [128, 1024, 8192])
+
+
+def memory(small: bool) -> Iterator[Line]:
+    many = 100 if small else 100_000
+    ring = accord.Network.ring(many)
+    for sampler in (accord.samplers.DESGLD(1e-6), accord.samplers.GTDULA(1e-8, 0.3, 0.3)):
+        began = time.perf_counter()
+        engine, _ = advancing(problems.gaussian(many, 10), ring, sampler, 1)
+        carry = engine.start(np.zeros((many, 10)), None)
+        numbers = np.int32(1), np.int32(1), engine.keep
+        # the records are of one draw of one agent
+        program = engine.programs.record.lower(engine.problem, carry, *numbers, chains=1, capacity=1).compile()
+        used: Any = program.memory_analysis()
+        given = sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
+        holds = given + used.output_size_in_bytes - used.alias_size_in_bytes + used.temp_size_in_bytes
+        name = f"memory of a round, {type(sampler).__name__}"
+        note = f"{holds / 1e6:.3g} MB of {given / 1e6:.3g} MB, found in {duration(time.perf_counter() - began)}"
+        yield Line(name, f"ring, N={many:,}, d=10", Ratio.of([holds / given]), at_most(3.0), note)
