@@ -11,7 +11,9 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from ..base.interruptions import let_through
 from ..base.memory import memory_bytes
+from ..base.progress import step
 from ..base.text import human_bytes
 from .potential import Potential, Shard
 from .shards import Shards, padded
@@ -24,9 +26,9 @@ _CHUNK = 64_000_000
 
 
 def bytes_of(shards: Shards, rows: int) -> int:
-    """Bytes of shards that are filled up to so many rows each."""
-    leaves = [leaf for shard in shards.values() for leaf in jax.tree.leaves(shard)]
-    return sum(rows * leaf[:1].nbytes for leaf in leaves)
+    """Bytes of shards that are filled up to so many rows each; of numbers as wide as the first one's."""
+    first = next(iter(shards.values()))
+    return rows * len(shards) * sum(leaf[:1].nbytes for leaf in jax.tree.leaves(first))
 
 
 def is_large(shards: Shards, rows: int) -> bool:
@@ -67,7 +69,6 @@ class TotalsInChunks(TotalsHere):
         # of as many blocks as a chunk has, all chunks alike
         blocks = max(1, min(_CHUNK // (each * block), -(-longest // block)))
         self.size, self.chunks = block * blocks, -(-longest // (block * blocks))
-        self.whole = potential
         super().__init__(potential.divided(self.chunks), self._chunk(0), blocks)
 
     def _made(
@@ -85,9 +86,10 @@ class TotalsInChunks(TotalsHere):
                 f"memory does not hold all {sum(self.rows.values()):,} rows at once"
             )
         found: PyTree = None
-        for chunk in self._ahead():
-            self.shards = chunk
-            part = super()._made(program, function, arguments, axis, **options)
+        for done, chunk in enumerate(self._ahead()):
+            step(done, self.chunks)
+            let_through()
+            part = self._made_of(chunk, program, function, arguments, axis, **options)
             found = part if found is None else jax.tree.map(np.add, found, part)
         return found
 

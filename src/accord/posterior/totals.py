@@ -113,8 +113,20 @@ class TotalsHere:
         axis: int,
         **options: Any,
     ) -> PyTree:
+        """What a program says of all shards; what it says of many points has them on this axis."""
+        return self._made_of(self.shards, program, function, arguments, axis, **options)
+
+    def _made_of(
+        self,
+        shards: Shard,
+        program: Callable[..., PyTree],
+        function: Callable[..., PyTree],
+        arguments: tuple[Any, ...],
+        axis: int,
+        **options: Any,
+    ) -> PyTree:
         parts = self.parts if sums_rows(function) else 1
-        program = partial(program, function, parts, self.potential, self.shards)
+        program = partial(program, function, parts, self.potential, shards)
         options["at_once"] = self._at_once(options.get("at_once", AT_ONCE), parts, options.get("points"))
         try:
             return self._over_points(program, arguments, axis, **options)
@@ -160,7 +172,7 @@ class TotalsHere:
     def _at_once(self, most: int, parts: int, points: ArrayLike | None) -> int:
         """Points at which a part of the rows is evaluated at a time, so that memory holds what they are worth."""
         if points is not None and parts >= _MANY_PARTS:
-            most = min(most, 2 ** ceil(log2(len(np.asarray(points)))))
+            most = min(most, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
         leaves = jax.tree.leaves(self.shards.rows)
         rows = max((leaf.shape[0] * leaf.shape[1] // parts for leaf in leaves if leaf.ndim > 1), default=1)
         return int(min(most, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
