@@ -46,14 +46,14 @@ def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     raw = carry.noise
     order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
     state, infos = network_transition(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
-    state = in_order(_resampled(problem, state, carry.round, chains))
+    state = _in_order(_resampled(problem, state, carry.round, chains))
     following = carry.round + 1
     noise = jax.tree.map(_in_long_rows, draw_noise(problem, following, chains))
     infos = jax.tree.map(_accumulated, carry.infos, infos)
     return Carry(state, noise, following, infos)
 
 
-def in_order(arrays: Any) -> Any:
+def _in_order(arrays: Any) -> Any:
     """Arrays that lie in memory in the order of their axes, whatever those who made them prefer.
 
     Sums over neighbours read those of states along the chains; and what leaves a program must lie so, as JAX (0.10)
@@ -166,7 +166,7 @@ def observed(
     shapes = jax.eval_shape(observe, carry)
     empty = jax.tree.map(lambda leaf: jnp.zeros((capacity, *leaf.shape), leaf.dtype), shapes)
     last, buffers = jax.lax.fori_loop(0, draws, one, (carry, empty))
-    return last._replace(noise=in_order(last.noise)), buffers
+    return last._replace(noise=_in_order(last.noise)), buffers
 
 
 def finite(problem: Problem, carry: Carry) -> Bool[Array, " agent"]:

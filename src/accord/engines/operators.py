@@ -86,7 +86,8 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
     if n > 1 and 0 < np.unique(_offsets(matrix)).size <= MAX_SHIFTS:
         return shifts(matrix)
     lengths = np.diff(matrix.indptr)
-    if lengths.max() > DENSE_SHARE * n if n <= DENSE_AGENTS else matrix.nnz > 0.1 * n * n:
+    crowded = lengths.max() > DENSE_SHARE * n if n <= DENSE_AGENTS else matrix.nnz > 0.1 * n * n
+    if crowded:
         return dense(matrix)
     return gather(matrix) if lengths.max() <= 4 * lengths.mean() + 8 else segments(matrix)
 

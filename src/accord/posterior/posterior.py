@@ -383,17 +383,18 @@ class Posterior:
 
     @cached_property
     def _padded(self) -> PyTree:
-        rows = self.extent.rows
+        return self._filled(self.extent.rows)
+
+    def _filled(self, rows: int | None) -> PyTree:
+        """Shards stacked and filled up to so many rows, which memory has to hold."""
         if rows is not None:
             require_memory_for(self._read, rows)
         return padded(self._read, rows)
 
     def _rows(self, extent: Extent | None = None) -> Shard:
         """The shards held here, without quadratic forms, as arrays of NumPy."""
-        if extent is not None and extent.rows is not None:
-            require_memory_for(self._read, extent.rows)
-        rows = self._padded if extent is None else padded(self._read, extent.rows)
         groups, extent = None, self.extent if extent is None else extent
+        rows = self._padded if extent.rows == self.extent.rows else self._filled(extent.rows)
         if self._local is not None:
             assert extent.rows is not None and extent.groups is not None
             groups = padded_groups(self._groups, self.held, extent.rows, extent.groups)

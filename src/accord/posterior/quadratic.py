@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# Parameters up to which products and sums beat a matrix product, which for many agents is a call for each.
+from ..base.linear import product
+
+# Parameters of few: a matrix product is a call for each of many agents.
 _FEW = 16
 
 
@@ -24,8 +26,7 @@ class Quadratic(NamedTuple):
 
     def gradient(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """H x - b of one agent."""
-        product = jnp.sum(self.hessian * x[None], axis=1) if x.size <= _FEW else self.hessian @ x
-        return product - self.linear
+        return product(self.hessian, x, _FEW) - self.linear
 
 
 def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +14,7 @@ from ..base.memory import memory_bytes
 from ..base.progress import step
 from ..base.text import human_bytes
 from .potential import Potential, Shard
-from .shards import Shards, padded
+from .shards import Shards, padded, row_counts
 from .totals import TotalsHere, rows_at_once, sums_rows
 
 # Share of the machine's memory up to which rows are held.
@@ -62,42 +60,27 @@ class TotalsInChunks(TotalsHere):
     """
 
     def __init__(self, potential: Potential, shards: Shards) -> None:
-        self.rows = {agent: jax.tree.leaves(shard)[0].shape[0] for agent, shard in shards.items()}
-        self.source, longest = shards, max(self.rows.values())
-        block = rows_at_once(len(shards))
-        each = bytes_of(shards, 1)
+        self.source, self.rows = shards, row_counts(shards)
+        longest, block = int(self.rows.max()), rows_at_once(len(shards))
         # of as many blocks as a chunk has, all chunks alike
-        blocks = max(1, min(_CHUNK // (each * block), -(-longest // block)))
-        self.size, self.chunks = block * blocks, -(-longest // (block * blocks))
-        super().__init__(potential.divided(self.chunks), self._chunk(0), blocks)
+        self.parts = max(1, min(_CHUNK // bytes_of(shards, block), -(-longest // block)))
+        self.size = block * self.parts
+        self.chunks = -(-longest // self.size)
+        self.potential = potential.divided(self.chunks)
 
-    def _made(
-        self,
-        program: Callable[..., PyTree],
-        function: Callable[..., PyTree],
-        arguments: tuple[Any, ...],
-        axis: int,
-        **options: Any,
-    ) -> PyTree:
+    def _pieces(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
+        """All chunks, each read while the one before is worked on."""
         if not sums_rows(function):
             name = getattr(function, "__name__", type(function).__name__)
             raise ValueError(
                 f"{name} is no sum over rows that may be taken some at a time (mark it with `of_rows` if it is), and "
-                f"memory does not hold all {sum(self.rows.values()):,} rows at once"
+                f"memory does not hold all {self.rows.sum():,} rows at once"
             )
-        found: PyTree = None
-        for done, chunk in enumerate(self._ahead()):
-            step(done, self.chunks)
-            let_through()
-            part = self._made_of(chunk, program, function, arguments, axis, **options)
-            found = part if found is None else jax.tree.map(np.add, found, part)
-        return found
-
-    def _ahead(self) -> Iterator[Shard]:
-        """All chunks, each read while the one before is worked on."""
         with ThreadPoolExecutor(1) as reader:
             following = reader.submit(self._chunk, 0)
             for number in range(self.chunks):
+                step(number, self.chunks)
+                let_through()
                 chunk = following.result()
                 if number + 1 < self.chunks:
                     following = reader.submit(self._chunk, number + 1)
@@ -106,11 +89,10 @@ class TotalsInChunks(TotalsHere):
     def _chunk(self, number: int) -> Shard:
         first = number * self.size
 
-        def cut(leaf: np.ndarray, rows: int) -> np.ndarray:
+        def cut(leaf: np.ndarray) -> np.ndarray:
             # of an agent that has no row left its last one, which does not count
-            start = min(first, rows - 1)
-            return np.array(leaf[start : start + self.size])
+            return leaf[min(first, len(leaf) - 1) : first + self.size]
 
-        some = {agent: jax.tree.map(partial(cut, rows=self.rows[agent]), shard) for agent, shard in self.source.items()}
-        left = np.clip(np.array(list(self.rows.values())) - first, 0, self.size)
+        some = {agent: jax.tree.map(cut, shard) for agent, shard in self.source.items()}
+        left = np.clip(self.rows - first, 0, self.size)
         return Shard(padded(some, self.size), left.astype(np.int32), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil, floor, log2
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -59,6 +59,9 @@ class Totals(Protocol):
         ...
 
 
+_MARK = "sums_rows"
+
+
 def of_rows(function: F) -> F:
     """Mark a function as a sum over an agent's rows, of which it may be given some at a time, and the prior.
 
@@ -72,9 +75,6 @@ def of_rows(function: F) -> F:
 def sums_rows(function: Callable[..., PyTree]) -> bool:
     """Whether a function is marked as a sum over rows."""
     return getattr(function, _MARK, False)
-
-
-_MARK = "sums_rows"
 
 
 def rows_at_once(agents: int) -> int:
@@ -113,21 +113,20 @@ class TotalsHere:
         axis: int,
         **options: Any,
     ) -> PyTree:
-        """What a program says of all shards; what it says of many points has them on this axis."""
-        return self._made_of(self.shards, program, function, arguments, axis, **options)
-
-    def _made_of(
-        self,
-        shards: Shard,
-        program: Callable[..., PyTree],
-        function: Callable[..., PyTree],
-        arguments: tuple[Any, ...],
-        axis: int,
-        **options: Any,
-    ) -> PyTree:
+        """The sum of what a program says of each piece; what it says of many points has them on this axis."""
         parts = self.parts if sums_rows(function) else 1
-        program = partial(program, function, parts, self.potential, shards)
-        options["at_once"] = self._at_once(options.get("at_once", AT_ONCE), parts, options.get("points"))
+        found: PyTree = None
+        for shards in self._pieces(function):
+            own = {**options, "at_once": _at_once(shards, parts, **options)}
+            some = self._said(partial(program, function, parts, self.potential, shards), arguments, axis, **own)
+            found = some if found is None else jax.tree.map(np.add, found, some)
+        return found
+
+    def _pieces(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
+        """What the rows come in, for a function that is given all pieces: here one."""
+        yield self.shards
+
+    def _said(self, program: Callable[..., PyTree], arguments: tuple[Any, ...], axis: int, **options: Any) -> PyTree:
         try:
             return self._over_points(program, arguments, axis, **options)
         except (TypeError, ValueError, jax.errors.JaxRuntimeError) as error:
@@ -169,13 +168,14 @@ class TotalsHere:
 
         return jax.tree.map(joined, *found)
 
-    def _at_once(self, most: int, parts: int, points: ArrayLike | None) -> int:
-        """Points at which a part of the rows is evaluated at a time, so that memory holds what they are worth."""
-        if points is not None and parts >= _MANY_PARTS:
-            most = min(most, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
-        leaves = jax.tree.leaves(self.shards.rows)
-        rows = max((leaf.shape[0] * leaf.shape[1] // parts for leaf in leaves if leaf.ndim > 1), default=1)
-        return int(min(most, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
+
+def _at_once(shards: Shard, parts: int, *, points: ArrayLike | None = None, at_once: int = AT_ONCE, **_: Any) -> int:
+    """Points at which a part of the rows is evaluated at a time, so that memory holds what they are worth."""
+    if points is not None and parts >= _MANY_PARTS:
+        at_once = min(at_once, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
+    leaves = jax.tree.leaves(shards.rows)
+    rows = max((leaf.shape[0] * leaf.shape[1] // parts for leaf in leaves if leaf.ndim > 1), default=1)
+    return int(min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
 
 
 class ConsensusTotals:
