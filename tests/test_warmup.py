@@ -86,7 +86,7 @@ def test_a_pilot_run_is_made_where_the_curvature_varies(rows, pilot):
     post = accord.models.logistic_regression(list(zip(np.split(X, AGENTS), np.split(y, AGENTS), strict=True)))
     with jax.enable_x64(True):
         found = warm_up(post, NETWORKS["star"])
-    assert (found.stiffness > 1.5, found.spent.sums > 100) == (pilot, pilot)
+    assert (found.stiffness > 1.5, found.spent.sums > 60) == (pilot, pilot)
     # a mild posterior is known by its nearest Gaussian, and by its stiffness all the same
     assert found.stiffness > 1.01 and found.stiff_draw.any()
     z, weights = by_importance(post, found.coordinates)
@@ -116,8 +116,8 @@ def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly
     with jax.enable_x64(True):
         sums = NetworkSums(post, net, 1000)
         found = pilot.stiffest(sums, place, z)
-    # two of seven products at all, the others at 64
-    assert sums.gradients == 2 * (2 * 448 + 5 * 64)
+    # two of seven products at all, the others at 24
+    assert sums.gradients == 2 * (2 * 448 + 5 * 24)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
     assert (found <= exact * (1 + 1e-9)).all()

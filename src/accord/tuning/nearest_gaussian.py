@@ -10,14 +10,11 @@ from ..posterior.coordinates import Coordinates
 from ..posterior.newton import change
 from .network_sums import NetworkSums, expand
 
-# Antithetic draws (z and -z) for each expectation.
-_LOOKS = 32
-# Most iterations, and the step, in standard deviations, at which they stop. Rough is enough: it is a start.
+# Most iterations.
 _MOST_MOVES = 20
-_STILL = 0.25
 
 
-def nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
+def nearest_gaussian(sums: NetworkSums, start: Coordinates, *, looks: int = 32, still: float = 0.25) -> Coordinates:
     """Coordinates of the Gaussian nearest to the posterior (variational; Opper & Archambeau 2009).
 
     Its mean gradient of F is zero, and its inverse covariance is the mean of F's Hessian.
@@ -28,9 +25,13 @@ def nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
         Sums over the network: one an iteration, of (dim + 1)(dim + 2) / 2 numbers.
     start
         Those of the mode, or of another Gaussian to begin at; they are returned where there is no nearest one.
+    looks
+        Antithetic draws (z and -z) for each expectation.
+    still
+        Step, in standard deviations, at which iterations stop. Rough is enough: it is a start.
     """
     dim = start.origin.size
-    half = np.random.default_rng(0).standard_normal((_LOOKS // 2, dim))
+    half = np.random.default_rng(0).standard_normal((looks // 2, dim))
     z = np.concatenate([half, -half])
     # in those of the mode, where units are gone
     place, precision = Coordinates(np.zeros(dim), np.eye(dim)), np.eye(dim)
@@ -49,6 +50,6 @@ def nearest_gaussian(sums: NetworkSums, start: Coordinates) -> Coordinates:
         length = float(np.sqrt(step @ following @ step))
         changed = change(precision, mean.hessian)
         place, precision = Coordinates.whitening(place.origin + step, following), following
-        if length <= _STILL and changed <= 2.0 * _STILL:
+        if length <= still and changed <= 2.0 * still:
             break
     return start.after(place)

@@ -20,17 +20,17 @@ from ..posterior.totals import of_rows
 from .network_sums import NetworkSums
 
 # Chains of the run.
-_CHAINS = 64
+_CHAINS = 32
 # Rounds before the first draw.
-_BURN_IN = 50
+_BURN_IN = 30
 # Draws of each chain.
-_DRAWS = 12
+_DRAWS = 5
 # Rounds from one draw to the next.
-_THIN = 8
+_THIN = 6
 # Velocities are forgotten after so much time, in posterior standard deviations.
-_FRICTION = 0.3
+_FRICTION = 0.5
 # Power iterations for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
-_POWERS, _FIRST, _MOST = 7, 2, 64
+_POWERS, _FIRST, _MOST = 7, 2, 24
 # Share of the draws that count as the stiffest.
 _STIFFEST = 0.02
 
@@ -93,7 +93,7 @@ def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.nda
     Returns
     -------
     np.ndarray
-        Shape (draw,). Those of all but the stiffest 64 are rough, from below.
+        Shape (draw,). Those of all but the stiffest 24 are rough, from below.
     """
     z, product = jnp.asarray(draws.T), _normals(np.int32(0), *draws.shape)
     norm = jnp.linalg.norm(product, axis=0)

@@ -25,10 +25,10 @@ from .nearest_gaussian import nearest_gaussian
 from .network_sums import NetworkSums, expand
 from .pilot_run import explore, stiff_draw, stiffest, stiffness, whitening
 
+# Draws at a time, and the step at which it is found, of the Gaussian nearest to the posterior: rougher than elsewhere.
+_LOOKS, _STILL = 16, 0.5
 # Draws whose curvature bounds the steps of the pilot run.
 _FEW = 64
-# Draws of the pilot run whose curvature bounds the steps of the run itself.
-_MANY = 448
 # Curvature beyond the mean one at which a posterior counts as Gaussian: it is rounding.
 _GAUSSIAN = 1e-3
 # Stiffness up to which no pilot run is needed: up to it the nearest Gaussian whitened draws better than the pilot's few
@@ -120,7 +120,7 @@ def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     found = _Pilot(place, 1.0, np.zeros(post.dim))
     if not post.quadratic:
         stage("warm-up: the Gaussian nearest to the posterior")
-        found = _by_pilot(sums, nearest_gaussian(sums, place))
+        found = _by_pilot(sums, nearest_gaussian(sums, place, looks=_LOOKS, still=_STILL))
     curvature = _curvature(post, found.coordinates)
     return Warmup(mode, found.coordinates, curvature, found.stiffness, sums.spent, found.stiff_draw)
 
@@ -149,7 +149,7 @@ def _by_pilot(sums: NetworkSums, start: Coordinates) -> _Pilot:
         )
         return _Pilot(start, stiff, stiff_draw(values, z))
     place = whitening(draws, start)
-    looked_at = place.inverse(start.origin + draws.reshape(-1, dim)[-_MANY:] @ start.factor.T)
+    looked_at = place.inverse(start.origin + draws.reshape(-1, dim) @ start.factor.T)
     values = stiffest(sums, place, looked_at)
     return _Pilot(place, max(1.0, stiffness(values)), stiff_draw(values, looked_at))
 
