@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+# Seconds between turns where a side is NumPy's linear algebra, whose threads keep a processor busy after their work.
+REST = 0.1
+
 
 class Ratio(NamedTuple):
     """A ratio over repeats: its median, and its quartiles."""
@@ -75,14 +78,17 @@ class Skipped(NamedTuple):
     reason: str
 
 
-def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int) -> dict[Any, np.ndarray]:
-    """Seconds of each side, (repeat,). Sides take turns, in either order; each runs once before, which compiles."""
+def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: float = 0.0) -> dict[Any, np.ndarray]:
+    """Seconds of each side, (repeat,). Sides take turns, in either order; each runs once before, which compiles.
+
+    `rest` are seconds before each turn."""
     for work in sides.values():
         jax.block_until_ready(work())
     seconds: dict[Any, list[float]] = {side: [] for side in sides}
     for repeat in range(repeats):
         # what runs second finds the machine as the first left it: each is second as often
         for side in list(sides)[:: 1 if repeat % 2 else -1]:
+            time.sleep(rest)
             start = time.perf_counter()
             jax.block_until_ready(sides[side]())
             seconds[side].append(time.perf_counter() - start)
@@ -104,7 +110,7 @@ def enough(work: Callable[[int], Any], seconds: float) -> int:
 
 
 def compared(
-    own: Callable[[int], Any], other: Callable[[int], Any], *, repeats: int, seconds: float
+    own: Callable[[int], Any], other: Callable[[int], Any], *, repeats: int, seconds: float, rest: float = 0.0
 ) -> tuple[Ratio, float, float]:
     """The ratio of two sides' times for a round, own over other, and the median seconds of each.
 
@@ -112,7 +118,7 @@ def compared(
     """
     sides = {"own": own, "other": other}
     rounds = {side: enough(work, seconds) for side, work in sides.items()}
-    found = side_by_side({side: partial(work, rounds[side]) for side, work in sides.items()}, repeats)
+    found = side_by_side({side: partial(work, rounds[side]) for side, work in sides.items()}, repeats, rest)
     each = {side: taken / rounds[side] for side, taken in found.items()}
     return Ratio.of(each["own"] / each["other"]), float(np.median(each["own"])), float(np.median(each["other"]))
 

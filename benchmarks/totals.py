@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import problems
 from growth import slope
-from measured import Line, Ratio, at_least, at_most, duration, side_by_side
+from measured import REST, Line, Ratio, at_least, at_most, duration, side_by_side
 from rounds import advancing
 
 import accord
@@ -60,7 +60,7 @@ def of_the_peak(small: bool) -> Iterator[Line]:
                     "own": (partial(total_of(post, function, POINTS), 1), 2 * products * AGENTS * rows * dim * POINTS),
                     "peak": (lambda: square @ square, 2 * size**3),
                 }
-                found = side_by_side({side: run for side, (run, _) in work.items()}, 3 if small else 7)
+                found = side_by_side({side: run for side, (run, _) in work.items()}, 3 if small else 7, REST)
                 own, peak = (count / found[side] for side, (_, count) in work.items())
                 note = f"{np.median(own) / 1e9:.3g} of {np.median(peak) / 1e9:.3g} billion a second"
                 shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"

@@ -21,8 +21,9 @@ from .coordinates import Coordinates, place_shard
 from .masks import Masks, Words, added, decoded, encoded
 from .potential import Potential, Shard
 
-# Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then.
-AT_ONCE, _NUMBERS = 128, 1_000_000
+# Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then: at
+# most, and where rows come in parts, so that the processor's caches hold them.
+AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 250_000
 # Rows of an agent below which they are not parted.
 _FEW_ROWS = 64
 # Parts from which on few points are worth a program of their own, which does not fill them up with others.
@@ -79,7 +80,7 @@ def sums_rows(function: Callable[..., PyTree]) -> bool:
 
 def rows_at_once(agents: int) -> int:
     """Rows of each agent that functions which are marked as sums over rows are given at a time."""
-    return max(_FEW_ROWS, _NUMBERS // AT_ONCE // agents)
+    return max(_FEW_ROWS, _IN_CACHE // AT_ONCE // agents)
 
 
 class TotalsHere:
