@@ -298,7 +298,10 @@ def test_few_long_outages_are_less_certain_than_as_many_lost_by_chance():
     assert "more often" in met(network, np.random.default_rng(0).permutation(one)).warning()
 
 
-@pytest.mark.parametrize(("loss", "burst"), [(0.0, 1), (0.1, 1), (0.6, 1), (0.1, 20)])
+@pytest.mark.parametrize(
+    ("loss", "burst"),
+    [(0.1, 1), *(pytest.param(*rest, marks=pytest.mark.slow) for rest in [(0.0, 1), (0.6, 1), (0.1, 20)])],
+)
 def test_an_outage_beyond_what_was_declared_is_told_whatever_the_share(loss, burst):
     network, rng = accord.Network.ring(4).links(loss=loss, burst=burst), np.random.default_rng(1)
     begins = rng.random((200, 5000)) < 1.0 - (1.0 - loss) ** (1.0 / burst)

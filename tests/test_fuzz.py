@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("default::UserWarning")
 OWN = (ValueError, FileNotFoundError, PermissionError, IsADirectoryError)
 # The same documents each time.
 QUICK = settings(
-    max_examples=400,
+    max_examples=150,
     deadline=None,
     derandomize=True,
     database=None,

@@ -56,9 +56,10 @@ def test_the_readmes_table_names_every_method():
     assert named == set(accord.samplers.__all__)
 
 
-# the arithmetic of one page is that of another one
+# both pages' models have tests of their own
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "pymc.md" else name for name in SESSIONS]
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("numpyro.md", "pymc.md") else name for name in SESSIONS],
 )
 def test_pages_run_as_they_are_shown(name, monkeypatch):
     # paths on the pages are those of the repository

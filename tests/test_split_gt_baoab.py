@@ -39,6 +39,7 @@ def test_one_exchange_is_exact_on_gaussian_posteriors(network):
         assert np.abs(np.array(spread) - 1.0).max() > 0.1
 
 
+@pytest.mark.slow
 def test_a_plan_takes_few_exchanges_where_there_is_much_data_and_the_draws_are_right():
     post, net = logistic(6000), NETWORKS["ring"]
     run = accord.sample(post, net, SplitGTBAOAB(), draws=1000, chains=8, burn_in=50, thin=1, seed=0)
