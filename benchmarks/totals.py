@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -11,7 +10,7 @@ import jax
 import numpy as np
 import problems
 from growth import slope
-from measured import REST, Line, Ratio, at_least, at_most, duration, side_by_side
+from measured import REST, Line, Ratio, at_least, at_most, side_by_side
 from rounds import advancing
 
 import accord
@@ -86,7 +85,6 @@ def memory(small: bool) -> Iterator[Line]:
     many = 100 if small else 100_000
     ring = accord.Network.ring(many)
     for sampler in (accord.samplers.DESGLD(1e-6), accord.samplers.GTDULA(1e-8, 0.3, 0.3)):
-        began = time.perf_counter()
         engine, _ = advancing(problems.gaussian(many, 10), ring, sampler, 1)
         carry = engine.start(np.zeros((many, 10)), None)
         numbers = np.int32(1), np.int32(1), engine.keep
@@ -96,5 +94,5 @@ def memory(small: bool) -> Iterator[Line]:
         given = sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
         holds = given + used.output_size_in_bytes - used.alias_size_in_bytes + used.temp_size_in_bytes
         name = f"memory of a round, {type(sampler).__name__}"
-        note = f"{holds / 1e6:.3g} MB of {given / 1e6:.3g} MB, found in {duration(time.perf_counter() - began)}"
+        note = f"{holds / 1e6:.3g} MB of {given / 1e6:.3g} MB"
         yield Line(name, f"ring, N={many:,}, d=10", Ratio.of([holds / given]), at_most(3.0), note)

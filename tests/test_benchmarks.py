@@ -53,7 +53,7 @@ def waits(monkeypatch):
         nonlocal now
         now += seconds * rounds
 
-    monkeypatch.setattr(measured, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(measured, "time", SimpleNamespace(perf_counter=lambda: now, sleep=lambda seconds: None))
     return lambda seconds: partial(work, seconds)
 
 
