@@ -32,6 +32,8 @@ def lenet() -> Any:
     from flax import linen as nn
 
     class LeNet(nn.Module):
+        at_once: int | None = 9  # what lies between its layers, for ten agents, is held by a processor's caches
+
         @nn.compact
         def __call__(self, pictures: Array) -> Array:
             x = pictures[..., None] / PIXEL
@@ -53,6 +55,8 @@ def perceptron(hidden: int = 128) -> Any:
     from flax import linen as nn
 
     class Perceptron(nn.Module):
+        at_once: int | None = None
+
         @nn.compact
         def __call__(self, pictures: Array) -> Array:
             x = pictures.reshape(pictures.shape[0], -1) / PIXEL
@@ -68,7 +72,10 @@ def start(module: Any, seed: int) -> Any:
 
 
 def posterior(module: Any, shards: Sequence[tuple[np.ndarray, np.ndarray]], init: Any, prior_sd: Any) -> Posterior:
-    """The posterior of a module's parameters; its prior is normal about 0, with the sds `prior_sd`, a pytree or one."""
+    """The posterior of a module's parameters; its prior is normal about 0, with the sds `prior_sd`, a pytree or one.
+
+    `module.at_once` are the rows that its likelihood takes at a time, None for all.
+    """
     sd = ravel_pytree(prior_sd)[0] if not np.isscalar(prior_sd) else prior_sd
     return Posterior(Partial(partial(_log_likelihood, module)), Partial(_log_prior, sd), list(shards), init)
 
@@ -83,6 +90,18 @@ def log_probabilities(
 
 
 def _log_likelihood(module: Any, params: Any, rows: tuple[Array, Array]) -> Float[Array, " row"]:
+    some = partial(_log_likelihood_of_some, module, params)
+    many = len(rows[1])
+    if module.at_once is None or many <= module.at_once:
+        return some(rows)
+    # what lies between the layers is made again for the gradient: cheaper than to write it to memory and read it back
+    whole = many - many % module.at_once
+    pieces = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, module.at_once, *leaf.shape[1:]), rows)
+    found = jax.lax.map(jax.checkpoint(some), pieces).reshape(-1)
+    return jnp.concatenate([found, some(jax.tree.map(lambda leaf: leaf[whole:], rows))]) if whole < many else found
+
+
+def _log_likelihood_of_some(module: Any, params: Any, rows: tuple[Array, Array]) -> Float[Array, " row"]:
     pictures, digits = rows
     table = jax.nn.log_softmax(module.apply({"params": params}, pictures))
     return jnp.take_along_axis(table, digits[:, None].astype(jnp.int32), axis=1)[:, 0]
@@ -98,11 +117,15 @@ def _by_slices(
     """A convolution as one matrix product of shifted pictures, for strides of 1 and channels last.
 
     Where every agent has kernels of its own, XLA makes of its convolution one of many groups: on CPUs three times as
-    slow.
+    slow. Channels, which are few, come first in between: whole pictures are copied, not a few numbers at a time.
     """
     height, width = kernel.shape[:2]
     if padding == "SAME":
         x = jnp.pad(x, ((0, 0), *[((size - 1) // 2, size // 2) for size in (height, width)], (0, 0)))
     rows, columns = x.shape[1] - height + 1, x.shape[2] - width + 1
-    shifted = [x[:, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
-    return jnp.concatenate(shifted, axis=-1) @ kernel.reshape(-1, kernel.shape[-1])
+    planes = jnp.moveaxis(x, -1, 0)
+    shifted = jnp.concatenate(
+        [planes[:, :, i : i + rows, j : j + columns] for i in range(height) for j in range(width)]
+    )
+    found = kernel.reshape(-1, kernel.shape[-1]).T @ shifted.reshape(len(shifted), -1)
+    return jnp.moveaxis(found.reshape(-1, *shifted.shape[1:]), 0, -1)
