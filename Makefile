@@ -8,7 +8,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs test test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
+.PHONY: demo docs test test-long test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
 .PHONY: flower kills lossy
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -23,6 +23,10 @@ docs: $(VENV)/.installed-docs
 # Idle workers take tests from busy ones: most of the time goes to a few large tables.
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The quick tests left out there because each takes seconds.
+test-long: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not slow"
 
 # Compiled as users' programs are, where the quick tests take less effort (tests/conftest.py).
 test-all: $(VENV)/.installed-test

@@ -566,7 +566,8 @@ def run(fault: Fault, folder: Path) -> tuple[bool, str, float]:
     path = os.pathsep.join([str(copy), *filter(None, [os.environ.get("PYTHONPATH")])])
     tests = [str(HERE / name) for name in fault.tests.split()]
     began = time.perf_counter()
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *tests]
+    how = "-q -x --no-header -p no:cacheprovider -m".split()
+    command = [sys.executable, "-m", "pytest", *how, "not slow", *tests]
     found = subprocess.run(
         command, cwd=HERE.parent, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )

@@ -232,6 +232,7 @@ def mixture(ordered):
     return rowwise(likelihood, prior, y, np.array([-0.5, 0.5]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_components_without_an_order_have_a_mode_that_no_draw_is_of(ordered):
     texts = told(accord.sample(mixture(ordered), FOUR, GTBAOAB(), draws=1000, seed=0))

@@ -52,6 +52,7 @@ class RandomRounds:
         return mean, np.linalg.solve(np.eye(n * n) - second, square.ravel()).reshape(n, n)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("awake", [0.3, 0.8])
 def test_asynchronous_draws_have_the_moments_of_their_random_rounds(awake):
     post, method = unequal_curvature(1), AsynchronousULA(0.02, 0.15, awake)
@@ -84,6 +85,7 @@ def test_the_bias_and_the_heat_of_waking_at_random_are_what_the_docstring_says()
     np.testing.assert_allclose(mean, plain, rtol=1e-8)
 
 
+@pytest.mark.long
 def test_where_all_are_awake_it_is_dula():
     steps = (Polynomial(0.05, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3))
     lengths = dict(draws=30, burn_in=0, chains=2, seed=2)

@@ -159,6 +159,7 @@ def test_a_neighbour_may_be_some_exchanges_ahead():
         assert found == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.long
 def test_processes_exchange_large_messages():
     script = (
         "from accord.engines.silo.connections import Channels, Label\n"

@@ -89,6 +89,7 @@ def test_the_draws_are_those_of_the_library(folder):
     np.testing.assert_array_equal(accord.Run.load(folder / "out" / "run.nc").draws, run.draws)
 
 
+@pytest.mark.long
 def test_the_engine_is_an_option(folder):
     assert invoke(folder, "--quiet", "--engine", "mesh").exit_code == 0
     mesh = accord.Run.load(folder / "out" / "run.nc")
@@ -149,6 +150,7 @@ def test_methods_without_rounds_run_from_a_file(folder, method):
     assert run.draws.shape == (2, 20, 3, 3) and run.certificate is not None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["consensus", "median"])
 def test_one_shot_methods_run_from_a_file_without_a_network(folder, name):
     run = 'draws = 20\nchains = 2\nseed = 1\noutput = "out"'
@@ -208,6 +210,7 @@ def test_a_method_of_ones_own_runs_from_a_file(folder):
     np.testing.assert_array_equal(own, accord.Run.load(folder / "again" / "run.nc").draws)
 
 
+@pytest.mark.long
 def test_a_method_of_ones_own_is_planned_as_any_other(folder):
     shutil.copy(EXAMPLES / "new_method" / "my_method.py", folder)
     own = config.tunable_methods(["my_method:MyMethod"], folder)
@@ -400,6 +403,7 @@ def test_the_help_says_all_that_it_should(command):
     assert words(COMMANDS[command].help) in words(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout)
 
 
+@pytest.mark.long
 def test_the_help_is_the_same_in_a_terminal_and_in_a_pipe():
     section = "A TOML file with the sections data, model, network, method and run."
     terminal, pipe = (words(text) for text in ("\n".join(in_terminal(80, "run", "--help")), piped("run", "--help")))

@@ -205,6 +205,7 @@ def test_effective_shares_are_those_of_reweighted_draws():
         np.testing.assert_allclose(kernels.effective_shares(fitted, h)[agent], expected, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_far_shards_are_named_where_they_leave_nothing_to_correct():
     post = POSTERIORS["curvature"](1)
     with pytest.warns(UserWarning, match=r"the draws of agent \d lie too far from the product"):
@@ -350,6 +351,7 @@ def test_trees_follow_modes_that_averages_fall_between():
     np.testing.assert_allclose(found[found > 0].std(), 0.25, rtol=0.15)
 
 
+@pytest.mark.long
 def test_trees_are_near_gaussian_products_and_off_by_what_is_documented():
     post = even_shards(2)
     law, found = post.exact(), []
@@ -405,6 +407,7 @@ def test_every_method_is_here():
     assert sorted([*METHODS, *MODES]) == sorted(accord.combine.__all__)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:(ESS|R-hat) is")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp_path):
@@ -487,6 +490,7 @@ def averaged(post, points=161):
     return product(np.stack(means), np.stack(covariances)).mean
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
 def test_logistic_regression_against_quadrature(method, regression):
     post, (mean, sd), replicates = regression
@@ -512,6 +516,7 @@ def test_logistic_regression_against_quadrature(method, regression):
     assert (np.abs(spreads.mean(axis=0)) < Z_BOUND * error).all()
 
 
+@pytest.mark.long
 def test_modes_and_curvatures_of_subsets():
     post = logistic(rows=40)
     modes, factors = subsets.subset_modes(post, 3)

@@ -173,6 +173,7 @@ def test_shards_that_are_the_same_need_one_round_and_have_the_posteriors_error_b
     assert found.weight == 4.0 and np.abs(found.tilt).max() < 1e-8
 
 
+@pytest.mark.long
 def test_rounds_come_closer_by_the_likeness_of_shards():
     # errors in standard deviations after 1, 2 and 3 rounds; a round gains a factor of about sqrt(rows)
     post = logistic(200, 0)
@@ -198,6 +199,7 @@ def test_error_bars_are_those_of_the_agent_that_samples():
     np.testing.assert_allclose(ratios, np.sqrt([2.0, 2.0, 0.5]), rtol=1e-3)
 
 
+@pytest.mark.long
 def test_a_run_of_the_surrogate():
     post = unequal_shards(2)
     run = accord.combine.surrogate(post, draws=200, chains=10, warmup=300, rounds=2)
@@ -298,6 +300,7 @@ def test_variational_weights_mend_the_mean_of_skewed_shards():
     assert fitted.facts["gain"] > 0.01
 
 
+@pytest.mark.long
 def test_a_run_of_variational():
     run = accord.combine.variational(counts(), draws=50, chains=2, warmup=200, points=40)
     asked = run.settings["evaluations"] + 1

@@ -92,6 +92,7 @@ def pooled(name, run):
     return arviz_base.from_dict({"posterior": {"x": draws}, "log_likelihood": {"y": log_likelihood(draws @ X.T, y)}})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["one column", "walked"])
 def test_rows_left_out_are_those_of_arviz_on_pooled_data(name, runs):
     found, expected = runs[name].loo(), arviz_stats.loo(pooled(name, runs[name]), pointwise=True)
@@ -110,6 +111,7 @@ def comparison(runs):
     return accord.compare(runs)
 
 
+@pytest.mark.long
 # ArviZ sorts in place
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
 def test_comparisons_are_those_of_arviz_on_pooled_data(runs, comparison):
@@ -235,6 +237,7 @@ def contaminated(x, rows):
     return jnp.logaddexp(jnp.log(0.99) + normal(x, rows), jnp.log(0.01 / 100.0))
 
 
+@pytest.mark.long
 def test_a_row_that_the_others_do_not_foresee_is_told(drawn):
     run = drawn(location(normal), around(PLACES.sum() / 9.0, 1.0 / 3.0))
     with pytest.warns(UserWarning, match=r"1 of 8 rows have a Pareto k above 0.70 in this run, the largest \d\.\d\d: "):

@@ -179,6 +179,7 @@ CASES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_where_the_same_is_lost_the_draws_are_those_of_drawn_losses(name, method):
     network, sampler, rounds = LINKS[name], OVER_LINKS[method](), 40
@@ -298,6 +299,7 @@ def test_few_long_outages_are_less_certain_than_as_many_lost_by_chance():
     assert "more often" in met(network, np.random.default_rng(0).permutation(one)).warning()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("loss", "burst"),
     [(0.1, 1), *(pytest.param(*rest, marks=pytest.mark.slow) for rest in [(0.0, 1), (0.6, 1), (0.1, 20)])],

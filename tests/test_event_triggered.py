@@ -12,6 +12,7 @@ from accord.schedules import Polynomial
 NET = NETWORKS["irregular"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", ["independent", "common"])
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_without_a_threshold_it_is_dula(noise, batch_size):
@@ -25,6 +26,7 @@ def test_without_a_threshold_it_is_dula(noise, batch_size):
     np.testing.assert_array_equal(run.statistics["broadcasts"], np.tile(np.arange(1, 41), (3, 1)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threshold", [0.3, 2.0, 1e6])
 def test_the_average_has_dulas_law_at_any_threshold(threshold):
     post, start = equal_curvature(2), np.ones(2)

@@ -126,6 +126,7 @@ def listed():
         yield [experiment.name, experiment.paper, experiment.figure, "; ".join(sizes)]
 
 
+@pytest.mark.long
 def test_programs_read_the_list_a_line_for_each_experiment():
     expected = [HEADINGS, *listed()]
     assert rows(CliRunner().invoke(app, ["reproduce", "--list"], env={"COLUMNS": "40"}).stdout) == expected

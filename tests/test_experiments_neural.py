@@ -174,6 +174,7 @@ def test_the_correlation_time_is_that_of_the_recursion():
     assert found.rounds(CURVATURE) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.long
 def test_travelling_chains_have_the_closed_form_variance():
     post, net = equal_shards(CURVATURE, 4), accord.Network.star(4)
     mean, chains = post.exact().mean, 1000

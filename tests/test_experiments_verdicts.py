@@ -60,6 +60,7 @@ def test_one_that_fails_is_enough_and_one_that_is_undecided_spoils_the_rest():
     assert (Verdict.of(True), Verdict.of(False)) == (HOLDS, FAILS)
 
 
+@pytest.mark.long
 def test_a_verdict_is_wrong_as_seldom_as_the_rule_says():
     # means of five normal numbers of mean 1 + 1e-9: to be called below 1 as seldom as three standard errors say
     draws = 1.0 + 1e-9 + np.random.default_rng(0).normal(size=(20_000, 5))

@@ -253,6 +253,7 @@ def test_priors_have_the_densities_of_numpyro(name):
     np.testing.assert_allclose(both, found[:2], rtol=1e-12)
 
 
+@pytest.mark.long
 def test_a_horseshoe_is_a_normal_with_its_half_cauchy_integrated_out():
     scale, floor = 0.3, 0.2
     prior = priors.Horseshoe(scale, floor)

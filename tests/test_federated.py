@@ -165,6 +165,7 @@ def test_conducive_gradients_take_most_of_the_bias_away():
     assert corrected < 0.3 * plain
 
 
+@pytest.mark.long
 def test_without_noise_conducive_gradients_reach_the_mode():
     start = np.linspace(-1.0, 1.0, AGENTS)[:, None] * np.ones(2)
     for post in (unequal_shards(2), logistic()):
@@ -209,6 +210,7 @@ def test_fresh_gradients_are_langevin_and_older_ones_an_autoregression():
     assert found.cov[0, 0] == pytest.approx(2.0 * step * (1.0 + a) / ((1.0 - a) * a * (2.0 + a)), rel=1e-9)
 
 
+@pytest.mark.long
 def test_the_bias_grows_with_staleness_times_step_and_the_monte_carlo_error_does_not():
     # the paper's two claims, by law
     post = unequal_curvature(2)

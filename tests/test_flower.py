@@ -201,6 +201,7 @@ def test_what_sites_agreed_on_stays(tmp_path):
             placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
 
 
+@pytest.mark.long
 def test_unmasked_sums_need_a_policy_that_allows_them(tmp_path):
     study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
     federation = Federation(tmp_path / "a" if (tmp_path / "a").mkdir() is None else None, study, south={"masks": True})
@@ -213,6 +214,7 @@ def test_unmasked_sums_need_a_policy_that_allows_them(tmp_path):
     np.testing.assert_allclose(drawn(engine, engine.model()).draws, expected.draws, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_run_that_was_lost_goes_on_with_new_keys(tmp_path, finished):
     _, _, whole = finished
     federation, sums = Federation(tmp_path), []

@@ -91,6 +91,7 @@ def here():
     return accord.from_numpyro(scope["hospitals"], shards, local="ward")
 
 
+@pytest.mark.long
 def test_sums_are_those_of_one_place(federation):
     found, expected = federation(), here().finely()
     engine, points = Flower(found.study, found), np.random.default_rng(1).standard_normal((3, 3))
@@ -157,6 +158,7 @@ def test_floors_and_columns_hold_for_modules(federation):
         drawn(engine := Flower(found.study, found), engine.model())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "text"),
     [

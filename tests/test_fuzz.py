@@ -157,6 +157,7 @@ def test_bytes_are_a_configuration_or_an_error_of_accord(folder, content):
             function(path)
 
 
+@pytest.mark.long
 # Nothing is drawn: these are all refused, or stopped where drawing would begin.
 @settings(QUICK, max_examples=60)
 @given(text=documents(), command=st.sampled_from(["run", "describe", "plan"]))

@@ -160,6 +160,7 @@ def test_the_average_makes_the_stated_langevin_steps():
         assert 1.0 - radius == pytest.approx(step * AGENTS * eps, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.busy
 def test_metropolis_steps_keep_the_stationary_law():
     post, net = unequal_shards(2), NETWORKS["irregular"]
@@ -170,6 +171,7 @@ def test_metropolis_steps_keep_the_stationary_law():
     assert worst_z(run.draws[:, 0], augmented(post, net, 0.5)) < Z_BOUND
 
 
+@pytest.mark.long
 @pytest.mark.busy
 def test_rejection_draws_the_conditional_itself():
     # then every round has the law of exact draws, not only the last one
@@ -192,6 +194,7 @@ def test_conditionals_at_another_temperature():
         assert worst_z(run.draws[:, 0], expected) < Z_BOUND
 
 
+@pytest.mark.long
 @pytest.mark.busy
 @pytest.mark.parametrize("conditional", ["rejection", pytest.param("mala", marks=pytest.mark.slow)])
 def test_power_potentials_against_quadrature(conditional):
@@ -216,6 +219,7 @@ def test_power_potentials_against_quadrature(conditional):
         assert abs(found - expected) < Z_BOUND * spread / np.sqrt(chains), powers
 
 
+@pytest.mark.long
 def test_acceptance_is_reported_and_right():
     # with curvature h and ties of strength c a proposal from the mode is accepted at the rate (1 + h / c)^(-1/2)
     h, eta = 3.0, 0.5
@@ -249,6 +253,7 @@ def test_recentring_removes_the_bias_of_distant_minimisers():
     np.testing.assert_allclose(recentred.cov, plain.cov, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.long
 def test_recentring_leaves_the_posterior_alone_and_is_paid_for():
     logistic = accord.models.logistic_regression(
         [
@@ -276,6 +281,7 @@ def test_zero_temperature_descends_to_the_mode_of_the_augmented_potential():
     np.testing.assert_allclose(run.draws[0, 0].ravel(), augmented(post, net, 0.3).mean, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_conditional_that_cannot_be_drawn_is_an_error_with_agent_and_bound():
     post, net = unequal_curvature(3), NETWORKS["path"]
     method = Gibbs(500.0, Rejection(max_tries=2))

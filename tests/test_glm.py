@@ -257,6 +257,7 @@ FITS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FITS)
 @pytest.mark.filterwarnings("ignore::statsmodels.tools.sm_exceptions.ConvergenceWarning")
 def test_each_family_fits_best_where_statsmodels_does(name):

@@ -75,6 +75,7 @@ def default():
     return accord.sample(unequal_curvature(2), RING, draws=1000, seed=0, whiten=True)
 
 
+@pytest.mark.long
 def test_a_run_by_accords_own_choice_warns_of_nothing(default, tmp_path, monkeypatch):
     # what the choice expected is handed on
     monkeypatch.delattr(honesty, "_forecast")
@@ -272,6 +273,7 @@ def test_a_temperature_that_the_law_says_is_told_as_bias_only():
     assert len(texts) == 1 and "exact law" in texts[0]
 
 
+@pytest.mark.long
 def test_minibatches_heat():
     post = unequal_shards(2)
     run = accord.sample(post, RING, GTBAOAB(0.2, 1.5, batch_size=1), draws=1000, burn_in=200, thin=5, seed=0)

@@ -78,6 +78,7 @@ def with_prior_agent(dim=3, seed=0):
     return accord.Posterior(likelihood, lambda x: 0.0 * x[0], shards, np.zeros(dim), quadratic=True), operators
 
 
+@pytest.mark.long
 def test_operators_of_any_shape():
     post, operators = with_prior_agent()
     method = DGLMC(0.3 + RHO, 1e-3, 1, operators)
@@ -91,6 +92,7 @@ def test_operators_of_any_shape():
     assert_exact(post, PATH, DGLMC(0.5, 0.02, (1, 2, 3, 1, 2, 1), operators), potentials)
 
 
+@pytest.mark.long
 def test_identity_operators_change_nothing():
     post = unequal_curvature(2)
     plain = accord.sample(post, PATH, DGLMC(0.3, 0.05, 2), draws=20, burn_in=0, chains=3)
@@ -150,6 +152,7 @@ def test_the_hub_makes_the_stated_langevin_steps(method):
     assert 1.0 - radius == pytest.approx(method.langevin_step(STAR) * AGENTS * eps, rel=1e-3)
 
 
+@pytest.mark.long
 @pytest.mark.busy
 def test_gcmc_rejection_draws_the_conditional_itself():
     # then every round has the law of exact draws
@@ -170,6 +173,7 @@ def test_gcmc_metropolis_steps_keep_the_stationary_law():
     assert worst_z(run.draws[:, 0, :1], augmented(post, 0.5)) < Z_BOUND
 
 
+@pytest.mark.long
 @pytest.mark.busy
 def test_tolerances_reweight_the_particles():
     # one change from a wide to a narrow tolerance, with exact draws in between: right after the change the particles
@@ -189,6 +193,7 @@ def test_tolerances_reweight_the_particles():
     assert abs(before.cov[0, 0] - expected[1]) > 20 * error[1]
 
 
+@pytest.mark.long
 def test_tolerances_are_passed_in_the_burn_in():
     method = GCMC(0.1, "exact", tolerances=(2.0, 0.5), rounds_per_tolerance=5)
     with pytest.raises(ValueError, match="burn_in must be at least 10, .* found 9"):
@@ -220,6 +225,7 @@ def travelling_moments(post, method, rounds, init):
     return accord.Gaussian(mean, second - np.outer(mean, mean))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("local_steps", [1, (1, 3, 2, 4, 1, 2)])
 def test_travelling_chains_have_the_moments_of_a_random_visitor(local_steps):
     post, chains = unequal_curvature(2), 10_000
@@ -263,6 +269,7 @@ def test_minibatches_of_travelling_chains_are_unbiased():
 KERNELS = {"nuts": (NUTS(max_doublings=4), 0.9), "hmc": (HMC(steps=3), 0.7), "mala": ("mala", 0.4)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kernels_keep_the_posterior(kernel):
     # started from the posterior itself, chains are independent draws of it after any number of rounds
@@ -277,6 +284,7 @@ def test_kernels_keep_the_posterior(kernel):
     assert np.mean(run.draws[:, 2, 0, 0] != run.draws[:, 0, 0, 0]) > 0.5
 
 
+@pytest.mark.long
 def test_the_hub_knows_density_and_gradient_where_it_is():
     # Metropolis steps keep the posterior by any gradient; a wrong one only wastes them
     post, method = unequal_curvature(2), Replicated("mala", step_size=0.1, warmup=5, temperature=2.0)
@@ -295,6 +303,7 @@ def kernels_and_metrics():
             yield pytest.param(kernel, dense, marks=() if quick else pytest.mark.slow, id=f"{kernel}-{dense}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kernel", "dense"), list(kernels_and_metrics()))
 def test_warm_up_finds_step_and_metric(kernel, dense):
     post = accord.models.gaussian(np.ones((3, 2)), np.stack([np.diag([1e-2, 25.0])] * 3))
@@ -328,6 +337,7 @@ def test_exact_kernels_on_a_logistic_posterior():
     np.testing.assert_allclose(x.std(axis=(0, 1)) / sd, 1.0, atol=Z_BOUND / np.sqrt(2 * ess.min()) + 1e-3)
 
 
+@pytest.mark.long
 def test_traffic_of_totals():
     post, dim = unequal_shards(2), 2
     rounds = 7

@@ -127,6 +127,7 @@ def test_a_tail_of_the_weights_is_mended():
     assert run.certificate.holds, run.certificate
 
 
+@pytest.mark.long
 def test_every_order_of_labels_is_found_or_it_is_said_that_there_are_more():
     run = accord.sample(three_labels(3), RING, Importance(), draws=500)
     assert run.certificate.holds, run.certificate
@@ -165,6 +166,7 @@ def test_draws_without_a_density_are_not_certified():
     assert not run.certificate.holds
 
 
+@pytest.mark.long
 def test_constants_of_numpy_in_a_density_are_no_trouble():
     center = np.array([1.0, -2.0])
     post = toy(lambda x: -0.5 * jnp.sum((x - center) ** 2), np.zeros(2))
@@ -219,6 +221,7 @@ def test_chains_begin_where_importance_sampling_searched():
     assert not run.certificate.holds
 
 
+@pytest.mark.long
 def test_chains_that_miss_a_mode_are_not_certified():
     two = accord.Posterior(
         lambda x, rows: rows * jnp.logaddexp(-2.0 * (x[0] + 3.0) ** 2, -2.0 * (x[0] - 3.0) ** 2),

@@ -78,6 +78,7 @@ def test_quadrature_integrates_the_effects_out(width):
     np.testing.assert_allclose(alone[0], whole[1], rtol=1e-9)
 
 
+@pytest.mark.long
 def test_derivatives_are_those_of_the_integral():
     post, x = linear(1), np.array([0.4, 0.2])
 
@@ -95,6 +96,7 @@ def test_derivatives_are_those_of_the_integral():
     np.testing.assert_allclose(post.hessians(x).sum(axis=0), hessian, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_importance_sampling_of_many_effects_is_unbiased_and_its_own_at_every_position():
     post = linear(3)
     scales = 1.0 + 1e-9 * np.arange(400)
@@ -109,6 +111,7 @@ def test_importance_sampling_of_many_effects_is_unbiased_and_its_own_at_every_po
     np.testing.assert_array_less(np.abs(ratio.mean(axis=1) - 1.0), 4.0 * error)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_effects_are_drawn_from_their_law_given_the_parameters(width):
     post = linear(width)
@@ -196,6 +199,7 @@ def test_nothing_that_is_kept_of_a_run_holds_latents(schools, tmp_path):
     assert "theta" not in shown and "local" not in vars(pickle.loads(kept[1]))
 
 
+@pytest.mark.long
 def test_more_draws_change_no_latent_of_those_before():
     post = linear(1).alone(1)
     positions = np.random.default_rng(0).standard_normal((2, 9, 2)) * 0.1
@@ -215,6 +219,7 @@ def test_each_process_has_the_latents_of_its_own_agents():
         found[4]
 
 
+@pytest.mark.long
 def test_an_agent_keeps_its_latents_in_a_file_that_only_its_user_reads(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     post, positions = linear(2).alone(1), np.full((2, 3, 2), 0.1)
@@ -253,6 +258,7 @@ def test_names_that_no_file_can_have_are_refused(name):
         Latents.of(accord.Local(lambda p, z, row: 0.0, {name: 0.0}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("half", [3.0, 9.0])
 def test_integrals_that_a_quadrature_misses_are_told(half):
     # two hills of an effect given the parameters: beyond the last node where they are far from one another
@@ -344,6 +350,7 @@ def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
     np.testing.assert_array_equal(run.draws, fine.draws)
 
 
+@pytest.mark.long
 def test_latents_in_units_far_apart_are_integrated_out():
     def effects(p, z, row):
         return -0.5 * ((z["a"] - 240.0) / 15.0) ** 2 - 0.5 * ((z["b"] - 6.0) / p["s"]) ** 2 - jnp.log(p["s"])

@@ -44,6 +44,7 @@ def test_gradient_tracking_and_c_admm_reach_the_mode(name, network):
         np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
+@pytest.mark.long
 def test_c_admm_reaches_the_mode_by_l_bfgs_too(monkeypatch):
     monkeypatch.setattr(proximal, "NEWTON_DIM", 0)
     solver = mock.Mock(wraps=proximal._lbfgs)

@@ -195,6 +195,7 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
 # --- the draws ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["DESGLD", "GTDULA", "DADMMS", "EXTRASGLD"])
 def test_links_that_lose_nothing_change_nothing(method):
     runs = [
@@ -204,6 +205,7 @@ def test_links_that_lose_nothing_change_nothing(method):
     np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "method"), runs(("lossy", "GTBAOAB"), ("late", "DADMMS"), ("one-way", "GTDULA")))
 def test_draws_follow_the_law_of_the_losses_they_meet(name, method):
     post, network, sampler = unequal_curvature(2), LINKS[name], OVER_LINKS[method]()
@@ -239,6 +241,7 @@ def test_draws_of_many_rounds_follow_the_law_over_rounds(name, method):
             assert abs(found.mean() - truth) < 5.0 * error + 0.02 * scale, (agent, truth)
 
 
+@pytest.mark.long
 def test_the_second_moment_is_that_of_all_losses():
     """Of 16 patterns of two links the mean of the map and of its square, against a mean over the rounds of one run."""
     loss, step = 0.4, 0.2
@@ -301,6 +304,7 @@ class Naive(GTDULA):
     conserved = HasLaw.conserved
 
 
+@pytest.mark.long
 def test_dropped_messages_falsify_a_sum_that_is_not_pushed():
     """What running sums are for: the same check passes with them and fails without."""
     post = unequal_curvature(1)
@@ -320,6 +324,7 @@ LONG = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", among(LONG, "often", "away"))
 @pytest.mark.parametrize("method", [GTDULA(0.005, 0.2, 0.2, noise="common"), GTBAOAB(0.1, 1.0, mix_rounds=4)], ids=type)
 def test_who_hears_nothing_for_long_does_not_run_away(name, method):
@@ -330,6 +335,7 @@ def test_who_hears_nothing_for_long_does_not_run_away(name, method):
     assert np.abs(draws.std(axis=(0, 1)) / exact.sd - 1.0).max() < 0.15
 
 
+@pytest.mark.long
 def test_the_mass_neither_grows_nor_shrinks_by_rounding():
     """In single precision weights of a third sum to more than 1: a mass that stays by them grew 3e-8 an exchange."""
     made, carry = engine(LOSSY, OVER_LINKS["GTDULA"]())
@@ -347,6 +353,7 @@ def test_the_law_over_rounds_is_that_of_reliable_links_where_nothing_is_lost(ste
     np.testing.assert_allclose(found.cov, expected.cov, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_a_law_that_does_not_settle_says_so():
     post = accord.models.gaussian(np.zeros(AGENTS), np.ones(AGENTS))
     reliable = accord.law(post, RING, DESGLD(0.668))

@@ -64,6 +64,7 @@ def in_private(loss, delay):
     return json.loads(found.stdout)
 
 
+@pytest.mark.long
 def test_what_is_lost_and_when_the_rest_comes():
     found = in_private(0.1, 0.2)
     # there and back: 1 - 0.9**2 of 200 are lost, standard deviation 5.5

@@ -54,6 +54,7 @@ def test_without_the_test_every_agent_has_the_law_of_leapfrog(name):
     np.testing.assert_allclose(most.agent(3).cov, cov, rtol=1e-6)
 
 
+@pytest.mark.long
 def test_draws_without_the_test_follow_their_law():
     post, init = unequal_shards(2), accord.Gaussian(np.ones(2), np.eye(2))
     method = Unadjusted(0.15, remainder=False, mix_rounds=6)
@@ -63,6 +64,7 @@ def test_draws_without_the_test_follow_their_law():
         assert worst_z(run.draws[:, k - 1], law.at(k).joint) < Z_BOUND
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("steps", "remainder", "temperature"), [(1, False, 1.0), pytest.param(2, True, 2.0, marks=pytest.mark.slow)]
 )
@@ -110,6 +112,7 @@ def drawn(network, method, rounds=60):
     return accord.sample(log_rate(), network, method, draws=1, burn_in=rounds, chains=20_000, seed=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_skewed_posterior_is_exact_with_the_remainder(steps):
     h = 1.2 / np.sqrt(COUNTS.sum())
@@ -118,6 +121,7 @@ def test_a_skewed_posterior_is_exact_with_the_remainder(steps):
     assert run.statistics["acceptance_rate"].mean() < 0.95
 
 
+@pytest.mark.long
 def test_the_taylor_approximation_is_biased_by_the_square_of_the_step():
     sizes = []
     for h in (0.7, 1.4):
@@ -127,6 +131,7 @@ def test_the_taylor_approximation_is_biased_by_the_square_of_the_step():
     assert 0.02 < sizes[0] < 0.07 and 0.09 < sizes[1] < 0.16
 
 
+@pytest.mark.long
 def test_on_a_ring_agents_are_exact_up_to_disagreement():
     run = drawn(accord.Network.ring(4), DMAHMC(1.2 / np.sqrt(COUNTS.sum())))
     of_mean, of_variance, _ = off_by(run)
@@ -144,6 +149,7 @@ def test_one_agent_makes_plain_hmc():
     assert worst_z(run.draws[:, 0], accord.Gaussian([1.0], [4.0])) < Z_BOUND
 
 
+@pytest.mark.long
 def test_trackers_keep_the_sum_of_gradients_where_agents_decide_differently():
     post = unequal_curvature(2)
     method = DMAHMC(0.5, 2, mix_rounds=1)
@@ -182,6 +188,7 @@ def test_agents_with_unlike_shards_are_within_a_hundredth(network, name):
     assert (np.abs(x.std(axis=0) / exact.sd - 1.0) < Z_BOUND / np.sqrt(2 * chains) + 0.01).all()
 
 
+@pytest.mark.long
 def test_few_accepted_trajectories_warn():
     with pytest.warns(UserWarning, match=r"DMAHMC accepted .*% of its trajectories: take a step_size below 9"):
         accord.sample(log_rate(), accord.Network.complete(4), DMAHMC(9.0), draws=20, burn_in=0, chains=4, seed=0)

@@ -36,6 +36,7 @@ SLOW = ["lossy/DADMMS", "one-way/GTDULA", "bursts/DESGLD", "by a function/GTBAOA
 SLOW += [case for network in PLACES for method in ALL if (case := f"{network}/{method}") not in QUICK]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("chosen", [QUICK, pytest.param(SLOW, marks=pytest.mark.slow)], ids=["quick", "slow"])
 def test_four_devices_draw_what_one_draws(chosen, tmp_path):
     output = tmp_path / "draws.npz"

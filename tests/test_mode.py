@@ -47,6 +47,7 @@ def salaries(agents=4, count=200):
     return accord.Posterior(log_likelihood, flat, shards, {"beta": np.zeros(2), "log_sd": np.zeros(())}), X, y
 
 
+@pytest.mark.long
 def test_units_change_nothing_but_the_units():
     plain, scaled = labels(np.ones(3)), labels(UNITS)
     np.testing.assert_allclose(scaled.mode() * UNITS, plain.mode(), rtol=1e-7)
@@ -59,6 +60,7 @@ def test_units_change_nothing_but_the_units():
     np.testing.assert_array_equal(found.spent.exchanges, expected.spent.exchanges)
 
 
+@pytest.mark.long
 def test_units_change_nothing_where_only_the_diagonal_is_known():
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((4, 30, 3)), rng.standard_normal((4, 30))

@@ -41,6 +41,7 @@ def small(book, rows):
     return book.model, pooled, [{name: value[part] for name, value in pooled.items()} for part in parts]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [textbook.wells, textbook.nes2000, textbook.dogs])
 def test_the_density_is_numpyros_own(make):
     model, pooled, shards = small(make(), 40)
@@ -104,6 +105,7 @@ def test_latents_of_groups_are_integrated_out_of_numpyros_density():
         np.testing.assert_allclose(post.logdensity(x), prior - effects - rows + volume + marginal, rtol=1e-9)
 
 
+@pytest.mark.long
 def test_latents_of_rows_stay_at_the_rows():
     book = textbook.glmm_poisson()
     post = accord.from_numpyro(book.model, book.shards, local="rows")
@@ -226,6 +228,7 @@ def late_reaction(y, late, ward, wards):
     numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+@pytest.mark.long
 def test_rows_that_react_to_their_latent_far_away_only_are_given_their_group():
     ward = np.repeat(np.arange(3), 4)
     rows = {"y": np.full(12, 9.0), "late": np.tile([0.0, 1.0], 6), "ward": ward, "wards": 3}
@@ -272,6 +275,7 @@ def test_textbook_models_over_sites_are_those_of_pooled_nuts(make):
         np.testing.assert_array_less(np.abs(found[name].std(axis=0) / sd - 1.0), np.maximum(0.02, 3.0 * error))
 
 
+@pytest.mark.long
 def test_the_evidence_of_a_numpyro_model_is_normalised():
     rng = np.random.default_rng(0)
     y = rng.standard_normal(12)

@@ -52,6 +52,7 @@ print(run.average.shape)
 """
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_loses_nothing_and_ends_no_process(tmp_path):
     path = tmp_path / "run.nc"
     run_of(10).save(path)
@@ -285,6 +286,7 @@ def refuse(folder):
     return write
 
 
+@pytest.mark.long
 def test_draws_for_which_there_is_no_room_are_kept_elsewhere(folder, monkeypatch):
     monkeypatch.setattr(netcdf, "write_whole", refuse(folder / "out"))
     result = start(folder)

@@ -50,6 +50,7 @@ def exact():
     return mean, sd, rate + shares
 
 
+@pytest.mark.long
 def test_draws_are_in_the_users_scale_and_follow_the_exact_law(tmp_path):
     post = rate_and_shares()
     assert post.dim == 3 and post.names == ("rate", "shares[0]", "shares[1]", "shares[2]")
@@ -75,6 +76,7 @@ def test_draws_are_in_the_users_scale_and_follow_the_exact_law(tmp_path):
     assert read.summary().equals(run.summary())
 
 
+@pytest.mark.long
 def test_what_follows_a_run_knows_of_constraints():
     run = accord.sample(rate_and_shares(), RING, Importance(), draws=500)
     left, new = run.leave_out(0), {0: rate_and_shares().shards[1]}
@@ -96,6 +98,7 @@ def test_methods_that_walk_move_unconstrained(method):
     assert run.average.shape == (4, 500, 4) and (run.draws > 0).all()
 
 
+@pytest.mark.long
 def test_positions_and_parameters_are_told_apart():
     post = pickle.loads(pickle.dumps(rate_and_shares().potential.parameters))
     x = rate_and_shares().init

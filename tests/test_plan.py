@@ -77,6 +77,7 @@ def test_a_gaussian_model_is_the_posterior_where_that_is_gaussian():
     np.testing.assert_allclose(model.plain.exact().mean, post.exact().mean, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", among(METHODS, "GTBAOAB", "DADMMS", "DGLMC"))
 def test_forecasts_are_the_exact_law(name):
     post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
@@ -134,6 +135,7 @@ def candidates():
     return [pytest.param(s, marks=() if n in quick else pytest.mark.slow, id=n) for n, s in found.items()]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:no setting of")
 @pytest.mark.parametrize("sampler", candidates())
 def test_every_method_finds_its_own_numbers(sampler):
@@ -171,6 +173,7 @@ def test_numbers_left_out_are_chosen():
     assert not DGLMC().bind(post, net).sampler.left_out
 
 
+@pytest.mark.long
 def test_more_exchanges_than_are_tried_may_be_given():
     post, net = unequal_curvature(2), NETWORKS["ring"]
     found, moved, _ = prospect(post, net)
@@ -197,6 +200,7 @@ def test_a_setting_that_misses_the_tolerance_is_run_with_a_warning():
     assert run.settings["burn_in"] > 0
 
 
+@pytest.mark.long
 def test_rounds_left_out_are_those_of_the_plan():
     post, net = unequal_curvature(2), NETWORKS["ring"]
     found, moved, _ = prospect(post, net)
@@ -210,6 +214,7 @@ def test_rounds_left_out_are_those_of_the_plan():
     assert (plain.settings["burn_in"], plain.settings["thin"]) == (500, 1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", among(["ring", "path"], "ring"))
 def test_without_numbers_every_agent_draws_a_gaussian_posterior(network):
     post, net = unequal_curvature(3), NETWORKS[network]
@@ -223,6 +228,7 @@ def test_without_numbers_every_agent_draws_a_gaussian_posterior(network):
     assert np.abs(sd / exact.sd - 1.0).max() < 0.01 + noise
 
 
+@pytest.mark.long
 def test_without_numbers_every_agent_draws_a_skewed_posterior():
     post, net = skewed(), NETWORKS["ring"]
     run = accord.sample(post, net, draws=4000, burn_in=100, chains=8, thin=2, seed=1)
@@ -231,6 +237,7 @@ def test_without_numbers_every_agent_draws_a_skewed_posterior():
     assert np.abs(run.draws.std(axis=(0, 1)) / sd - 1.0).max() < 0.03 + 0.05
 
 
+@pytest.mark.long
 def test_many_parameters_are_modelled_by_the_largest_curvatures():
     post, net = unequal_curvature(3), NETWORKS["ring"]
     with jax.enable_x64(True):
@@ -289,6 +296,7 @@ def rows_apart(batch_size):
     return accord.plan(post, NETWORKS["ring"], methods, cost="gradient_rows", tolerance=0.5)
 
 
+@pytest.mark.long
 def test_a_plan_marks_minibatches_whose_noise_it_leaves_out(capsys):
     found = rows_apart(1)
     noisy, exact = found.trials
@@ -377,6 +385,7 @@ def by_sums():
     return post, net, accord.plan(post, net, [DESGLD(0.001, noise="common"), ChEES(), Importance()], draws=500)
 
 
+@pytest.mark.long
 def test_sums_are_forecast_as_a_run_takes_them(by_sums):
     post, net, found = by_sums
     costs = {trial.label: trial.cost for trial in found.trials}
@@ -393,6 +402,7 @@ def test_sums_are_forecast_as_a_run_takes_them(by_sums):
     assert 0.1 * sums < costs["ChEES"].sums < 1.1 * sums
 
 
+@pytest.mark.long
 def test_chains_on_a_gaussian_take_what_is_forecast():
     post, net = unequal_curvature(3), NETWORKS["ring"]
     (trial,) = accord.plan(post, net, [ChEES()], draws=500).trials
@@ -437,6 +447,7 @@ def test_what_will_not_be_certified_is_said_before_it_runs(make, method, reason)
     assert re.search(reason, trial.forecast.doubt) and np.isnan(trial.forecast.bias)
 
 
+@pytest.mark.long
 def test_where_there_is_no_mode_a_plan_has_what_begins_elsewhere():
     found = accord.plan(unbounded(), accord.Network.ring(4), [ChEES(), Importance(), GTBAOAB()])
     troubles = {trial.label: trial.trouble for trial in found.trials}
@@ -446,6 +457,7 @@ def test_where_there_is_no_mode_a_plan_has_what_begins_elsewhere():
         accord.plan(unbounded(), accord.Network.ring(4), [GTBAOAB()])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [GTBAOAB(0.3, 1.0, mix_rounds=5), DGLMC(0.5, 0.1)], ids=["neighbours", "hub"])
 def test_the_cost_of_draws_is_that_of_a_run_as_long(method):
     post, net = unequal_shards(2), NETWORKS["ring"]
@@ -496,6 +508,7 @@ def test_numbers_that_are_not_defaults_are_shown():
     assert numbers(GTBAOAB(0.5, 1.0, mix_rounds=3)) == "mix_rounds=3, step_size=0.5, friction=1"
 
 
+@pytest.mark.long
 def test_the_command_line_prints_writes_and_plots_a_plan(tmp_path):
     folder = tmp_path / "hospitals"
     shutil.copytree(Path(__file__).parents[1] / "examples" / "hospitals", folder)
@@ -554,6 +567,7 @@ def test_lines_of_a_plot_are_told_apart_and_named_beside_one_another():
     assert all(below.y1 <= above.y0 + 1.0 for below, above in itertools.pairwise(boxes))
 
 
+@pytest.mark.long
 def test_an_estimate_has_seconds_memory_and_what_an_agent_sends():
     post = unequal_shards(2)
     found = accord.plan(post, NETWORKS["ring"], [accord.samplers.Importance(), GTBAOAB()], draws=500)

@@ -260,6 +260,7 @@ def quick(names, chosen):
     return [name if name in chosen else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
+@pytest.mark.long
 @needs_a_room
 @pytest.mark.parametrize("name", quick(MISTAKES, ["seed"]))
 def test_a_mistake_is_one_line_in_every_process(name, room, folder):
@@ -290,6 +291,8 @@ ONE_SIDED = {
 }
 
 
+@pytest.mark.long
+@pytest.mark.long
 @needs_a_room
 @pytest.mark.parametrize("name", quick(ONE_SIDED, ["claimed"]))
 def test_what_stops_one_process_stops_the_others_with_its_words(name, room, folder):
@@ -500,6 +503,7 @@ time.sleep(1)
     finish([first, second])
 
 
+@pytest.mark.long
 @needs_a_room
 def test_an_address_that_is_taken_or_answers_otherwise_is_named(room, folder):
     port = next(PORTS)

@@ -189,6 +189,7 @@ def test_runs_by_totals_name_their_stages(monkeypatch):
     assert any(total > 2 for _, total in done) and all(done <= total for done, total in done)
 
 
+@pytest.mark.long
 def test_runs_of_rounds_name_their_stages(monkeypatch):
     said = stages(monkeypatch)
     # skew, so that the Gaussian nearest to it is not near enough for a warm-up without draws

@@ -114,6 +114,7 @@ def test_solver_is_chosen_by_the_number_of_parameters():
     np.testing.assert_allclose(residual, 0.0, atol=5e-3)
 
 
+@pytest.mark.long
 def test_a_missed_tolerance_warns(monkeypatch):
     monkeypatch.setattr(proximal, "MAX_ITERATIONS", 1)
     post = accord.models.power(np.array([[0.0], [30.0], [60.0]]), 4.0)
@@ -126,6 +127,7 @@ def test_a_missed_tolerance_warns(monkeypatch):
     assert thinned.statistics["unsolved_error"][0, -1] == run.statistics["unsolved_error"][0, -1]
 
 
+@pytest.mark.long
 def test_every_solver_in_a_run():
     # the same draws whichever solver a run uses
     post = regression("logistic_regression", agents=4)

@@ -42,6 +42,7 @@ def test_projections_are_the_nearest_points(name):
     assert np.abs(x - p).max() > 0.5
 
 
+@pytest.mark.long
 def test_where_the_set_has_no_bounds_it_is_de_sgld():
     step = Polynomial(0.1, 3.0, 0.7)
     options = dict(mixing="lazy", noise="common", batch_size=2, temperature=0.5)
@@ -71,6 +72,7 @@ def kernel_law(h, smoothing, size=1201):
     return x, masses / masses.sum()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("smoothing", [None, 0.1])
 def test_one_parameter_has_the_law_of_its_kernel(smoothing):
     h = 0.02
@@ -85,6 +87,7 @@ def test_one_parameter_has_the_law_of_its_kernel(smoothing):
     assert run.statistics["outside"][:, -1].max() >= -draws.min()
 
 
+@pytest.mark.long
 def test_agents_that_stray_one_by_one_push_the_average_inwards():
     method = ProximalDESGLD(0.02 * AGENTS, "positive", 0.1)
     run = accord.sample(one_potential(), NET, method, draws=1, burn_in=200, chains=4000, seed=0, init=np.array([0.5]))

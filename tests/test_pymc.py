@@ -65,6 +65,7 @@ def in_both(make, sites):
     return accord.from_numpyro(book.model, book.shards[:sites], local=book.local), post
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "sites"), [(eight_schools, 2), pytest.param(radon, 2, marks=pytest.mark.slow), (wells, 2)]
 )

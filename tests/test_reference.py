@@ -11,6 +11,7 @@ from accord.cli import demo
 from accord.posterior.pooled_nuts import nuts
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dense", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_nuts_draws_from_a_gaussian_posterior(dense):
     rng = np.random.default_rng(0)

@@ -40,6 +40,7 @@ def test_relays_cost_a_sum_over_the_tree():
     np.testing.assert_array_equal(run.traffic.bytes_sent, 40 * tree.sums_sent * 3 * 2 * 8)
 
 
+@pytest.mark.long
 def test_relayed_draws_follow_the_law():
     post, network, method = unequal_curvature(2), NETWORKS["path"], RELAYED["GTBAOAB"]("relay")
     run = accord.sample(post, network, method, draws=1, burn_in=14, chains=20_000, seed=1, init=start(2))

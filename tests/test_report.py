@@ -137,6 +137,7 @@ def test_the_numbers_are_those_of_the_run(run, page):
     assert "The draws can be relied on" in text
 
 
+@pytest.mark.long
 def test_missing_parts_say_why(walked, run, tmp_path):
     text = Reader(walked.report(tmp_path / "walked.html").read_text()).text
     assert "No certificate: only methods that work by sums" in text
@@ -287,6 +288,7 @@ def check_of(post, draws=60, floor=None):
         return checked(post.about.predictive, totals, positions, floor or post.about.floor, 0)
 
 
+@pytest.mark.long
 def test_counts_of_a_check_are_those_of_the_rows():
     post, tables = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n))
     check = check_of(post)
@@ -300,12 +302,14 @@ def test_counts_of_a_check_are_those_of_the_rows():
     assert abs(check.replicated[:, 0].mean() - check.observed[0]) < 60 and check.replicated[:, 0].std() > 3
 
 
+@pytest.mark.long
 def test_a_check_is_silent_where_the_model_is_right_and_not_where_it_is_wrong():
     right, _ = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n))
     wrong, _ = table_post("poisson", "y ~ x", y=lambda rng, n: rng.poisson(3.0, n) * rng.integers(0, 3, n))
     assert outside(check_of(right)).size == 0 and outside(check_of(wrong)).size > 0
 
 
+@pytest.mark.long
 def test_no_small_count_leaves_a_site():
     # the second site has two events
     post, _ = table_post("bernoulli", "y ~ x", y=lambda rng, n: np.arange(n) % (2 if n != 300 else 150) == 0)
@@ -415,6 +419,7 @@ def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
     assert "too few to tell how many are effective" in text
 
 
+@pytest.mark.long
 def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
     masked = accord.sample(logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, masks=True)
     for name in ("alone", "log_likelihoods", "log_likelihood"):
@@ -423,6 +428,7 @@ def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
     assert "No site by itself: sums of this run are masked" in text and "310 rows of 4 sites" in text
 
 
+@pytest.mark.long
 def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
     folder = Path(__file__).parents[1] / "examples" / "hospitals"
     config = (folder / "config.toml").read_text().replace("hospital-*.csv", str(folder / "hospital-*.csv"))
@@ -444,6 +450,7 @@ def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
     assert f"age {ratio:#.3g}" in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
 
 
+@pytest.mark.long
 def test_where_sites_are_left_out_by_their_counts_nothing_is_concluded(tmp_path):
     """Counts of sites that were large enough to be told are larger than those that a true model draws."""
     rng, count = np.random.default_rng(0), 60

@@ -12,6 +12,7 @@ from accord.samplers import DESGLD, GTBAOAB, GTDULA
 from accord.schedules import Polynomial
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "network"),
     pairs(METHODS, ["star", "irregular"], quick=zip(METHODS, itertools.cycle(["irregular", "star"]))),
@@ -46,6 +47,7 @@ def test_memory_of_one_agent_is_that_of_an_autoregression():
     assert 42 <= found.decay <= 45
 
 
+@pytest.mark.long
 def test_memory_is_what_runs_show():
     post, net, method = unequal_curvature(1), NETWORKS["ring"], GTBAOAB(0.2, 1.5, mix_rounds=2)
     found = respond(post, net, method)

@@ -56,6 +56,7 @@ def test_leaving_an_agent_out_is_sampling_without_it(run, agent):
     assert found.k < 0.7
 
 
+@pytest.mark.long
 def test_new_rows_of_two_agents_are_one_sum_away(run):
     more = {0: data(20, seed=1), 2: data(13, seed=2)}
     updated = run.update(more)
@@ -78,6 +79,7 @@ def test_too_much_news_is_refused_with_the_number(run):
         run.update({1: surprising})
 
 
+@pytest.mark.long
 def test_what_cannot_be_answered_is_refused(run, tmp_path):
     with pytest.raises(ValueError, match=r"agent must be a whole number in 0..3, found 4"):
         run.leave_out(4)
@@ -100,6 +102,7 @@ def logistic():
     return accord.sample(accord.models.logistic_regression(LOGISTIC), RING, Importance(), draws=1000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("agent", [2, *(pytest.param(agent, marks=pytest.mark.slow) for agent in (0, 1, 3))])
 def test_leaving_an_agent_out_of_a_logistic_regression_is_sampling_anew_without_it(logistic, agent):
     others = accord.models.logistic_regression([shard for i, shard in enumerate(LOGISTIC) if i != agent])

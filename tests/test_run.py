@@ -173,6 +173,7 @@ def test_a_table_shows_all_its_columns_in_eighty(monkeypatch):
     assert all(len(number.strip("-").replace(".", "")) <= 12 for number in numbers)
 
 
+@pytest.mark.long
 def test_a_summary_may_leave_out_what_the_law_says(recwarn):
     post, found = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), []
     run = accord.sample(post, accord.Network.ring(3), accord.samplers.DESGLD(0.5), draws=200)

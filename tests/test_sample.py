@@ -251,6 +251,7 @@ def test_traffic_counts_messages():
     np.testing.assert_array_equal(tracked.bytes_sent, 28 * 6 * 4 * net.degrees)
 
 
+@pytest.mark.long
 def test_a_ring_of_100_000_agents_is_built_and_runs():
     n = 100_000
     net = accord.Network.ring(n)

@@ -296,6 +296,7 @@ def weighted(potential, shard, x, scale, own):
     return {"value": scale * own["weight"] * potential.value(shard, x)}
 
 
+@pytest.mark.long
 def test_each_is_the_direct_computation():
     shards, x = data(), np.array([0.4, -0.2])
     post = models.logistic_regression(shards, prior_variance=2.0)
@@ -337,6 +338,7 @@ CASES = [(name, kind) for name in ALL_METHODS for kind in ("gaussian", "logistic
 CASES = [case for case in CASES if case not in (("Gibbs", "logistic"), ("GCMC", "logistic"))]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
     if name == "Replicated":

@@ -15,6 +15,7 @@ from accord.engines.silo.worker import Goal, Worker
 from accord.sampling.sample import _builder
 
 
+@pytest.mark.long
 @pytest.mark.skipif(alone() is None, reason="needs a network namespace of its own")
 @pytest.mark.parametrize(
     ("which", "part"),

@@ -108,6 +108,7 @@ def hangs_at(name, stuck, agent=1):
     return step
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late", ["raise", "restart"])
 def test_an_agent_that_hangs_while_it_reads_is_late(late, ray, hanging, monkeypatch):
     # not in the function of a shard: a thread that hangs there holds locks that a process has for itself
@@ -190,6 +191,7 @@ def test_who_comes_further_or_waits_is_not_late(monkeypatch):
     assert patience.doing(2) == "it counts" and patience.doing(3) == "it does not answer"
 
 
+@pytest.mark.long
 def test_slow_agents_that_come_further_are_waited_for(ray, monkeypatch):
     turns = []
 
@@ -303,6 +305,7 @@ def interrupted(monkeypatch, **options):
             run(checkpoint_every=5, **options)
 
 
+@pytest.mark.long
 def test_a_run_is_not_taken_up_with_other_data(ray, monkeypatch, tmp_path):
     options = {"engine": "silo", "checkpoint": tmp_path / "kept"}
     interrupted(monkeypatch, shards=list(ROWS[:2]), **options)
@@ -312,6 +315,7 @@ def test_a_run_is_not_taken_up_with_other_data(ray, monkeypatch, tmp_path):
     np.testing.assert_allclose(found.draws, run(list(ROWS[:2])).draws, rtol=1e-5)
 
 
+@pytest.mark.long
 def test_checkpoints_of_a_site_are_signed_and_for_their_user_only(ray, monkeypatch, tmp_path):
     options = {"engine": "silo", "checkpoint": tmp_path / "kept", "shards": [ROWS[0]]}
     interrupted(monkeypatch, **options)
@@ -332,6 +336,7 @@ def test_checkpoints_of_a_site_are_signed_and_for_their_user_only(ray, monkeypat
     assert run(checkpoint_every=5, **options).draws.shape[1] == 20
 
 
+@pytest.mark.long
 def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, tmp_path):
     site, seen, record = tmp_path / "site", [], SiloEngine.record
 
@@ -414,6 +419,7 @@ def test_sigterm_keeps_the_draws_of_a_silo_and_writes_its_checkpoint(ray, monkey
     assert not list((tmp_path / "site").iterdir())
 
 
+@pytest.mark.long
 def test_a_kept_silo_keeps_nothing_of_earlier_runs(ray):
     runs = []
     with accord.Silo() as sites:

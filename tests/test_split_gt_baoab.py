@@ -53,6 +53,7 @@ def test_a_plan_takes_few_exchanges_where_there_is_much_data_and_the_draws_are_r
             assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)) < 5.0 * error + TOLERANCE * scale).all()
 
 
+@pytest.mark.long
 def test_a_plan_does_not_trust_it_where_the_curvature_varies_by_its_own_size():
     # on the Gaussian any number of exchanges is exact; at a stiff draw, few are unstable
     post, net = logistic(40, dim=6), NETWORKS["path"]
@@ -66,6 +67,7 @@ def test_a_plan_does_not_trust_it_where_the_curvature_varies_by_its_own_size():
     assert best.sampler.mix_rounds > 2
 
 
+@pytest.mark.long
 def test_a_plan_does_not_trust_it_where_stiff_draws_lie_in_a_saddle():
     # as the neck of a funnel has it: no Gaussian posterior has the curvatures there
     post, net = logistic(40), NETWORKS["ring"]
@@ -81,6 +83,7 @@ def test_a_plan_does_not_trust_it_where_stiff_draws_lie_in_a_saddle():
         assert np.isinf(trial.forecast.bias) and not trial.forecast.meets(TOLERANCE)
 
 
+@pytest.mark.long
 def test_a_setting_that_is_unstable_at_stiff_draws_is_not_run():
     # a Gaussian posterior of agents whose potentials curve both ways, far beyond it, and cancel
     def log_likelihood(x, rows):
@@ -92,6 +95,7 @@ def test_a_setting_that_is_unstable_at_stiff_draws_is_not_run():
         accord.sample(post, NETWORKS["path"], SplitGTBAOAB(mix_rounds=1), draws=5)
 
 
+@pytest.mark.long
 def test_without_noise_it_reaches_the_mode():
     post, net = logistic(200), NETWORKS["irregular"]
     method = SplitGTBAOAB(0.3, 1.0, mix_rounds=2, temperature=0.0)

@@ -90,6 +90,7 @@ def test_masked_and_gossiped_sums_are_made_in_chunks_too(options, whole, monkeyp
         np.testing.assert_allclose(found, whole[0][1], rtol=1e-9)
 
 
+@pytest.mark.long
 def test_arrays_on_disk_are_read_once_a_total_and_drawn_from_alike(tmp_path, monkeypatch):
     for agent, (X, y) in enumerate(shards()):
         np.save(tmp_path / f"X{agent}.npy", X)

@@ -615,6 +615,7 @@ def invoke(folder, command, **sections):
     return CliRunner().invoke(app, [command, str(path)], env={"COLUMNS": "100"})
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
     # no column that the formula does not name is read, called as the family or not

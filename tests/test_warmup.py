@@ -158,6 +158,7 @@ def test_warm_up_counts_what_its_sums_sent():
     np.testing.assert_array_equal(found.spent.gradient_rows, sums * (1 + 3) * post.sizes)
 
 
+@pytest.mark.long
 def test_many_parameters_are_whitened_by_the_diagonal_and_send_no_matrix():
     post, net = logistic(), NETWORKS["ring"]
     with jax.enable_x64(True):
@@ -214,6 +215,7 @@ def test_in_other_coordinates_a_method_samples_the_same_posterior(method):
     assert moved.names == post.names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", among([name for name in MIXING_METHODS if name != "DULA"], "DESGLD", "GTBAOAB"))
 def test_whitened_runs_report_the_users_parameters(method):
     post, net = logistic(), NETWORKS["complete"]
@@ -231,6 +233,7 @@ def test_whitened_runs_report_the_users_parameters(method):
     np.testing.assert_allclose(run.average.std(axis=(0, 1)), np.sqrt(np.diag(exact)), rtol=0.25)
 
 
+@pytest.mark.long
 def test_warm_up_is_part_of_the_traffic():
     post, net = logistic(), NETWORKS["ring"]
     method, options = GTBAOAB(0.3, 1.0, mix_rounds=2), dict(draws=5, burn_in=0, chains=2, seed=1)
@@ -241,6 +244,7 @@ def test_warm_up_is_part_of_the_traffic():
     np.testing.assert_array_equal(whitened.gradient_rows, plain.gradient_rows + found.spent.gradient_rows)
 
 
+@pytest.mark.long
 def test_a_given_start_is_in_the_users_parameters():
     post, net = logistic(), NETWORKS["ring"]
     point = np.array([0.3, 0.02, -0.001])
