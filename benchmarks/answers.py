@@ -48,18 +48,25 @@ class Answer(NamedTuple):
 
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
-    cases = [("wine", 1)] if small else [("breast-cancer", 3), ("logistic-20000x50", 1)]
-    for posterior, repeats in cases:
-        found: dict[str, list[tuple[Answer, Answer]]] = {program: [] for program in PROGRAMS}
-        missing: dict[str, str] = {}
-        for _ in range(repeats):
-            for program in PROGRAMS.keys() - missing.keys():
-                try:
-                    found[program].append(answers(program, posterior))
-                except ImportError as error:
-                    missing[program] = str(error)
-        yield from compared(posterior, found)
-        yield from (Skipped(f"{program} on {posterior}", reason) for program, reason in missing.items())
+    if small:
+        yield from programs_on("wine", 1)
+    else:
+        yield from programs_on("breast-cancer", 3)
+        yield from programs_on("logistic-20000x50", 1)
+
+
+def programs_on(posterior: str, repeats: int) -> Iterator[Line | Skipped]:
+    """Every program's answers for a posterior, each so often and in turns, against accord's."""
+    found: dict[str, list[tuple[Answer, Answer]]] = {program: [] for program in PROGRAMS}
+    missing: dict[str, str] = {}
+    for _ in range(repeats):
+        for program in PROGRAMS.keys() - missing.keys():
+            try:
+                found[program].append(answers(program, posterior))
+            except ImportError as error:
+                missing[program] = str(error)
+    yield from compared(posterior, found)
+    yield from (Skipped(f"{program} on {posterior}", reason) for program, reason in missing.items())
 
 
 def compared(posterior: str, found: dict[str, list[tuple[Answer, Answer]]]) -> Iterator[Line | Skipped]:

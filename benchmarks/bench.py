@@ -2,6 +2,7 @@
 
 python benchmarks/bench.py                       all sections, and the page
 python benchmarks/bench.py --only rounds         some of them, and no page
+python benchmarks/bench.py --only many_rows      left out of all, as it takes half an hour; docs/benchmarks-many-rows.md
 python benchmarks/bench.py --small               tiny shapes, some seconds, and no page: does it run?
 python benchmarks/bench.py --gate                has a round become slower? Exits with 1 where one has
 """
@@ -28,9 +29,11 @@ from rich.table import Table
 
 from accord.base.terminal import console
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 # modules of this folder, each with TITLE, ABOUT and lines(small)
 SECTIONS = ("rounds", "rivals", "growth", "totals", "proximal", "warmups", "engines", "answers", "gpu")
+# takes longer than all others, and has a page of its own
+LONG = "many_rows"
 HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "times")
 PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "desgld", "ray")
 
@@ -69,19 +72,19 @@ def run(title: str, about: str, found: Iterable[Line | Skipped], out: Console) -
     return Section(title, about, lines, skipped, time.perf_counter() - began)
 
 
-def page(sections: list[Section]) -> str:
-    """docs/benchmarks.md."""
+def page(sections: list[Section], title: str, command: str) -> str:
+    """A page of docs/."""
     judged = [line for section in sections for line in section.lines if line.goal is not None]
     met = sum(line.verdict == "met" for line in judged)
     minutes = sum(section.seconds for section in sections) / 60
     parts = [
-        f"""# Benchmarks
+        f"""# {title}
 
 Times differ between machines; what is told here are ratios of two times that were measured side by side in one process,
 or in processes that took turns: medians over repeats, with their quartiles. Some have a goal: {met} of {len(judged)}
 meet it, and where one is not met the table says so. The command that wrote this page, {minutes:.0f} minutes:
 
-    make bench
+    {command}
 
 on {machine()}, with {versions()}.
 """
@@ -125,9 +128,9 @@ def versions() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, help="some sections; docs/benchmarks.md stays")
+    parser.add_argument("--only", nargs="+", choices=(*SECTIONS, LONG), help="some sections; docs/benchmarks.md stays")
     parser.add_argument("--small", action="store_true", help="tiny shapes, in seconds; docs/benchmarks.md stays")
-    parser.add_argument("--page", type=Path, help="where to write the page, in place of docs/benchmarks.md")
+    parser.add_argument("--page", type=Path, help="where to write the page, in place of docs/")
     parser.add_argument(
         "--gate", action="store_true", help="small rounds beside what they took; docs/benchmarks.md stays"
     )
@@ -138,14 +141,18 @@ def main() -> None:
     if options.gate:
         found = run(rounds.TITLE, rounds.WATCHED_FOR, rounds.watched(), out)
         sys.exit(any(line.verdict != "met" for line in found.lines))
-    path = options.page or (None if options.only or options.small else PAGE)
+    file, title, command = "benchmarks.md", "Benchmarks", "make bench"
+    if options.only == [LONG]:
+        file, title, command = "benchmarks-many-rows.md", "Benchmarks: many rows", f"make bench BENCH='--only {LONG}'"
+    partly = options.small or options.only not in (None, [LONG])
+    path = options.page or (None if partly else DOCS / file)
     sections = []
     for name in options.only or SECTIONS:
         module = importlib.import_module(name)
         sections.append(run(module.TITLE, module.ABOUT, module.lines(options.small), out))
         if path is not None:
             # after each section: what has been measured is not lost where the rest is broken off
-            path.write_text(page(sections), "utf-8")
+            path.write_text(page(sections, title, command), "utf-8")
     out.print(f"\n{duration(sum(section.seconds for section in sections))} in all")
 
 

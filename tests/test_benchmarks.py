@@ -92,7 +92,7 @@ def test_the_page_says_what_is_not_met_and_what_is_left_out(capsys):
     section = bench.run("Title", "About.", iter(found), Console(width=200))
     printed = capsys.readouterr().out
     assert "one" in printed and "not met" in printed and "left out: three: no such package" in printed
-    text = bench.page([section])
+    text = bench.page([section], "Benchmarks", "make bench")
     assert "1 of 2" in text and "make bench" in text and f"jax {bench.version('jax')}" in text
     assert "| one | ring | 1.1 | 1.05 to 1.15 | at most 1.15 | met | 1 us / 2 us |" in text
     assert "| two | star | 2 | - | at most 1.15 | **not met** |  |" in text
