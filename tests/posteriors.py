@@ -48,6 +48,18 @@ def two_clusters():
     return rowwise(lambda x, rows: -jnp.log1p((rows - x[0]) ** 2), flat, CLUSTERS, np.zeros(1))
 
 
+FEWER = np.r_[-8.0, -8.5, -7.7, 8.1, 7.9, 8.3, 8.2]
+
+
+def log_light_cluster(x):
+    return -jnp.sum(jnp.log1p((FEWER - x[0]) ** 2)) - x[0] ** 2 / 800.0
+
+
+def light_cluster():
+    """The same with fewer rows in the further cluster: its mode holds 1 part of 240, five sixths of the variance."""
+    return rowwise(lambda x, rows: -jnp.log1p((rows - x[0]) ** 2), lambda x: -(x[0] ** 2) / 800.0, FEWER, np.zeros(1))
+
+
 ROWS = np.array([1.0, 2.0, 1.5, 3.0])
 
 
@@ -134,6 +146,7 @@ def ring_and_two():
 BOXES = {
     heavy_axis: (log_heavy_axis, [(-6, 6), (-4, 60)]),
     two_clusters: (log_two_clusters, [(-8, 20)]),
+    light_cluster: (log_light_cluster, [(-40, 40)]),
     four_rows: (log_four_rows, [(-12, 16), (-4, 5)]),
     skewed_rate: (log_skewed_rate, [(-25, 4)]),
     two_hills: (log_two_hills, [(-8, 28), (-8, 15)]),

@@ -1,6 +1,7 @@
 """Importance sampling by totals: draws match exact laws, every failure is told, and runs are what others are."""
 
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from posteriors import (
     far_hills,
     four_rows,
     heavy_axis,
+    light_cluster,
     many_parameters,
     narrow_core,
     ring_and_two,
@@ -44,6 +46,7 @@ from accord.posterior.totals import TotalsHere
 from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
 from accord.storage import recorded_totals
+from accord.sums import certificate
 from accord.sums.proposal import Drawn, student
 from accord.sums.start import start_without_points
 from accord.tuning.network_sums import NetworkSums
@@ -92,7 +95,7 @@ def test_a_gaussian_is_its_exact_law_on_every_network(network):
     assert 5 <= run.traffic.sums <= 20 and (run.traffic.bytes_sent > 0).all() and (run.traffic.value_rows > 0).all()
 
 
-QUICK, SLOW = [heavy_axis, two_hills, slab, far_hills], [two_clusters, four_rows, skewed_rate, far_hill]
+QUICK, SLOW = [heavy_axis, two_hills, slab, far_hills, light_cluster], [two_clusters, four_rows, skewed_rate, far_hill]
 
 
 @pytest.mark.parametrize("make", [*QUICK, *(pytest.param(make, marks=pytest.mark.slow) for make in SLOW)])
@@ -119,6 +122,23 @@ def test_models_that_people_have_are_certified_and_match_pooled_nuts(make):
     error = 4.0 * np.sqrt(1.0 / run.points.effective + 1.0 / ess)
     np.testing.assert_array_less(np.abs(run.points.mean - mean) / sd, error)
     np.testing.assert_array_less(np.abs(run.points.sd / sd - 1.0), 1.5 * error)
+
+
+def test_moves_that_nearly_all_are_refused_are_made_again_shorter():
+    # overall far_hills is forty times as wide as either hill: of moves of that length one in a thousand is accepted
+    run = accord.sample(far_hills(), RING, Importance(), draws=1000, seed=0)
+    moved = [check.text for check in run.certificate.checks if check.name.endswith("after moves")]
+    shares = [int(re.search(r"accepted (\d+)%", text).group(1)) for text in moved]
+    assert len(shares) == 3 and min(shares) >= 20
+
+
+def test_where_no_move_is_accepted_nothing_is_certified(monkeypatch):
+    monkeypatch.setattr(certificate, "_ACCEPTED", 1.1)
+    with pytest.warns(UserWarning, match="not certified"):
+        checks = accord.sample(gaussian(1), RING, Importance(), draws=500, seed=0).certificate.checks
+    failed = [check for check in checks if not check.holds]
+    assert {check.name for check in failed} == {f"{what} after moves" for what in ("means", "sds", "tails")}
+    assert all("nothing was tried" in check.text for check in failed)
 
 
 def test_a_tail_of_the_weights_is_mended():

@@ -26,7 +26,10 @@ ENOUGH = 0.9
 _FALSE_ALARM = 1e-4
 # Points that are moved, the leapfrog steps, and their length in standard deviations for one dimension.
 MOVED, _STEPS, _LENGTH = 256, 3, 0.8
-# Sums that the moves take.
+# The share of moves to be accepted, how much shorter they become where fewer are, and how often: a posterior's widest
+# parts say nothing of its narrow ones.
+_ACCEPTED, _SHORTER, _TRIES = 0.2, 0.25, 5
+# Sums that the moves take where most are accepted.
 MOVES = _STEPS + 1
 # A shift of a mean in standard deviations, or of a standard deviation relative to itself, that matters.
 _MATTERS = 0.1
@@ -134,8 +137,11 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
     mean, cov = found.moments()
     sd = np.sqrt(np.diagonal(place.factor @ cov @ place.factor.T))
     worst, where, compared = 0.0, 0, 0
-    for proposal, points, rise, _ in found.batches:
-        log_w = -rise - proposal.log_density(points)
+    for batch in found.batches:
+        if batch.local:
+            continue
+        points = batch.points
+        log_w = -batch.rise - batch.proposal.log_density(points)
         w = np.exp(log_w - log_w.max())
         w = w / w.sum()
         # where a batch has no error bars it cannot be compared
@@ -185,19 +191,22 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
     chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
     start = inner.inverse(found.points[chosen])
     whole = place.after(inner)
-    dim = mean.size
-    step = _LENGTH * dim**-0.25
     here = slopes(sums, whole, start)
-    velocity = numbers.standard_normal(start.shape)
-    z, v, there = start, velocity, here
-    with np.errstate(all="ignore"):
-        for _ in range(_STEPS):
-            v = v - step / 2.0 * there[1]
-            z = z + step * v
-            there = slopes(sums, whole, z)
-            v = v - step / 2.0 * there[1]
-        energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
-    accepted = np.log(numbers.random(MOVED)) < -np.where(np.isfinite(energy), energy, np.inf)
+    velocity, uniform = numbers.standard_normal(start.shape), numbers.random(MOVED)
+    step = _LENGTH * mean.size**-0.25
+    for _ in range(_TRIES):
+        z, v, there = start, velocity, here
+        with np.errstate(all="ignore"):
+            for _ in range(_STEPS):
+                v = v - step / 2.0 * there[1]
+                z = z + step * v
+                there = slopes(sums, whole, z)
+                v = v - step / 2.0 * there[1]
+            energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
+        accepted = np.log(uniform) < -np.where(np.isfinite(energy), energy, np.inf)
+        if accepted.mean() >= _ACCEPTED:
+            break
+        step *= _SHORTER
     end = np.where(accepted[:, None], z, start)
     rise = np.where(accepted, there[0], here[0]) - at_origin
     points = inner.origin + end @ inner.factor.T
@@ -225,7 +234,10 @@ def _stayed(moved: Moved) -> list[Check]:
             f"away, {z[worst]:.1f} Monte Carlo errors, at most"
         )
         remedy = f" (above {allowed:.1f}): the weights are not the posterior's" if bad.any() else ""
-        made.append(Check(name, float(z[worst]), allowed, not bad.any(), text + remedy))
+        tried = moved.rate >= _ACCEPTED
+        if not tried:
+            remedy = f" (fewer than {_ACCEPTED:.0%} were accepted, however short): nothing was tried"
+        made.append(Check(name, float(z[worst]), allowed, tried and not bad.any(), text + remedy))
     return made
 
 

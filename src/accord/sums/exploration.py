@@ -40,6 +40,8 @@ _WIDEST = 5.0
 _FREEDOM = 5.0
 # Searches for another mode at most, Newton steps of each, and the length of the last.
 _MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
+# How far apart searches begin, as a share of their distance from the origin: in few dimensions many points lie alike.
+_SPREAD = 0.25
 # Modes at which no more are looked for, and how far from one, in its standard deviations, another search begins.
 _MOST_MODES, _KNOWN = 12, 3.0
 # Log mass below that of the main mode, by Laplace's approximation, at which another mode is no matter.
@@ -89,7 +91,13 @@ class Lines(NamedTuple):
     def starts(self) -> np.ndarray:
         """Where another mode may be near, the likeliest first, shape (start, dim): where F is less than convex."""
         bent = np.flatnonzero(self._bent)
-        return self.points[bent[np.argsort(self.risen[bent], kind="stable")][:_MOST_SEARCHES]]
+        chosen = np.empty((0, self.points.shape[1]))
+        for point in self.points[bent[np.argsort(self.risen[bent], kind="stable")]]:
+            if (np.linalg.norm(chosen - point, axis=1) > _SPREAD * np.linalg.norm(point)).all():
+                chosen = np.concatenate([chosen, point[None]])
+            if len(chosen) == _MOST_SEARCHES:
+                break
+        return chosen
 
     @property
     def _bent(self) -> np.ndarray:

@@ -278,15 +278,15 @@ class Batches:
     def _draw_around(self, points: np.ndarray, log_weight: np.ndarray) -> None:
         """A batch around the heaviest of some points."""
         assert self.found is not None
-        self._draw(around_heaviest(points, log_weight, self.found, self.main), 2 * self.size)
+        self._draw(around_heaviest(points, log_weight, self.found, self.main), 2 * self.size, local=True)
         self.tell(f"points where proposals are thin, {self.sums.count} sums")
 
-    def _draw(self, proposal: Mixture, count: int) -> Weighing:
+    def _draw(self, proposal: Mixture, count: int, *, local: bool = False) -> Weighing:
         """A batch of values."""
         assert self.found is not None
         drawn = Drawn(proposal, count, self.seed, len(self.found.batches))
         rise = values(self.sums, self.place, drawn) - self.lines.at_origin
-        return self._with(Batch(proposal, drawn.points, rise))
+        return self._with(Batch(proposal, drawn.points, rise, local=local))
 
     def _with(self, batch: Batch) -> Weighing:
         self.found = Weighing(batch) if self.found is None else self.found.with_batch(batch)

@@ -26,12 +26,15 @@ class Batch(NamedTuple):
         F there above its value at the origin, shape (point,).
     gradient
         F's gradient there, shape (point, dim), where it was asked for.
+    local
+        Whether they are around some places only, and alone say nothing of the posterior.
     """
 
     proposal: Mixture
     points: np.ndarray
     rise: np.ndarray
     gradient: np.ndarray | None = None
+    local: bool = False
 
 
 class Weighing:
