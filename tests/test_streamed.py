@@ -110,6 +110,23 @@ def test_arrays_on_disk_are_read_once_a_total_and_drawn_from_alike(tmp_path, mon
     assert run.certificate.holds
 
 
+@totals.of_rows
+def by_name(potential, shard, x):
+    value, slope = jax.value_and_grad(lambda z: potential.value(shard, z))(x)
+    return {"value": (value, slope), "rows": shard.size, "any": shard.size > 0}
+
+
+@pytest.mark.parametrize("way", [in_parts, in_chunks])
+def test_what_comes_in_several_arrays_is_summed_over_rows_too(way, whole, monkeypatch):
+    with jax.enable_x64(True):
+        found = way(logistic(), monkeypatch)(by_name, points=POINTS)
+        np.testing.assert_allclose(found["value"][0], whole[0][0], rtol=1e-11)
+        np.testing.assert_allclose(found["value"][1], whole[0][1][:, 1:], rtol=1e-11, atol=1e-11)
+        np.testing.assert_array_equal(found["rows"], np.full(7, 698))
+        # blocks of 32 rows, of each agent: 8 + 2 + 13
+        np.testing.assert_array_equal(found["any"], np.full(7, 23))
+
+
 def rows_of(potential, shard):
     return jnp.sum(shard.size)
 

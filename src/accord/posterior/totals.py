@@ -302,12 +302,17 @@ def _values(
     if parts > 1:
         divided = potential.divided(parts)
 
-        def more(part: Array, sums: PyTree) -> PyTree:
+        def of(part: Array | int) -> PyTree:
             some = _some(shards, part, parts)
-            return jax.tree.map(jnp.add, sums, _values(function, 1, divided, some, coordinates, points, arguments))
+            own = _values(function, 1, divided, some, coordinates, points, arguments)
+            # truths are counted, as the sum over agents counts them
+            return jax.tree.map(lambda leaf: 0 + leaf, own)
 
-        shapes = jax.eval_shape(more, 0, 0.0)
-        return jax.lax.fori_loop(0, parts, more, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+        def more(part: Array, sums: PyTree) -> PyTree:
+            return jax.tree.map(jnp.add, sums, of(part))
+
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of, 0))
+        return jax.lax.fori_loop(0, parts, more, nothing)
     moved = potential if coordinates is None else potential.within(coordinates)
 
     def one(shard: Shard) -> PyTree:
@@ -319,7 +324,7 @@ def _values(
     return jax.vmap(one)(shards)
 
 
-def _some(shards: Shard, part: Array, parts: int) -> Shard:
+def _some(shards: Shard, part: Array | int, parts: int) -> Shard:
     """A part of the rows of each agent."""
     rows = jax.tree.leaves(shards.rows)[0].shape[1] // parts
 
