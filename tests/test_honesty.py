@@ -13,6 +13,7 @@ from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 import accord
 from accord.posterior.coordinates import Coordinates
 from accord.results import complaints
+from accord.results.diagnostics import pareto
 from accord.results.findings import Expected, Findings, recalled
 from accord.results.netcdf import as_tree
 from accord.results.run import Traffic
@@ -175,6 +176,16 @@ def test_tails_without_a_standard_deviation_are_told():
     assert "smaller steps, or Replicated()" in text
     drawn[..., 1] = rng.standard_cauchy(usual.shape[:2])
     assert "tails too heavy" in told(made(drawn))[-1]
+
+
+def test_tails_of_numbers_that_are_all_alike_are_no_heavy_ones():
+    drawn = normal()
+    drawn[..., 1] = drawn[..., 1].clip(-1.0, 1.0)
+    assert told(made(drawn)) == []
+    # one tail is bounded, the other as heavy as can be
+    drawn[..., 1] = np.random.default_rng(0).standard_cauchy(drawn.shape[:2]).clip(None, 1.0)
+    assert "the draws of dose in the average have tails too heavy" in told(made(drawn))[-1]
+    assert pareto(np.repeat([0.0, -50.0], [100, 900])) == -np.inf
 
 
 def random_intercepts(agents=4):

@@ -50,21 +50,16 @@ def pareto_k(draws: np.ndarray) -> np.ndarray:
     The shape k of a generalised Pareto distribution fitted to the furthest draws (Vehtari et al. 2024): moments from
     the (1 / k)-th on are infinite, the variance where k is above 1/2. NaN below 100 draws, or where they are alike.
     """
-    from arviz_stats.base.array import array_stats
-
     draws = draws.astype(np.float64)
     k = np.full(draws.shape[2], np.nan)
     if draws[..., 0].size >= _FEWEST_FOR_TAILS:
         for d in np.flatnonzero(np.ptp(draws, axis=(0, 1)) > 0):
-            # tails of three times the root of the number of draws, dependent as they are
-            k[d] = array_stats.pareto_khat(draws[..., d], chain_axis=0, draw_axis=1, r_eff=1.0)
+            k[d] = np.fmax(_heaviness(draws[..., d], "left"), _heaviness(draws[..., d], "right"))
     return k
 
 
 def pareto(log_weights: np.ndarray) -> float:
     """The Pareto k of some log weights, shape (point,); -inf where none is far above their mean."""
-    from arviz_stats.base.array import array_stats
-
     weights = np.exp(log_weights - log_weights.max())
     if np.count_nonzero(weights) < 25:
         return np.inf
@@ -72,10 +67,24 @@ def pareto(log_weights: np.ndarray) -> float:
     if weights.mean() * BOUNDED >= 1.0:
         return -np.inf
     # a tail that hangs on one point may overflow, and is as heavy as can be
+    k = _heaviness(weights[None], "right")
+    return np.inf if np.isnan(k) else k
+
+
+def _heaviness(draws: np.ndarray, tail: str) -> float:
+    """The Pareto k of one tail, of numbers (chain, draw); -inf where all in it are alike, NaN if none fits."""
+    from arviz_stats.base.array import array_stats
+
     with np.errstate(all="ignore"):
-        # dependent in no way: every point is drawn on its own
-        k = float(array_stats.pareto_khat(weights[None], chain_axis=0, draw_axis=1, r_eff=1.0, tail="right"))
-    return k if np.isfinite(k) else np.inf
+        try:
+            # of three times the root of the number of draws, dependent as they may be
+            k = float(array_stats.pareto_khat(draws, chain_axis=0, draw_axis=1, r_eff=1.0, tail=tail))
+        except ValueError as error:
+            # ArviZ says so of no other fault, and how many are in a tail is its own affair
+            if "tail values are the same" not in str(error):
+                raise
+            return -np.inf
+    return k if np.isfinite(k) else np.nan
 
 
 def good_k(draws: int) -> float:
