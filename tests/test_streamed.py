@@ -127,6 +127,25 @@ def test_what_comes_in_several_arrays_is_summed_over_rows_too(way, whole, monkey
         np.testing.assert_array_equal(found["any"], np.full(7, 23))
 
 
+def test_rows_and_agents_are_left_out_in_chunks_alike(monkeypatch):
+    post = logistic()
+    run = accord.sample(post, RING, accord.samplers.Importance(), draws=500, chains=2, seed=0, progress=False)
+    new = {1: tuple(leaf[:5] for leaf in next(shards()))}
+    loo, left, each, updated = run.loo(), run.leave_out(1), run.leave_each_out(), run.update(new)
+    in_chunks(post, monkeypatch)
+    np.testing.assert_allclose(run.loo(), loo, rtol=1e-10)
+    np.testing.assert_allclose(run.leave_each_out()[1].weights, each[1].weights, rtol=1e-10)
+    np.testing.assert_allclose(run.update(new).points.weight, updated.points.weight, rtol=1e-10)
+    read, chunk = set(), streamed.TotalsInChunks._chunk
+    monkeypatch.setattr(
+        streamed.TotalsInChunks, "_chunk", lambda own, number: read.update(own.source) or chunk(own, number)
+    )
+    np.testing.assert_allclose(run.leave_out(1).weights, left.weights, rtol=1e-10)
+    assert read == {1}
+    with pytest.raises(ValueError, match="check: it takes all rows at once, and memory does not hold them"):
+        run.predictive_check()
+
+
 def rows_of(potential, shard):
     return jnp.sum(shard.size)
 

@@ -31,7 +31,7 @@ from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .streamed import TotalsInChunks, is_large, require_memory_for
-from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, rows_at_once
+from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, rows_at_once, sums_rows
 
 # Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
@@ -200,6 +200,13 @@ class Posterior:
     def splits(self) -> bool:
         """Whether the log likelihood is a sum over rows, so that minibatches exist."""
         return self._counts.rowwise and self._local is None
+
+    @property
+    def reads_in_chunks(self) -> bool:
+        """Whether sums over rows read them in chunks, as memory does not hold what is here of them."""
+        if self.is_held_elsewhere or not self.splits or self.quadratic:
+            return False
+        return is_large(self._read, int(self.sizes.max()))
 
     @property
     def extent(self) -> Extent:
@@ -460,7 +467,8 @@ class Posterior:
     def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:
         """`function(potential, shard, *arguments, *own_i)` of every agent, evaluated where its data lies.
 
-        What it returns is all that leaves the agent, so that it is better a number than a matrix.
+        What it returns is all that leaves the agent, so that it is better a number than a matrix. What is marked as a
+        sum over rows (`of_rows`) is given some at a time where memory does not hold them.
 
         Parameters
         ----------
@@ -481,12 +489,27 @@ class Posterior:
             if self.coordinates is not None:
                 function, arguments = partial(moved, function), (self.coordinates, *arguments)
             return self.owners.each(function, arguments, own)
+        if sums_rows(function) and self.reads_in_chunks:
+            return self._each_in_chunks(function, arguments, own)
         shards = self._rows()._replace(quadratic=self._quadratic_form if self.quadratic else None)
         # derivatives of many parameters take memory: one agent after another
         at_once = None if self.dim > NEWTON_DIM else _AGENTS_AT_ONCE
         with jax.enable_x64(True):
             found = evaluate(function, self.potential, shards, arguments, tuple(own), at_once)
             return jax.tree.map(np.asarray, found)
+
+    def _each_in_chunks(
+        self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]
+    ) -> PyTree:
+        """`each` of a sum over rows, one agent after another."""
+
+        def of(place: int, agent: int) -> PyTree:
+            its = jax.tree.map(lambda leaf: leaf[place], own)
+            return self.alone(agent).totals_here().each(function, *arguments, *its)
+
+        with jax.enable_x64(True):
+            found = [of(place, agent) for place, agent in enumerate(self.held)]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
     def require_agents_of(self, network: Network) -> None:
         """Raise `ValueError` unless a network has as many agents as this posterior has shards."""
@@ -549,9 +572,9 @@ class Posterior:
         """Sums over the agents whose data this posterior holds, in the user's parameters."""
         if not self.splits or self.quadratic:
             return TotalsHere(self.potential, self.stacked(agents=self.held))
-        longest = int(self.sizes.max())
-        if is_large(self._read, longest):
+        if self.reads_in_chunks:
             return TotalsInChunks(self.potential, self._read)
+        longest = int(self.sizes.max())
         parts = -(-longest // rows_at_once(len(self.held)))
         filled = Extent(parts * -(-longest // parts), None)
         return TotalsHere(self.potential, self.stacked(agents=self.held, extent=filled), parts)

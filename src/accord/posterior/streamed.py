@@ -41,8 +41,8 @@ def require_memory_for(shards: Shards, rows: int) -> None:
     if 2 * take > there:
         raise ValueError(
             f"the rows of {len(shards):,} agents, {rows:,} each, take {human_bytes(take)}, and what works on them has "
-            f"them twice; this machine has {human_bytes(int(there))} of memory. Importance() and ChEES() read them in "
-            "chunks; for other methods spread the agents, or give them fewer rows"
+            f"them twice; this machine has {human_bytes(int(there))} of memory. Importance(), ChEES(), loo and "
+            "leave_out read them in chunks; for all else spread the agents over machines, or give them fewer rows"
         )
 
 

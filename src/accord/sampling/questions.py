@@ -19,6 +19,7 @@ from ..posterior import Posterior
 from ..posterior.joint import joint
 from ..posterior.local_draws import latents_of
 from ..posterior.potential import Potential, Shard
+from ..posterior.totals import of_rows
 from ..report.told import Histogram
 from ..results.loo import RowOwners, RowSums, Sampled
 from .predictive import checked
@@ -47,16 +48,18 @@ class Questions:
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
-        # the others answer zeros
-        return self._log_likelihoods(positions, np.arange(self.post.num_agents) == agent)[agent]
+        with jax.enable_x64(True), self.builder.placed(self.post) as placed:
+            if placed.reads_in_chunks:
+                # no row of another agent is read
+                return np.asarray(placed.alone(agent).each(_log_likelihood, positions, own=(np.ones(1),)))[0]
+            # the others answer zeros
+            asked = (np.arange(self.post.num_agents) == agent).astype(float)
+            return np.asarray(placed.each(_log_likelihood, positions, own=(asked,)))[agent]
 
     def log_likelihoods(self, positions: np.ndarray) -> np.ndarray:
         """That of every agent, each told by itself; (agent, point)."""
-        return self._log_likelihoods(positions, np.ones(self.post.num_agents, dtype=bool))
-
-    def _log_likelihoods(self, positions: np.ndarray, asked: np.ndarray) -> np.ndarray:
         with jax.enable_x64(True), self.builder.placed(self.post) as placed:
-            return np.asarray(placed.each(_log_likelihood, positions, own=(asked.astype(float),)))
+            return np.asarray(placed.each(_log_likelihood, positions, own=(np.ones(self.post.num_agents),)))
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
@@ -114,6 +117,8 @@ class Questions:
         if about.predictive is None:
             return f"No posterior predictive check: {about.why_no_check}."
         with jax.enable_x64(True), self.builder.placed(post) as placed:
+            if placed.reads_in_chunks:
+                return "No posterior predictive check: it takes all rows at once, and memory does not hold them."
             totals = placed.totals(self.network, masks=self.masks)
             return checked(about.predictive, totals, positions, about.floor, seed)
 
@@ -148,6 +153,7 @@ class Questions:
         return made
 
 
+@of_rows
 def _value(potential: Potential, shard: Shard, positions: Float[Array, "point dim"]) -> Float[Array, " point"]:
     return jax.lax.map(lambda x: potential.value(shard, x), positions)
 
@@ -165,6 +171,7 @@ def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Flo
     return jnp.concatenate([value[None], gradient])
 
 
+@of_rows
 def _log_likelihood(
     potential: Potential, shard: Shard, positions: Float[Array, "point dim"], asked: Float[Array, ""]
 ) -> Float[Array, " point"]:

@@ -15,6 +15,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from ..posterior.potential import Potential, Shard
+from ..posterior.totals import of_rows
 from ..results.diagnostics import BOUNDED
 from ..results.loo import RowSums, Sampled
 
@@ -22,15 +23,17 @@ from ..results.loo import RowSums, Sampled
 _NUMBERS_AT_ONCE = 2**21
 
 
+@of_rows
 def row_sums(potential: Potential, shard: Shard, models: tuple[Potential, ...], asked: tuple[Sampled, ...]) -> RowSums:
-    """An agent's sums over its rows; shard and models are those of a joint posterior."""
+    """An agent's sums over its rows, or some of them; shard and models are those of a joint posterior."""
 
     def without(row: Array) -> Float[Array, "model 3"]:
         one = jax.tree.map(lambda leaf: leaf[row][None], shard.rows)
         return jnp.stack([_left_out(*each) for each in zip(models, one, asked, strict=True)])
 
     count, draws = len(jax.tree.leaves(shard.rows)[0]), max(len(one.positions) for one in asked)
-    at_once = max(1, min(count, _NUMBERS_AT_ONCE // (draws * potential.num_agents)))
+    # `potential` may be that of a part of the rows, whose agents are not counted as they are
+    at_once = max(1, min(count, _NUMBERS_AT_ONCE // (draws * models[0].num_agents)))
     elpd, p, k = jnp.moveaxis(jax.lax.map(without, jnp.arange(count), batch_size=at_once), -1, 0)
     real = (jnp.arange(count) < shard.size)[:, None]
     finite = jnp.isfinite(elpd) & jnp.isfinite(p)
