@@ -116,14 +116,15 @@ def walk(
         effective = float(np.nan_to_num(diagnostics(features)[0]).min())
         lost = state.divergences - state.warmup_divergences
         diverged = lost / (count * len(taken))
+        # what shows most comes first: other draws than the posterior's, then what hinders chains, then too few of them
         checks = (
+            _supported(drawn),
+            _stein(drawn, names),
+            _everywhere(drawn, start),
+            _calm(diverged),
+            _energetic(drawn),
             _enough(effective, target),
             _forgotten(features, count // _GROUP, names),
-            _supported(drawn),
-            _calm(diverged),
-            _stein(drawn, names),
-            _energetic(drawn),
-            _everywhere(drawn, start),
         )
         certificate = Certificate(checks)
         hopeless = len(taken) * target > max(effective, 1.0) * method.max_transitions
