@@ -279,6 +279,15 @@ def test_a_word_that_is_no_verdict_is_refused(reproduced, tmp_path):
     assert result.exit_code == 1 and "'perhaps' is no verdict" in result.stderr and str(table) in result.stderr
 
 
+@pytest.mark.parametrize("text", ["{\n", "[1]\n", '{"format": "cut o'])
+def test_a_card_that_is_none_is_named(reproduced, tmp_path, text):
+    reproduced("reproduce", "trial")
+    card = tmp_path / "trial" / frame.CARD
+    card.write_text(text)
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert result.exit_code == 1 and f"{card} is not as accord reproduce wrote it" in result.stderr
+
+
 def test_sizes_are_chosen_by_name(reproduced, tmp_path):
     result = reproduced("reproduce", "all", "--size", "deciding")
     # only those that have one

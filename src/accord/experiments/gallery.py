@@ -112,7 +112,12 @@ def _entries(folder: Path) -> list[Entry]:
 
 
 def _card(path: Path) -> dict[str, Any]:
-    card: dict[str, Any] = json.loads((path / CARD).read_text(encoding="utf-8"))
+    try:
+        card: dict[str, Any] = dict(json.loads((path / CARD).read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path / CARD} is not as accord reproduce wrote it ({error}): run accord reproduce {path.name} again"
+        ) from error
     if card.get("format") != FORMAT:
         # what was undecided then stands there as holding
         raise ValueError(
