@@ -587,6 +587,17 @@ ERRORS = {
 }
 
 
+@pytest.mark.parametrize("family", ["normal", "student", "gamma", "beta", "weibull"])
+def test_a_response_that_is_the_same_number_everywhere_is_refused(family, table):
+    # a tenth is rounded, and so is the mean of many
+    alike = sites(table.assign(y=0.1, event=1.0), constant=["y", "event"])
+    formula = "surv(y, event) ~ x" if family == "weibull" else "y ~ x"
+    with pytest.raises(ValueError, match="the same number in all rows of all sites: there is nothing to explain"):
+        glm(alike, formula, family)
+    if family in ("gamma", "weibull"):
+        assert glm(alike, f"{formula} + offset(log(z + 9))", family).dim == 3
+
+
 @pytest.mark.parametrize("name", ERRORS)
 def test_what_cannot_be_is_refused(name, table):
     arguments, message = ERRORS[name]

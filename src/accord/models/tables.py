@@ -149,5 +149,6 @@ def figures_of(meeting: Meeting, family: Family, shards: Sequence[Rows]) -> Figu
     found = means_and_sds(meeting, values)
     (first, sd), (second, _) = found["first"], found["second"]
     with np.errstate(divide="ignore", invalid="ignore"):
-        summary = Summary(float(np.float64(first) / np.float64(second)), float(sd))
+        mean = float(np.float64(first) / np.float64(second))
+    summary = Summary(mean, float(sd), any("offset" in rows for rows in shards))
     return Figures(summary, *found["design"], found["effects"][1])

@@ -36,10 +36,14 @@ class Parameter(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What all sites agree on of a response: its mean (a total over a total) and its standard deviation."""
+    """What all sites agree on of a response: its mean (a total over a total) and its standard deviation.
+
+    Where rows have an offset, responses that are alike may be explained by it.
+    """
 
     mean: float
     sd: float
+    has_offset: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +156,13 @@ def require(site: str, right: np.ndarray, what: str) -> None:
     # how many would tell of few of them
     if not right.all():
         raise ValueError(f"some responses of {site} are not {what}")
+
+
+def require_varied(summary: Summary) -> None:
+    """Raise `ValueError` where all responses are the same: a scale or shape of what is left would have no bound."""
+    # a mean is rounded, and so is what numbers that are alike differ from it by
+    if summary.sd <= 1e-12 * abs(summary.mean) < np.inf and not summary.has_offset:
+        raise ValueError("the response is the same number in all rows of all sites: there is nothing to explain")
 
 
 def numbers(site: str, column: np.ndarray, what: str = "numbers") -> np.ndarray:

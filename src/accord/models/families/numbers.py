@@ -13,7 +13,7 @@ from jaxtyping import Array
 from ...base.checks import positive
 from .. import priors
 from ..priors import Prior, log_student
-from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
+from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require, require_varied
 
 gammaln = jax.scipy.special.gammaln
 
@@ -36,8 +36,8 @@ class _Located(Family):
         return summary.mean
 
     def unit(self, summary: Summary) -> float:
-        if not summary.sd > 0:
-            raise ValueError("the response is the same number in all rows of all sites: there is nothing to explain")
+        # amounts are those without an offset
+        require_varied(summary._replace(has_offset=False))
         return summary.sd
 
 
@@ -101,6 +101,7 @@ class Gamma(Positive):
         return {"y": y}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        require_varied(summary)
         return {"shape": Parameter(np.array(1.0), "positive", priors.HalfCauchy(1.0))}
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
@@ -126,6 +127,7 @@ class Beta(Family):
         return {"y": y}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        require_varied(summary)
         return {"precision": Parameter(np.array(2.0), "positive", priors.HalfCauchy(1.0))}
 
     def start(self, summary: Summary) -> float:

@@ -13,7 +13,7 @@ from jaxtyping import Array
 from ...base.checks import whole_number
 from ...data.meeting import Meeting
 from ..priors import HalfCauchy, Normal
-from .family import Family, Parameter, Rows, Summary, numbers, require
+from .family import Family, Parameter, Rows, Summary, numbers, require, require_varied
 
 # An interval of log times is parted, and one of its parts, and so on: times are found to a part in 2^48 of it.
 _PARTS, _ROUNDS = 64, 8
@@ -47,6 +47,7 @@ class Weibull(_Survival):
         return {"time": time, "event": event}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
+        require_varied(summary)
         return {"shape": Parameter(np.array(1.0), "positive", HalfCauchy(1.0))}
 
     def start(self, summary: Summary) -> float:
