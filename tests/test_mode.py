@@ -140,6 +140,20 @@ def test_a_flat_direction_is_named():
         post.mode()
 
 
+def test_who_brings_nan_is_named():
+    shards = [np.ones(5) for _ in range(4)]
+    post = accord.Posterior(lambda x, rows: -((rows - x[0]) ** 2), flat, shards, np.zeros(1))
+    # as in a file that is written to after it was looked at
+    shards[2][3] = np.nan
+    with pytest.raises(ArithmeticError, match="that of agent 2 is nan, whose rows may hold NaN; else give an"):
+        accord.sample(post, RING, accord.samplers.Importance(), draws=10, seed=0)
+    # where the potentials of all are, nobody's rows are suspected
+    outside = accord.Posterior(lambda x, rows: rows * jnp.sqrt(x[0]), flat, [np.ones(5)] * 4, np.full(1, -1.0))
+    for find in (outside.mode, lambda: warm_up(outside, RING)):
+        with pytest.raises(ArithmeticError, match="init is nan.* not finite there; give another init"):
+            find()
+
+
 def test_a_start_without_density_is_named():
     def log_likelihood(x, rows):
         return jnp.log(x[0]) - rows * x[0]

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .potential import Potential, Shard
 from .quadratic import Quadratic
+from .totals import of_rows
 
 
 @partial(jax.jit, static_argnames=("function", "at_once"))
@@ -36,6 +37,12 @@ def count(potential: Potential, shard: Shard) -> tuple[Array, ...]:
     """Rows, whether they have terms of their own, groups, and rows of the smallest group."""
     groups, fewest = (0, 0) if shard.groups is None else (shard.groups.count, shard.groups.fewest)
     return tuple(map(jnp.asarray, (shard.size, potential.rowwise, groups, fewest)))
+
+
+@of_rows
+def value_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
+    """f_i."""
+    return potential.value(shard, x)
 
 
 def gradient_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " dim"]:

@@ -20,6 +20,7 @@ def lowest(
     init: np.ndarray,
     names: Sequence[str],
     gradients: Callable[[np.ndarray], np.ndarray],
+    remedy: Callable[[], str],
 ) -> np.ndarray:
     """Where F is lowest, shape (dim,), by Newton's method, or by L-BFGS where there are many parameters.
 
@@ -33,6 +34,8 @@ def lowest(
         Of the parameters, for errors.
     gradients
         Those of all agents' potentials, (agent, dim), which say what is small.
+    remedy
+        What to do where F is not finite at init, in words.
 
     Raises
     ------
@@ -54,7 +57,7 @@ def lowest(
         value, gradient = value_and_gradient(x)
         return Expansion(float(value), np.asarray(gradient), np.asarray(hessian(x)))
 
-    mode, curvature = newton(expand, init, names, last_step=1e-6)
+    mode, curvature = newton(expand, init, names, last_step=1e-6, remedy=remedy)
     seen = spectrum(curvature)
     if not seen.enough[0]:
         raise ArithmeticError(

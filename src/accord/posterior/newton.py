@@ -83,7 +83,11 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
 
 
 def newton(
-    expand: Callable[[np.ndarray], Expansion], x: np.ndarray, names: Sequence[str], last_step: float = 1e-2
+    expand: Callable[[np.ndarray], Expansion],
+    x: np.ndarray,
+    names: Sequence[str],
+    last_step: float = 1e-2,
+    remedy: Callable[[], str] = lambda: "give another init",
 ) -> tuple[np.ndarray, np.ndarray]:
     """The mode and the Hessian there, by Newton's method with steps halved until F falls.
 
@@ -100,6 +104,8 @@ def newton(
         Of the parameters, for errors.
     last_step
         Length of the last step, in posterior standard deviations: quadratic convergence leaves about its square.
+    remedy
+        What to do where F is not finite at x, in words.
 
     Raises
     ------
@@ -110,7 +116,7 @@ def newton(
     if not here.finite:
         raise ArithmeticError(
             f"no mode found: the potential at init is {here.value:.6g}, and it or a derivative of it is not finite "
-            "there; give another init"
+            f"there; {remedy()}"
         )
     at_start, length, taken = np.abs(np.diagonal(here.hessian)), np.inf, 0
     while taken < _MOST_STEPS:

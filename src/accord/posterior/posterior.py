@@ -20,7 +20,7 @@ from ..base.text import counted
 from ..network import Network
 from ..network.averaging import Averaging
 from .about import About
-from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at
+from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, value_at
 from .coordinates import Coordinates, moved
 from .declared import check_prior, check_rows_alone, is_rowwise
 from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
@@ -618,7 +618,17 @@ class Posterior:
             def total(x: Array) -> Array:
                 return jnp.sum(jax.vmap(self.potential.value, in_axes=(0, None))(shards, x))
 
-            return lowest(total, self.init, self.unconstrained_names, self.gradients)
+            return lowest(total, self.init, self.unconstrained_names, self.gradients, self.remedy_at_init)
+
+    def remedy_at_init(self) -> str:
+        """What to do where the potential is not finite at init; who brings NaN is named where the data is held here."""
+        if not self.is_held_elsewhere:
+            nan = np.isnan(self.each(value_at, self.init))
+            # where it is that of all, init or the prior is at fault
+            if nan.any() and not nan.all():
+                agent = self.held[int(nan.argmax())]
+                return f"that of agent {agent} is nan, whose rows may hold NaN; else give another init"
+        return "give another init"
 
     def exact(self) -> Gaussian:
         """The posterior itself where it is Gaussian.

@@ -20,7 +20,7 @@ def laplace(sums: NetworkSums, post: Posterior) -> Coordinates:
 
     Directions without curvature are scaled as the flattest that has some; their tails are looked at like any other's.
     """
-    mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names, _LAST_STEP)
+    mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names, _LAST_STEP, post.remedy_at_init)
     found = spectrum(hessian)
     if not found.enough.any():
         raise ArithmeticError("the posterior has no curvature at its mode in any direction")

@@ -115,7 +115,7 @@ def warm_up(
 def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     stage("warm-up: the mode")
     sums = NetworkSums(post, network, max_exchanges)
-    mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names)
+    mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names, remedy=post.remedy_at_init)
     place = Coordinates.whitening(mode, _definite(hessian, post.unconstrained_names))
     found = _Pilot(place, 1.0, np.zeros(post.dim))
     if not post.quadratic:
