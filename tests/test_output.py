@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,9 +19,22 @@ from accord.cli import config, output
 from accord.cli.commands import app
 from accord.results import netcdf
 from accord.results.run import Traffic
-from accord.samplers import DESGLD, Importance
+from accord.samplers import (
+    DESGLD,
+    DGLMC,
+    FALD,
+    FSGLD,
+    GTBAOAB,
+    ChEES,
+    HubSGLD,
+    Importance,
+    Replicated,
+    SplitGTBAOAB,
+    StaleSGLD,
+)
 from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim
+from accord.tuning.network_sums import NetworkSums, expand
 
 # made-up draws are few
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -350,6 +364,147 @@ def test_what_links_hold_has_to_fit_as_well(monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
     run = accord.sample(posterior(), network, DESGLD(0.1), draws=50, chains=2, burn_in=0)
     assert run.draws.shape == (2, 50, 3, 1)
+
+
+def wide(dim=100_000, agents=3, rows=2):
+    """A logistic regression of many columns, all zero."""
+    return accord.models.logistic_regression([(np.zeros((rows, dim), np.float32), np.arange(rows) % 2.0)] * agents)
+
+
+@pytest.mark.parametrize(
+    "method, said",
+    [
+        (None, "7 at a time of 100,000 x 100,000 numbers each, take 560 GB at least; this machine has 25 GB"),
+        (ChEES(), "Newton's method"),
+        (DESGLD(), "an agent's Hessian and its eigenvalues"),
+        (GTBAOAB(), "an agent's Hessian and its eigenvalues"),
+        (SplitGTBAOAB(1e-3, 1.0, mix_rounds=1), "the agents' models, 3 at a time of 100,000 x 100,000"),
+        (FSGLD(1e-6), "the agents' models"),
+        (Replicated("nuts", warmup=20), "the states of Replicated, 120 GB of each of 1 agents in 1 chains"),
+    ],
+)
+def test_matrices_of_many_parameters_that_no_memory_holds_are_refused(method, said, monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
+    with pytest.raises(ValueError, match=said):
+        accord.sample(wide(), accord.Network.ring(3), method, draws=100, chains=1, progress=False)
+
+
+def test_a_plan_and_a_covariance_are_refused_too(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
+    with pytest.raises(ValueError, match="take 560 GB at least"):
+        accord.plan(wide(), accord.Network.ring(3), progress=False)
+    shards = [(np.eye(2, 20), np.zeros(2))] * 2000
+    many = accord.models.linear_regression(shards, 1.0)
+    with pytest.raises(ValueError, match="covariances of 2,000 agents of 20 numbers, 3 at a time of 40,000 x 40,000"):
+        accord.law(many, accord.Network.ring(2000), DESGLD(1e-4))
+
+
+def test_a_method_without_matrices_runs_on_many_parameters(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
+    run = accord.sample(wide(), accord.Network.ring(3), DESGLD(1e-3), draws=1, chains=1, burn_in=0, keep="average")
+    assert run.average.shape == (1, 1, 100_000)
+
+
+def test_matrices_that_just_fit_are_made(monkeypatch):
+    post, network = wide(dim=30), accord.Network.complete(3)
+    with jax.enable_x64(True):
+        sums = NetworkSums(post, network)
+        needed = (3 + 4) * 30**2 * 8
+        monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
+        assert expand(sums, post.init).finite
+        monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
+        with pytest.raises(ValueError, match="7 at a time of 30 x 30"):
+            expand(sums, post.init)
+    # by diagonals: one agent's after another
+    needed_by_diagonals = 3 * 30**2 * 8
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed_by_diagonals)
+    assert accord.warmup.warm_up(post, network, dense=0).coordinates.factor.shape == (30,)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed_by_diagonals - 1)
+    with pytest.raises(ValueError, match="3 at a time of 30 x 30"):
+        accord.warmup.warm_up(post, network, dense=0)
+    # forms of quadratic potentials: one an agent
+    shards = [(np.eye(2, 30), np.zeros(2))] * 3
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 3 * 30**2 * 8)
+    accord.models.linear_regression(shards, 1.0)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 3 * 30**2 * 8 - 1)
+    with pytest.raises(ValueError, match="quadratic forms of the agents, 3 at a time"):
+        accord.models.linear_regression(shards, 1.0)
+
+
+@pytest.mark.parametrize("method, doubles", [(None, 7), (Importance(), 7), (ChEES(), 7)])
+def test_points_are_in_double_precision_and_have_weights(method, doubles, monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
+    for draws, chains in ((5 * 10**9, 1), (1, 5 * 10**9)):
+        with pytest.raises(ValueError, match=f"draws = {draws:,} in {chains:,} chains, .* take 280 GB at least"):
+            accord.sample(posterior(), accord.Network.complete(3), method, draws=draws, chains=chains)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 100.0 * 4 * 8 * doubles - 1)
+    with pytest.raises(ValueError, match="points that are worth as many take"):
+        accord.sample(posterior(), accord.Network.complete(3), method, draws=100, chains=4)
+
+
+def test_points_that_just_fit_are_drawn(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 100.0 * 4 * 8 * 7)
+    run = accord.sample(posterior(), accord.Network.complete(3), Importance(), draws=100, chains=4)
+    assert run.draws.shape[:2] == (4, 100)
+
+
+def test_words_of_minibatches_have_to_fit(monkeypatch):
+    post, network = wide(dim=5, agents=2, rows=20), accord.Network.ring(2)
+    # a position of five normals and 20 words of an agent and chain, three times, and a draw of both and the average
+    states, draws = 2 * 1000 * 4 * (3 * 25), 1000 * 4 * 3 * 5
+    monkeypatch.setattr(memory, "memory_bytes", lambda: states + draws - 1)
+    with pytest.raises(ValueError, match="with a round's random words 600 kB; .* local steps or a smaller batch_size"):
+        accord.sample(post, network, DESGLD(1e-6, batch_size=20), draws=1, chains=1000, burn_in=0)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: states + draws)
+    run = accord.sample(post, network, DESGLD(1e-6, batch_size=20), draws=1, chains=1000, burn_in=0)
+    assert run.draws.shape == (1000, 1, 2, 5)
+
+
+def test_what_gradients_hold_of_each_row_has_to_fit(monkeypatch):
+    post, network = wide(dim=1, agents=2, rows=100), accord.Network.ring(2)
+    needed = 4 * 2 * 100 * 1000
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
+    with pytest.raises(ValueError, match="gradients of 100 rows at 2 agents in 1,000 chains, .* take 800 kB at least"):
+        accord.sample(post, network, DESGLD(1e-6), draws=1, chains=1000, burn_in=0)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
+    run = accord.sample(post, network, DESGLD(1e-6), draws=1, chains=1000, burn_in=0)
+    assert run.draws.shape == (1000, 1, 2, 1)
+
+
+def test_a_history_has_to_fit(monkeypatch):
+    network, method = accord.Network.complete(3), StaleSGLD(1e-6, 999)
+    with pytest.raises(ValueError, match="the states of StaleSGLD, .* of each of 3 agents in 2 chains, .* of memory"):
+        accord.sample(posterior(), network, StaleSGLD(1e-14, 10**12), draws=1, chains=2)
+    # the position, and the last thousand gradients
+    needed = 3 * 3 * 2 * 4 * 1001
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
+    with pytest.raises(ValueError, match="StaleSGLD, 4 kB of each of 3 agents in 2 chains"):
+        accord.sample(posterior(), network, method, draws=1, chains=2, burn_in=0)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
+    assert accord.sample(posterior(), network, method, draws=1, chains=2, burn_in=0).draws.shape == (2, 1, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "method", [DGLMC(rho=0.1, step_size=1e-9, local_steps=10**9), HubSGLD(1e-9, 10**9), FALD(1e-9, 10**9)]
+)
+def test_more_random_numbers_than_can_be_told_apart_are_refused(method, monkeypatch):
+    # whatever the memory
+    monkeypatch.setattr(memory, "memory_bytes", lambda: np.inf)
+    with pytest.raises(ValueError, match=f"a round of {type(method).__name__} takes 1.,000,000,00. random numbers"):
+        accord.sample(wide(dim=5), accord.Network.ring(3), method, draws=1, chains=1)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
+    with pytest.raises(ValueError, match="with a round's random words 36 GB; .* take fewer chains, fewer local steps"):
+        accord.sample(posterior(), accord.Network.ring(3), method, draws=1, chains=1)
+
+
+def test_edges_have_to_fit(monkeypatch):
+    with pytest.raises(ValueError, match=r"edges of a complete network of 100,000,000 agents take 160 PB at least"):
+        accord.Network.complete(10**8)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 32 * 10 - 1)
+    with pytest.raises(ValueError, match=r"10 edges of a complete network of 5 agents take 320 B at least"):
+        accord.Network.complete(5)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 32 * 10)
+    assert len(accord.Network.complete(5).edges) == 10
 
 
 def test_draws_of_shards_that_no_memory_holds(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
+from ..base.memory import require_matrices
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
@@ -94,6 +95,7 @@ def agree_on_mode(
         The agents did not agree in `max_exchanges`: the posterior may have no mode.
     """
     positive("tolerance", tolerance)
+    require_one_hessian(post.dim)
     largest, diagonal = post.each(scales, post.init)
     # the penalty that weighs an agent's ties as much as its own potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
@@ -115,6 +117,12 @@ def agree_on_mode(
         f"the agents found no common minimiser in {exchanges} exchanges: they are still {apart:.3g} apart, in "
         "units of the posterior's scale; does the posterior have a mode?"
     )
+
+
+def require_one_hessian(dim: int) -> None:
+    """Raise `ValueError` unless memory holds an agent's Hessian, its finite part, and what its eigenvalues take."""
+    remedy = "plans, whiten and recentre need them; sample without, by a method with all its numbers"
+    require_matrices("an agent's Hessian and its eigenvalues", dim, 3, remedy)
 
 
 def scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:

@@ -14,13 +14,15 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..base.memory import require_room
+from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
 from ..samplers.protocol import Bound, Sampler
 from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined
 from .engine import FirstNonFinite
-from .loop import Carry, Records
+from .loop import Carry, Records, state_bytes
 from .round import Problem, messages_of, own_state
 
 
@@ -69,6 +71,7 @@ class ArrayEngine(abc.ABC):
         self.problem = self._problem(post, network, seed)
         self.programs = self._programs()
         self.chains = chains
+        _require_states(self.problem, type(bound.sampler).__name__, chains)
         self.keep = np.asarray(keep, np.int32)
         dtype = self.problem.degree.dtype
         per_draw = chains * post.dim * (keep.size + 1) * dtype.itemsize
@@ -224,6 +227,17 @@ class ArrayEngine(abc.ABC):
     def _layout(self) -> str:
         """How many processes and devices the rows of the carry are spread over."""
         return "1 with 1 device"
+
+
+def _require_states(problem: Problem, name: str, chains: int) -> None:
+    """Raise `ValueError` unless memory holds the states before a round, in it and after it."""
+    each, agents = state_bytes(problem), 1 if problem.needs.at_hub else problem.index.size
+    require_room(
+        f"the states of {name}, {human_bytes(each)} of each of {agents:,} agents in {chains:,} chains, before, in and "
+        "after a round",
+        3.0 * each * agents * chains,
+        "take fewer chains, or a method that keeps less from round to round",
+    )
 
 
 def process_folder(folder: Path) -> Path:

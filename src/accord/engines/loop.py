@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +12,9 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 from jaxtyping import Array, Bool, Float, Int
 
+from ..samplers.agent import Noise
 from ..samplers.protocol import Monitored, Weighted
+from .collectives import Collectives
 from .draws import RawNoise, assemble, draw_batch, draw_noise
 from .noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
 from .round import Problem, everywhere, initial_state, monitored, network_transition, positions
@@ -110,6 +114,14 @@ def start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> C
     noise = assemble(problem, RawNoise(None, batch, None, None, None), chains)
     state = initial_state(problem, position, noise)
     return Carry(state, draw_noise(problem, jnp.int32(0), chains), jnp.int32(0), _no_infos(problem, state, chains))
+
+
+def state_bytes(problem: Problem) -> int:
+    """Bytes of the method's state of one agent in one chain, found without making it."""
+    dtype, alone = problem.degree.dtype, replace(problem, collectives=Collectives(), links=None)
+    position = jax.ShapeDtypeStruct((problem.index.size, problem.dim, 1), dtype)
+    state = jax.eval_shape(initial_state, alone, position, Noise(None, None, None, None))
+    return sum(math.prod(leaf.shape[1:]) * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def _no_infos(problem: Problem, state: Any, chains: int) -> Any:

@@ -26,6 +26,7 @@ from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
+from ..base.memory import require_matrices
 from ..engines.agreement import bind
 from ..engines.draws import zero_noise
 from ..engines.links import LinkedExchange
@@ -37,6 +38,8 @@ from ..samplers import validation
 from ..samplers.protocol import Bound, HasLaw, Sampler
 from .states import flat, unflat
 
+# Covariances of all agents that a round holds: before it, after it, and of its noise.
+_MATRICES = 3
 # Columns of a Jacobian computed at once: bounds memory, not the result.
 _COLUMNS = 256
 # Below this share of non-zeros a sparse matrix times a dense one beats the dense product.
@@ -104,6 +107,9 @@ class Law:
         self._name, self._constant = type(sampler).__name__, sampler.is_constant() and network.unreliable is None
         self._unreliable = None if network.unreliable is None or not sampler.is_constant() else network.unreliable
         self._maps: dict[int, Affine] = {}
+        remedy = "take fewer agents or parameters, or sample"
+        size = post.num_agents * post.dim
+        require_matrices(f"covariances of {post.num_agents:,} agents of {post.dim:,} numbers", size, _MATRICES, remedy)
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
             self._problem = build_problem(post, network, bound, 0)

@@ -16,6 +16,7 @@ from scipy.sparse import csgraph
 
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
+from ..base.memory import require_room
 from .drawing import svg
 from .links import Graph, Links, checked_links, links_without
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
@@ -86,6 +87,10 @@ class Network:
     def complete(cls, n: int) -> Network:
         """Return n >= 1 agents of which each talks to all others."""
         n = whole_number("n", n, 1)
+        edges = n * (n - 1) // 2
+        # two agents an edge, while they are found and as they are kept
+        remedy = "take a sparser network, such as Network.star or Network.regular"
+        require_room(f"{edges:,} edges of a complete network of {n:,} agents", 32.0 * edges, remedy)
         return cls(n, np.column_stack(np.triu_indices(n, 1)), f"complete({n})")
 
     @classmethod

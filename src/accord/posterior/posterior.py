@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..base.errors import DataError
 from ..base.gaussian import Gaussian
+from ..base.memory import require_matrices
 from ..base.page import table
 from ..base.text import counted
 from ..network import Network
@@ -414,6 +415,8 @@ class Posterior:
 
     @cached_property
     def _quadratic_form(self) -> Quadratic:
+        remedy = "leave quadratic=True out, which forms them, or take fewer parameters"
+        require_matrices("quadratic forms of the agents", self.dim, len(self.held), remedy)
         x = self.init + np.random.default_rng(0).standard_normal(self.dim)
         with jax.enable_x64(True):
             both = evaluate(quadratic_at, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
@@ -595,6 +598,7 @@ class Posterior:
 
     def hessians(self, x: np.ndarray | None = None) -> np.ndarray:
         """Hessians of all potentials at one position (default: init), shape (agent, dim, dim), in double precision."""
+        require_matrices("Hessians", self.dim, self.num_agents, "take fewer parameters, or methods without Hessians")
         return self.each(hessian_at, np.asarray(self.init if x is None else x, np.float64))
 
     def logdensity(self, x: Float[Array, " dim"]) -> Array:

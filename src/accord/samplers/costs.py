@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -20,6 +22,14 @@ def messages_per_round(needs: Needs, network: Network) -> tuple[int, np.ndarray]
         return 2 * tree.height, tree.letters_sent if needs.inbox == "permuted" else tree.sums_sent
     exchanges = int(network.coloring().max()) + 1 if needs.turns == "by color" else needs.exchanges
     return exchanges, needs.exchanges * network.out_degrees
+
+
+def random_words(needs: Needs, dim: int, num_agents: int) -> int:
+    """Random words that a round takes of so many agents, in each chain."""
+    normal = needs.normal * dim * (1 if needs.steps is None else needs.steps)
+    local = 0 if needs.local is None else math.prod(needs.local)
+    batch = 0 if needs.batch_size is None else needs.batch_size * int(np.max(needs.gradients))
+    return (1 if needs.common else num_agents) * normal + num_agents * (local + batch)
 
 
 def rows_per_gradient(needs: Needs, sizes: np.ndarray) -> np.ndarray:

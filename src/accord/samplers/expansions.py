@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..base.memory import require_matrices
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.newton import Expansion, newton
@@ -47,12 +48,14 @@ class Expansions(NamedTuple):
 
 def expanded_at(post: Posterior, center: np.ndarray) -> Expansions:
     """The second-order expansions of all f_i at a point."""
+    _require_all(post)
     _, slopes, curvatures = post.each(_expansion, center)
     return Expansions(center, slopes, curvatures)
 
 
 def expanded_at_mode(post: Posterior, network: Network) -> tuple[Expansions, Traffic]:
     """The expansions of all f_i at the mode of F, and what that took; anywhere on quadratic ones."""
+    _require_all(post)
     asked = []
 
     def expand(x: np.ndarray) -> Expansion:
@@ -73,6 +76,12 @@ def expanded_at_mode(post: Posterior, network: Network) -> tuple[Expansions, Tra
 def expansion_traffic(network: Network, dim: int, count: int = 1) -> Traffic:
     """What it takes to sum so many expansions over the network."""
     return total_traffic(network, (dim + 1) * (dim + 2) // 2, count)
+
+
+def _require_all(post: Posterior) -> None:
+    """Raise `ValueError` unless memory holds a curvature an agent."""
+    remedy = "take a method that has no models of its agents, such as GTBAOAB"
+    require_matrices("the agents' models", post.dim, post.num_agents, remedy)
 
 
 def _expansion(potential: Potential, shard: Shard, x: Array) -> tuple[Array, Array, Array]:

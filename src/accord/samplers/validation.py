@@ -11,6 +11,7 @@ from ..network import Network
 from ..network.links import Links
 from ..network.weights import check_weights
 from ..posterior import Posterior
+from .costs import random_words
 from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Sampler, Tunable
 
 # The stability bound needs the extreme eigenvalue of an (agent * dim) matrix; above this size a run that diverges is
@@ -18,6 +19,8 @@ from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Sampler, Tunabl
 _BOUND_SIZE = 20_000
 # The same where several exchanges fill that matrix.
 _DENSE_BOUND_SIZE = 2_000
+# Random numbers of a round and chain: the counters that they are made from have 32 bits.
+_MOST_WORDS = 2**32
 
 
 def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> None:
@@ -38,6 +41,12 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
             raise ValueError(
                 f"{type(sampler).__name__} needs a neighbour for every agent: its draws are tied to the neighbours'"
             )
+    words = random_words(needs, post.dim, post.num_agents)
+    if words > _MOST_WORDS:
+        raise ValueError(
+            f"a round of {type(sampler).__name__} takes {words:,} random numbers of {post.num_agents:,} agents in each "
+            f"chain, and {_MOST_WORDS:,} can be told apart: take fewer local steps, or a smaller batch_size"
+        )
     if not network.is_empty or needs.spans_network:
         network.require_connected()
     if network.unreliable is not None:

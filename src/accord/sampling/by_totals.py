@@ -128,6 +128,13 @@ def _agreed(drawn: Drawn, gossip: ConsensusTotals, sums: NetworkSums) -> Check:
 
 # How each method draws.
 DRAW: dict[type[ByTotals], Callable[..., Drawn]] = {Importance: draw_importance, ChEES: draw_chees}
+# Doubles that each holds of a draw of so many parameters. Importance: a point in both coordinates and as a draw, its
+# density, its proposal's, its weight and its place. ChEES: positions and gradients, one by one and stacked, positions
+# and their squares side by side, and F.
+DOUBLES: dict[type[ByTotals], Callable[[int], int]] = {
+    Importance: lambda dim: 3 * dim + 4,
+    ChEES: lambda dim: 6 * dim + 1,
+}
 
 
 def sample_by_totals(

@@ -14,7 +14,7 @@ import numpy as np
 from ..base.checks import whole_number
 from ..base.errors import AgentLostError, unknown_name_error
 from ..base.interruptions import interruptions, terminations
-from ..base.memory import require_memory
+from ..base.memory import require_memory, require_points, require_predictors
 from ..base.progress import Progress, stage
 from ..engines.agreement import bind
 from ..engines.arrays import process_folder
@@ -30,6 +30,7 @@ from ..results.findings import TOLERANCE
 from ..results.run import Run
 from ..samplers import ChEES, Importance, validation
 from ..samplers.by_totals import ByTotals
+from ..samplers.costs import random_words
 from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
 from ..samplers.validation import check_by_sums, check_compatible, check_rows, check_step, is_complete
 from ..storage.fingerprint import fingerprint
@@ -37,7 +38,7 @@ from ..storage.lock import held
 from ..tuning.forecast import BURN_INS, Forecast
 from ..tuning.search import choose, usual_methods
 from ..tuning.warmup import Warmup, warm_up
-from .by_totals import sample_by_totals
+from .by_totals import DOUBLES, sample_by_totals
 from .checkpointing import Checkpointer
 from .chunks import drive
 from .departures import go_on_without
@@ -166,9 +167,10 @@ def sample(
             sampler is None and network.unreliable is None and all(value is None for value in walks.values())
         )
         if isinstance(sampler, ByTotals) or nothing_given:
-            # all agents have the same draws, which are there once
-            require_memory(draws=draws, chains=chains, positions=1, dim=post.dim)
             by_totals: list[ByTotals] = [sampler] if isinstance(sampler, ByTotals) else [Importance(), ChEES()]
+            # all agents have the same draws, which are there once
+            doubles = min(DOUBLES[type(method)](post.dim) for method in by_totals)
+            require_points(draws=draws, chains=chains, dim=post.dim, doubles=doubles)
             title = " or ".join(type(method).__name__ for method in by_totals)
             with terminations(), _held(checkpoint), Progress(title, progress):
                 stage("reading the data")
@@ -196,7 +198,10 @@ def sample(
         links, states = network.unreliable, builder.states_here(network.num_agents)
         # what is owed to each neighbour, and what it has not got yet
         slots = 0 if links is None else network.max_degree * (1 + links.delay[1])
-        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim, states=states, slots=slots)
+        needs = methods[0].needs(post.dim)
+        words = random_words(needs, post.dim, states) if methods[0].temperature > 0 else 0
+        held = {"states": states, "slots": slots, "words": words}
+        require_memory(draws=draws, chains=chains, positions=1 + kept.size, dim=post.dim, **held)
         _start_positions(init, post, chains, seed)  # whether it fits is known before anything long starts
         counts = {
             "chains": chains,
@@ -217,6 +222,8 @@ def sample(
         line = Progress(" or ".join(type(method).__name__ for method in methods), progress)
         with terminations(), _held(checkpoint), line, _reading(builder.placed(post)) as placed:
             check_rows(placed, methods[0])
+            if placed.splits and not placed.quadratic and needs.batch_size is None:
+                require_predictors(rows=int(placed.sizes.max()), agents=states, chains=chains)
             prepare_latents(placed, kept)
             warmup = warm_up(placed, network, builder=builder) if whiten else None
             if warmup is not None:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..base.interruptions import let_through
+from ..base.memory import require_matrices
 from ..network import Network
 from ..network.averaging import Averaging
 from ..posterior import Posterior
@@ -23,6 +24,8 @@ from ..results.traffic import Traffic
 
 # More exchanges than any run takes.
 _MOST_EXCHANGES = 10**9
+# Matrices that Newton's method holds beside the agents' own: the sum, scaled, its eigenvectors, and the next one.
+_MATRICES = 4
 
 
 class NetworkSums:
@@ -45,6 +48,8 @@ class NetworkSums:
     ----------
     count
         Sums so far.
+    agents_here
+        Agents whose data this process holds.
     exchanges
         Exchanges so far.
     bytes_sent
@@ -66,6 +71,7 @@ class NetworkSums:
         averaging: Averaging | None = None,
     ) -> None:
         self.sizes, self.max_exchanges, self.masks = post.sizes, max_exchanges, masks
+        self.agents_here = len(post.held)
         self.count, self.exchanges, self.gradients, self.values = 0, 0, 0, 0
         self.bytes_sent = np.zeros(network.num_agents, np.int64)
         self._totals = post.totals(network, masks=masks) if totals is None else totals
@@ -123,6 +129,12 @@ class NetworkSums:
 def expand(sums: NetworkSums, *positions: np.ndarray, coordinates: Coordinates | None = None) -> Expansion:
     """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
     origin, dim = positions[0], positions[0].size
+    require_matrices(
+        "Hessians of the agents here and what Newton's method makes of their sum",
+        dim,
+        sums.agents_here + _MATRICES,
+        f"they grow with the square of {dim:,} parameters; give all numbers of a method that walks, as DESGLD(1e-6)",
+    )
     offsets, gradients = np.stack(positions) - origin, len(positions) * (1 + dim)
     found = sums(mean_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
     numbers = np.asarray(found, np.float64)
