@@ -510,6 +510,10 @@ def test_edges_have_to_fit(monkeypatch):
 def test_draws_of_shards_that_no_memory_holds(monkeypatch):
     with pytest.raises(ValueError, match="draw fewer"):
         accord.combine.consensus(posterior(), draws=10**14)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
+    for combine in (accord.combine.bfi, accord.combine.surrogate):
+        with pytest.raises(ValueError, match="an agent's Hessian and its eigenvectors, 3 at a time of 100,000 x 100"):
+            combine(wide(), draws=10)
 
 
 def test_memory_is_that_of_the_container(tmp_path, monkeypatch):

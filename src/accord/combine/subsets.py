@@ -15,7 +15,7 @@ import numpy as np
 import scipy.optimize
 
 from ..base.checks import whole_number
-from ..base.memory import require_memory
+from ..base.memory import require_matrices, require_memory
 from ..posterior import Posterior
 from ..posterior.pooled_nuts import nuts_chain, require_blackjax
 from ..posterior.potential import Potential, Shard
@@ -344,6 +344,8 @@ def lowest_alone(
     ValueError
         exp(-potential) is improper, or no mode was found.
     """
+    remedy = "methods of accord.sample without whiten form no such matrices"
+    require_matrices("an agent's Hessian and its eigenvectors", post.dim, 3, remedy)
     found = scipy.optimize.minimize(
         lambda x: float(value(*own, x)),
         post.init,
