@@ -395,7 +395,7 @@ def test_a_plan_and_a_covariance_are_refused_too(monkeypatch):
         accord.plan(wide(), accord.Network.ring(3), progress=False)
     shards = [(np.eye(2, 20), np.zeros(2))] * 2000
     many = accord.models.linear_regression(shards, 1.0)
-    with pytest.raises(ValueError, match="covariances of 2,000 agents of 20 numbers, 3 at a time of 40,000 x 40,000"):
+    with pytest.raises(ValueError, match="covariances of the states of 2,000 agents .* 3 at a time of 40,000 x 40,000"):
         accord.law(many, accord.Network.ring(2000), DESGLD(1e-4))
 
 
@@ -475,6 +475,8 @@ def test_a_history_has_to_fit(monkeypatch):
     network, method = accord.Network.complete(3), StaleSGLD(1e-6, 999)
     with pytest.raises(ValueError, match="the states of StaleSGLD, .* of each of 3 agents in 2 chains, .* of memory"):
         accord.sample(posterior(), network, StaleSGLD(1e-14, 10**12), draws=1, chains=2)
+    with pytest.raises(ArithmeticError, match="StaleSGLD: the answers of StaleSGLD's states .* of memory: there is no"):
+        accord.sample(posterior(), network, StaleSGLD(staleness=10**12), draws=1, chains=2)
     # the position, and the last thousand gradients
     needed = 3 * 3 * 2 * 4 * 1001
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)

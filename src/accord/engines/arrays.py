@@ -71,7 +71,8 @@ class ArrayEngine(abc.ABC):
         self.problem = self._problem(post, network, seed)
         self.programs = self._programs()
         self.chains = chains
-        _require_states(self.problem, type(bound.sampler).__name__, chains)
+        states = 1 if self.problem.needs.at_hub else self.states_here(network.num_agents)
+        _require_states(self.problem, type(bound.sampler).__name__, states, chains)
         self.keep = np.asarray(keep, np.int32)
         dtype = self.problem.degree.dtype
         per_draw = chains * post.dim * (keep.size + 1) * dtype.itemsize
@@ -229,9 +230,9 @@ class ArrayEngine(abc.ABC):
         return "1 with 1 device"
 
 
-def _require_states(problem: Problem, name: str, chains: int) -> None:
+def _require_states(problem: Problem, name: str, agents: int, chains: int) -> None:
     """Raise `ValueError` unless memory holds the states before a round, in it and after it."""
-    each, agents = state_bytes(problem), 1 if problem.needs.at_hub else problem.index.size
+    each = state_bytes(problem)
     require_room(
         f"the states of {name}, {human_bytes(each)} of each of {agents:,} agents in {chains:,} chains, before, in and "
         "after a round",

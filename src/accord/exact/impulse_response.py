@@ -20,7 +20,9 @@ from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
+from ..base.memory import require_room
 from ..engines.draws import zero_noise
+from ..engines.loop import state_bytes
 from ..engines.operators import Dense
 from ..engines.round import Problem, build_problem, initial_state, messages_of, network_round, positions
 from ..network import Network
@@ -106,7 +108,8 @@ def respond(post: Posterior, network: Network, sampler: Sampler, *, most_rounds:
     TypeError, ValueError
         As `accord.law` does; the method's step follows a schedule.
     ArithmeticError
-        The method is unstable on this posterior and network, or (`SlowError`) remembers for longer than that.
+        The method is unstable on this posterior and network, (`SlowError`) remembers for longer than that, or has
+        states that memory does not hold.
     """
     return respond_bound(post, network, stationary_bound(post, network, sampler), most_rounds=most_rounds)
 
@@ -117,6 +120,7 @@ def respond_bound(post: Posterior, network: Network, bound: Bound, *, most_round
     with jax.enable_x64(True):
         problem = _problem(post, network, bound)
         units = sum(leaf.size for leaf in jax.tree.leaves(zero_noise(problem, chains=1)))
+        _require_answers(problem, units)
         exact = _reported(post)
         scale = jnp.asarray(exact.sd)
         begun = _begin(problem, jnp.asarray(_center(post)), scale, units, np.int32(0))
@@ -260,6 +264,18 @@ def _reported(post: Posterior) -> Gaussian:
 def _message_size(problem: Problem, sums: _Sums) -> int:
     messages = jax.eval_shape(messages_of, problem, sums.state)
     return sum(math.prod(leaf.shape[1:-1]) for leaf in jax.tree.leaves(messages))
+
+
+def _require_answers(problem: Problem, units: int) -> None:
+    """Raise `ArithmeticError` unless memory holds the states after every unit of noise, before and after a round."""
+    take = 2.0 * state_bytes(problem) * problem.index.size * (units + 1)
+    name, agents = type(problem.sampler).__name__, problem.index.size
+    try:
+        what = f"the answers of {name}'s states to {units:,} units of noise at {agents:,} agents"
+        require_room(what, take, "there is no forecast; give all numbers of the method, and sample")
+    except ValueError as error:
+        # of several methods another may have a forecast
+        raise ArithmeticError(str(error)) from error
 
 
 def _problem(post: Posterior, network: Network, bound: Bound) -> Problem:

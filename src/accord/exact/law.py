@@ -107,12 +107,12 @@ class Law:
         self._name, self._constant = type(sampler).__name__, sampler.is_constant() and network.unreliable is None
         self._unreliable = None if network.unreliable is None or not sampler.is_constant() else network.unreliable
         self._maps: dict[int, Affine] = {}
-        remedy = "take fewer agents or parameters, or sample"
-        size = post.num_agents * post.dim
-        require_matrices(f"covariances of {post.num_agents:,} agents of {post.dim:,} numbers", size, _MATRICES, remedy)
         means, factors = starting_law(init, post)
         with jax.enable_x64(True):
             self._problem = build_problem(post, network, bound, 0)
+            numbers = sum(leaf.size for leaf in jax.tree.leaves(_state_shapes(self._problem)))
+            whose = f"covariances of the states of {post.num_agents:,} agents of {post.dim:,} parameters"
+            require_matrices(whose, numbers, _MATRICES, "take fewer agents or parameters, or sample")
             root, z = _linear(_start, self._problem, means.reshape(-1, 1))
             size, reported = len(z), self.num_agents * self.dim
             self._given = _given(self._problem)
