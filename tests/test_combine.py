@@ -128,6 +128,7 @@ def test_gaussian_shards_are_combined_exactly_by_more_draws(method, name, dim):
     check(EXACT[method], post, post.exact(), draws=1500, repeats=16, noise=0.35)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "bandwidth"),
     [pytest.param("nonparametric", 0.3, marks=pytest.mark.slow), ("nonparametric", 1.0), ("weierstrass", 0.7)],

@@ -53,6 +53,7 @@ METHODS = {
 STEP, OTHER = 0.1, 0.11
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("inbox", among(METHODS, "mix", "neighbour_sum", "mix by colour", "total"))
 def test_a_second_run_compiles_nothing(inbox, monkeypatch):
     net, start = NETWORKS["irregular"], accord.Gaussian([1.0, -1.0], np.eye(2))

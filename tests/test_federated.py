@@ -301,6 +301,7 @@ COMPRESSED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_how_shards_differ_does_not_matter_with_memory(name):
     # the same sum of potentials, whose agents are pulled apart: the same draws

@@ -134,6 +134,7 @@ def require_own(folder, text):
                 assert str(error)
 
 
+@pytest.mark.long
 @QUICK
 @given(text=documents())
 def test_a_configuration_is_a_job_or_an_error_of_accord(folder, text):

@@ -116,6 +116,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_together_are_the_recursion(name):
     for network in ["irregular"] if name == "DASG" else ["star", "irregular"]:

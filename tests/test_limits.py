@@ -35,6 +35,7 @@ FREE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "network"), pairs(FREE, NETWORKS, quick=zip(itertools.cycle(FREE), NETWORKS)))
 def test_gradient_tracking_and_c_admm_reach_the_mode(name, network):
     for post in (unequal_shards(2), logistic()):

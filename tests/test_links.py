@@ -106,6 +106,7 @@ def test_a_schedule_is_followed_and_begins_again():
 # --- what is conserved ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LINKS)
 @pytest.mark.parametrize("method", ["GTDULA", "GTBAOAB", "DIGingSGLD"])
 def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
@@ -121,6 +122,7 @@ def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
         assert np.ptp(np.asarray(held.mass)[:, 0]) > 0 or name == "changing"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "memory", "gain"), [("DADMMS", "dual", 0.7), ("EXTRASGLD", "correction", 0.5 / 0.15)]
 )
@@ -345,6 +347,7 @@ def test_the_mass_neither_grows_nor_shrinks_by_rounding():
     np.testing.assert_array_equal(held.mass.sum(axis=0) + owed, AGENTS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [0.15, 2e-3])
 def test_the_law_over_rounds_is_that_of_reliable_links_where_nothing_is_lost(step):
     post, method = unequal_curvature(1), DESGLD(step)

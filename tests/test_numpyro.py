@@ -129,6 +129,7 @@ def test_a_model_travels_without_anybodys_rows():
     assert np.float64(canary).tobytes() not in sent.replace(np.float64(canary + 1).tobytes(), b"")
 
 
+@pytest.mark.long
 def test_shards_that_are_read_elsewhere_need_an_example():
     shards = [wards(0, [3, 2]), wards(1, [2, 5])]
     given = accord.from_numpyro(slopes, shards, local="ward")

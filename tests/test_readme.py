@@ -57,11 +57,11 @@ def test_the_readmes_table_names_every_method():
 
 
 # models of the slow pages have tests of their own
-TAKE_LONG = dict.fromkeys(("numpyro.md", "pymc.md"), pytest.mark.slow)
-TAKE_LONG |= dict.fromkeys(("choosing.md", "new-method.md"), pytest.mark.long)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=TAKE_LONG.get(name, ())) for name in SESSIONS])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("numpyro.md", "pymc.md") else name for name in SESSIONS],
+)
 def test_pages_run_as_they_are_shown(name, monkeypatch):
     # paths on the pages are those of the repository
     monkeypatch.chdir(ROOT)

@@ -156,6 +156,7 @@ def check_same(found, expected):
     np.testing.assert_array_equal(found.traffic.gradient_rows, expected.traffic.gradient_rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make", [few, lambda: unequal_curvature(2, agents=3).transformed(PLACE)], ids=["plain", "coordinates"]
 )

@@ -210,6 +210,7 @@ def test_coordinates_there_and_back(factor):
     np.testing.assert_allclose(place.inverse(x), z, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.long
 # quickly a kinetic method, a proximal one, and conditionals
 @pytest.mark.parametrize("method", among(METHODS, "GTBAOAB", "DADMMS", "Gibbs"))
 def test_in_other_coordinates_a_method_samples_the_same_posterior(method):
