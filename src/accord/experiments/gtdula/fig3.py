@@ -405,7 +405,7 @@ EXPERIMENT = Experiment(
             },
         ),
         "paper": Size(
-            minutes=240.0,
+            minutes=165.0,
             memory=6.0,
             numbers={
                 **{"own": 4500, "other": 100, "batch": 270, "rounds": 5000, "points": 50},
@@ -413,7 +413,7 @@ EXPERIMENT = Experiment(
             },
         ),
         "deciding": Size(
-            minutes=150.0,
+            minutes=100.0,
             memory=6.0,
             numbers={
                 **{"own": 4500, "other": 100, "batch": 270, "rounds": 3000, "points": 60},
