@@ -183,6 +183,22 @@ def test_another_run_in_the_folder_is_refused(changes, named, tmp_path):
         draw(**{"folder": tmp_path, **changes})
 
 
+@pytest.mark.parametrize("change", ["name", "shape"])
+def test_states_of_another_version_are_refused(change, tmp_path, monkeypatch):
+    write = CheckpointStore.write
+
+    def older(self, round, arrays):
+        if ".round@" in arrays:
+            arrays = {f".older{name}" if change == "name" else name: array[None] for name, array in arrays.items()}
+        write(self, round, arrays)
+
+    with monkeypatch.context() as before:
+        before.setattr(CheckpointStore, "write", older)
+        draw(folder=tmp_path)
+    with pytest.raises(ValueError, match="another version of accord, which keeps other arrays"):
+        draw(folder=tmp_path, draws=20)
+
+
 def test_ctrl_c_keeps_the_draws_and_the_checkpoint(tmp_path, monkeypatch):
     record, calls = accord.engines.local.LocalEngine.record, []
 

@@ -203,6 +203,17 @@ class ArrayEngine(abc.ABC):
     def load(self, carry: Carry, folder: Path, round: int) -> Carry:
         """The carry of a saved round, given any carry of the same run."""
         arrays = self._store(folder).read(round)
+        wanted = {
+            _part_name(path, shard.index): shard.data.shape
+            for path, leaf in jax.tree.leaves_with_path(carry)
+            for shard in leaf.addressable_shards
+        }
+        other = wanted.items() ^ {(name, array.shape) for name, array in arrays.items()}
+        if other:
+            raise ValueError(
+                f"the state of round {round:,} in {process_folder(folder)} is that of another version of accord, which "
+                f"keeps other arrays ({min(other)[0]}): finish the run with that version, or begin in an empty folder"
+            )
 
         def restored(path: Any, leaf: Array) -> Array:
             parts = [
