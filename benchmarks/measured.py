@@ -110,7 +110,7 @@ def enough(work: Callable[[int], Any], seconds: float) -> int:
 
 
 def compared(
-    own: Callable[[int], Any], other: Callable[[int], Any], *, repeats: int, seconds: float, rest: float = 0.0
+    own: Callable[[int], Any], other: Callable[[int], Any], *, repeats: int, seconds: float
 ) -> tuple[Ratio, float, float]:
     """The ratio of two sides' times for a round, own over other, and the median seconds of each.
 
@@ -118,7 +118,7 @@ def compared(
     """
     sides = {"own": own, "other": other}
     rounds = {side: enough(work, seconds) for side, work in sides.items()}
-    found = side_by_side({side: partial(work, rounds[side]) for side, work in sides.items()}, repeats, rest)
+    found = side_by_side({side: partial(work, rounds[side]) for side, work in sides.items()}, repeats)
     each = {side: taken / rounds[side] for side, taken in found.items()}
     return Ratio.of(each["own"] / each["other"]), float(np.median(each["own"])), float(np.median(each["other"]))
 

@@ -76,6 +76,22 @@ def four_rows():
     return rowwise(likelihood, lambda x: -0.02 * x[0] ** 2 - 0.5 * x[1] ** 2, ROWS, np.zeros(2))
 
 
+SCATTERED = np.array([0.2, 1.9, -1.1, 0.6])
+
+
+def log_scattered_rows(x):
+    return -0.5 * jnp.sum(((SCATTERED - x[0]) * jnp.exp(-x[1])) ** 2) - 4.0 * x[1] - x[0] ** 2 / 200.0 - x[1] ** 2 / 8.0
+
+
+def scattered_rows():
+    """The same with rows further apart and wider priors: the mean has a kurtosis of 13."""
+
+    def likelihood(x, rows):
+        return -0.5 * ((rows - x[0]) * jnp.exp(-x[1])) ** 2 - x[1]
+
+    return rowwise(likelihood, lambda x: -(x[0] ** 2) / 200.0 - x[1] ** 2 / 8.0, SCATTERED, np.zeros(2))
+
+
 def log_skewed_rate(x):
     return -20.0 * jax.nn.softplus(x[0]) - jax.nn.softplus(-x[0]) - jax.nn.softplus(x[0])
 
@@ -148,6 +164,7 @@ BOXES = {
     two_clusters: (log_two_clusters, [(-8, 20)]),
     light_cluster: (log_light_cluster, [(-40, 40)]),
     four_rows: (log_four_rows, [(-12, 16), (-4, 5)]),
+    scattered_rows: (log_scattered_rows, [(-40, 40), (-3, 6)]),
     skewed_rate: (log_skewed_rate, [(-25, 4)]),
     two_hills: (log_two_hills, [(-8, 28), (-8, 15)]),
     slab: (log_slab, [(-150, 150), (-150, 150)]),

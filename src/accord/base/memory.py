@@ -9,8 +9,8 @@ import numpy as np
 
 from .text import human_bytes
 
-# Times that a round has a position.
-_COPIES = 3
+# Times that a round has a state: before it, in it and after it.
+COPIES = 3
 # Bytes of a number; runs are in single precision, unless asked otherwise.
 _SINGLE, _DOUBLE = 4, 8
 # What a container may take, where there is such a limit.
@@ -72,14 +72,14 @@ def require_memory(
     """
     position, there = chains * dim * _SINGLE, memory_bytes()
     more = max(0, words - states * dim) * chains * _SINGLE
-    kept, moving = draws * positions * position, states * (_COPIES + slots) * position + _COPIES * more
+    kept, moving = draws * positions * position, states * (COPIES + slots) * position + COPIES * more
     if kept + moving <= there:
         return
     also = " and their links" if slots else ""
     also += " with a round's random words" if more else ""
     beside = f", and the states of {states:,} agents{also} {human_bytes(moving)}" if moving else ""
     remedy = "draw fewer, or keep fewer agents" if kept > moving else "take fewer chains, or spread the agents"
-    if kept <= moving < 2 * _COPIES * more:
+    if kept <= moving < 2 * COPIES * more:
         remedy = "take fewer chains, fewer local steps or a smaller batch_size"
     raise ValueError(
         f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "

@@ -95,8 +95,7 @@ def agree_on_mode(
         The agents did not agree in `max_exchanges`: the posterior may have no mode.
     """
     positive("tolerance", tolerance)
-    require_one_hessian(post.dim)
-    largest, diagonal = post.each(scales, post.init)
+    largest, diagonal = scales(post, post.init)
     # the penalty that weighs an agent's ties as much as its own potential
     rho = max(float(largest.mean()), 1e-6) / (2.0 * float(network.degrees.mean()))
     engine = builder.preliminary(post, network, Bound(DADMMS(rho, temperature=0.0)))
@@ -119,13 +118,21 @@ def agree_on_mode(
     )
 
 
-def require_one_hessian(dim: int) -> None:
-    """Raise `ValueError` unless memory holds an agent's Hessian, its finite part, and what its eigenvalues take."""
+def scales(post: Posterior, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of every agent's Hessian the largest eigenvalue, (agent,), and the diagonal, (agent, dim).
+
+    Raises
+    ------
+    ValueError
+        Memory does not hold an agent's Hessian, its finite part, and what its eigenvalues take.
+    """
     remedy = "plans, whiten and recentre need them; sample without, by a method with all its numbers"
-    require_matrices("an agent's Hessian and its eigenvalues", dim, 3, remedy)
+    require_matrices("an agent's Hessian and its eigenvalues", post.dim, 3, remedy)
+    largest, diagonal = post.each(_scales, x)
+    return largest, diagonal
 
 
-def scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
+def _scales(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
     """The largest eigenvalue of an agent's Hessian, and its diagonal; entries that are not finite count as 0."""
     hessian = potential.hessian(shard, x)
     hessian = jnp.where(jnp.isfinite(hessian), hessian, 0.0)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..base.memory import require_room
+from ..base.memory import COPIES, require_room
 from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
@@ -247,7 +247,7 @@ def _require_states(problem: Problem, name: str, agents: int, chains: int) -> No
     require_room(
         f"the states of {name}, {human_bytes(each)} of each of {agents:,} agents in {chains:,} chains, before, in and "
         "after a round",
-        3.0 * each * agents * chains,
+        float(COPIES) * each * agents * chains,
         "take fewer chains, or a method that keeps less from round to round",
     )
 

@@ -195,13 +195,8 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
     velocity, uniform = numbers.standard_normal(start.shape), numbers.random(MOVED)
     step = _LENGTH * mean.size**-0.25
     for _ in range(_TRIES):
-        z, v, there = start, velocity, here
+        z, v, there = _leapfrog(sums, whole, start, velocity, here, step)
         with np.errstate(all="ignore"):
-            for _ in range(_STEPS):
-                v = v - step / 2.0 * there[1]
-                z = z + step * v
-                there = slopes(sums, whole, z)
-                v = v - step / 2.0 * there[1]
             energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
         accepted = np.log(uniform) < -np.where(np.isfinite(energy), energy, np.inf)
         if accepted.mean() >= _ACCEPTED:
@@ -212,6 +207,24 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
     points = inner.origin + end @ inner.factor.T
     proposals = Mixture.of(*((float(len(batch.rise)), batch.proposal) for batch in found.batches))
     return Moved(start, end, float(accepted.mean()), points, -rise - proposals.log_density(points))
+
+
+def _leapfrog(
+    sums: NetworkSums,
+    place: Coordinates,
+    z: np.ndarray,
+    v: np.ndarray,
+    there: tuple[np.ndarray, np.ndarray],
+    step: float,
+) -> tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray]]:
+    """Positions and velocities some steps on, (point, dim), and F's values and gradients there; one sum a step."""
+    with np.errstate(all="ignore"):
+        for _ in range(_STEPS):
+            v = v - step / 2.0 * there[1]
+            z = z + step * v
+            there = slopes(sums, place, z)
+            v = v - step / 2.0 * there[1]
+    return z, v, there
 
 
 def _stayed(moved: Moved) -> list[Check]:

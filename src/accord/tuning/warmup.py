@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
 from ..base.progress import stage
-from ..engines.agreement import agree_on_mode, require_one_hessian, scales
+from ..engines.agreement import agree_on_mode, scales
 from ..engines.engine import Builder
 from ..engines.local import LocalEngine
 from ..network import Network
@@ -156,13 +156,12 @@ def _by_pilot(sums: NetworkSums, start: Coordinates) -> _Pilot:
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     """C-ADMM in the scales of the start, and the sum of the Hessians' diagonals, which each agent tells the driver."""
-    require_one_hessian(post.dim)
     stage("warm-up: the mode, by C-ADMM")
-    at_start = post.each(scales, post.init)[1].sum(axis=0)
+    at_start = scales(post, post.init)[1].sum(axis=0)
     scaled = Coordinates(post.init, own_scale(at_start))
     found = agree_on_mode(post.transformed(scaled), network, max_exchanges=max_exchanges, builder=builder)
     mode = scaled.origin + scaled.factor * found.position.mean(axis=0)
-    diagonal = post.each(scales, mode)[1].sum(axis=0)
+    diagonal = scales(post, mode)[1].sum(axis=0)
     coordinates = Coordinates.whitening(mode, _definite(diagonal, post.unconstrained_names))
     curvature = _curvature(post, coordinates)
     # no sum of Hessians is known: that of their largest eigenvalues is above its largest
