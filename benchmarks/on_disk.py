@@ -16,8 +16,8 @@ import numpy as np
 
 import accord
 from accord.base.memory import memory_bytes
+from accord.fitting.evaluations import slope_of
 from accord.posterior import streamed
-from accord.sums.evaluations import slope_of
 
 AGENTS, DIM = 10, 50
 # Rows that are drawn; the files repeat them.

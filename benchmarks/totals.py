@@ -14,7 +14,7 @@ from measured import REST, Line, Ratio, at_least, at_most, side_by_side
 from rounds import advancing
 
 import accord
-from accord.sums.evaluations import slope_of, value_of
+from accord.fitting.evaluations import slope_of, value_of
 
 TITLE = "Totals, and memory"
 ABOUT = """\

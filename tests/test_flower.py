@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
+from accord.fitting.evaluations import value_of
 from accord.flower import (
     Flower,
     RefusedError,
@@ -198,7 +199,7 @@ def test_what_sites_agreed_on_stays(tmp_path):
         assert placed.sizes.tolist() == [90, 90, 90]
         engine._answers = [*engine._answers, {"more": 1}]
         with pytest.raises(RefusedError, match="other answers were given out"):
-            placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+            placed.totals(accord.Network.star(3), masks=True)(value_of, points=np.zeros((1, 3)))
 
 
 @pytest.mark.long
@@ -399,7 +400,7 @@ def test_sums_are_told_by_number(tmp_path):
     with engine.placed(engine.model()) as placed:
         totals = placed.totals(accord.Network.star(3), masks=True)
         for _ in range(2):
-            totals(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+            totals(value_of, points=np.zeros((1, 3)))
     assert [text.split(" (")[1].split(")")[0] for text in told[-2:]] == ["sum 1, value", "sum 2, value"]
 
 
@@ -669,7 +670,7 @@ def test_sites_that_are_asked_for_different_things_have_masks_that_do_not_cancel
     with engine.placed(engine.model()) as placed:
         totals = placed.totals(accord.Network.star(3), masks=True)
         with pytest.raises(RuntimeError, match="did not cancel"):
-            totals(accord.sums.evaluations.slope_of, points=np.zeros((2, 3)))
+            totals(accord.fitting.evaluations.slope_of, points=np.zeros((2, 3)))
 
 
 def test_data_that_changes_in_a_run_is_noticed(tmp_path):
@@ -679,7 +680,7 @@ def test_data_that_changes_in_a_run_is_noticed(tmp_path):
         path = tmp_path / "north" / "rows.csv"
         path.write_text("\n".join(path.read_text().splitlines()[:-30]) + "\n")
         with pytest.raises(DataError, match="north: its data has changed since this run began"):
-            placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+            placed.totals(accord.Network.star(3), masks=True)(value_of, points=np.zeros((1, 3)))
 
 
 @pytest.mark.parametrize(
@@ -701,7 +702,7 @@ def test_questions_that_no_server_of_accord_asks_are_refused(tmp_path, change, t
 
     engine = Flower(federation.study, lying(federation, changed))
     with engine.placed(engine.model()) as placed, pytest.raises(DataError, match=text):
-        placed.totals(accord.Network.star(3), masks=True)(accord.sums.evaluations.value_of, points=np.zeros((1, 3)))
+        placed.totals(accord.Network.star(3), masks=True)(value_of, points=np.zeros((1, 3)))
 
 
 def test_a_packet_does_not_become_larger_when_it_is_read():

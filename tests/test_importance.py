@@ -40,6 +40,8 @@ from posteriors import (
 
 import accord
 from accord.engines.totals import TotalsEngine
+from accord.fitting.network_sums import NetworkSums
+from accord.fitting.proposal import Drawn, student
 from accord.network.averaging import Averaging
 from accord.posterior.pooled_nuts import nuts
 from accord.posterior.totals import TotalsHere
@@ -47,9 +49,7 @@ from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
 from accord.storage import recorded_totals
 from accord.sums import certificate
-from accord.sums.proposal import Drawn, student
 from accord.sums.start import start_without_points
-from accord.tuning.network_sums import NetworkSums
 
 RING = accord.Network.ring(4)
 

@@ -17,6 +17,7 @@ import accord
 from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
+from accord.fitting.network_sums import NetworkSums, expand
 from accord.results import netcdf
 from accord.results.run import Traffic
 from accord.samplers import (
@@ -34,7 +35,6 @@ from accord.samplers import (
 )
 from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim
-from accord.tuning.network_sums import NetworkSums, expand
 
 # made-up draws are few
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -7,11 +7,11 @@ import pytest
 
 import accord
 from accord.base import memory
+from accord.fitting.evaluations import expansion_of, slope_of, value_of
+from accord.fitting.network_sums import mean_expansion
 from accord.posterior import shards as shards_module
 from accord.posterior import streamed, totals
 from accord.posterior.coordinates import Coordinates
-from accord.sums.evaluations import expansion_of, slope_of, value_of
-from accord.tuning.network_sums import mean_expansion
 from accord.tuning.pilot_run import _gradients, _products
 
 RING = accord.Network.ring(3)

@@ -13,10 +13,10 @@ from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 import accord
 from accord.base.errors import DataError
 from accord.engines.totals import TotalsEngine
+from accord.fitting.network_sums import NetworkSums, expand
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, HubSGLD, Replicated
 from accord.samplers.protocol import pytree
-from accord.tuning.network_sums import NetworkSums, expand
 from accord.tuning.warmup import warm_up
 
 

@@ -8,10 +8,10 @@ from posteriors import by_quadrature, scattered_rows
 from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards
 
 import accord
+from accord.fitting.network_sums import NetworkSums
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, GTBAOAB
 from accord.tuning import pilot_run as pilot
-from accord.tuning.network_sums import NetworkSums
 from accord.tuning.warmup import warm_up
 
 

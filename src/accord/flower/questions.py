@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..fitting.evaluations import expansion_of, slope_of, value_of
+from ..fitting.network_sums import mean_expansion
+from ..fitting.proposal import Drawn, Mixture
 from ..posterior.asked import count
 from ..posterior.coordinates import Coordinates
 from ..sampling.integration import off
-from ..sums.evaluations import expansion_of, slope_of, value_of
-from ..sums.proposal import Drawn, Mixture
-from ..tuning.network_sums import mean_expansion
 from .packets import Packet, packet
 
 # All that is added up over sites: a potential, its derivatives, and how far its integrals are off.

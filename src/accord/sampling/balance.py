@@ -8,15 +8,15 @@ import jax
 import numpy as np
 from scipy.optimize import brentq
 
+from ..fitting.evaluations import NOWHERE, slopes
+from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..results.diagnostics import QUARTILES
 from ..results.findings import FEATURES, Balance
 from ..results.traffic import Traffic
-from ..sums.evaluations import NOWHERE, slopes
 from ..sums.exploration import look, other_modes
-from ..tuning.network_sums import NetworkSums
 from ..tuning.warmup import Warmup
 
 # Draws that F is evaluated at, from the fewest to the most, and the numbers of data read for all.

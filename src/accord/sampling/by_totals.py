@@ -16,6 +16,8 @@ from ..base.interruptions import interruptions, let_through
 from ..base.progress import stage
 from ..engines.arrays import process_folder
 from ..engines.engine import Builder
+from ..fitting.evaluations import values
+from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.totals import ConsensusTotals, Totals
@@ -30,10 +32,8 @@ from ..samplers.importance import Importance
 from ..storage.fingerprint import claim, combined, fingerprint
 from ..storage.recorded_totals import RecordedTotals
 from ..sums.chees import walk
-from ..sums.evaluations import values
 from ..sums.importance import importance
 from ..sums.start import Start, start_without_points
-from ..tuning.network_sums import NetworkSums
 from .integration import INTEGRATION, integration_check, some_of
 from .latents import agents_here, keep_latents, prepare_latents
 from .questions import Questions

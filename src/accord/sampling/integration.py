@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..fitting.network_sums import NetworkSums
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..results.certificate import Check
-from ..tuning.network_sums import NetworkSums
 
 # The name of the check; how far F may be off at a draw, and draws at which that is looked at.
 INTEGRATION, _OFF, _LOOKED_AT = "integration", 0.01, 50

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
 from ..results.reweighting import Agents
@@ -18,7 +19,6 @@ from ..results.scales import in_both_scales
 from ..samplers.costs import messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Monitored
 from ..tuning.forecast import Forecast
-from ..tuning.network_sums import NetworkSums
 from ..tuning.warmup import Warmup
 from .balance import Measured, looks, measure
 from .examination import agreeing, examination

@@ -9,14 +9,14 @@ import numpy as np
 from scipy.stats import norm
 
 from ..base.counters import generator
+from ..fitting.evaluations import slopes
+from ..fitting.network_sums import NetworkSums
+from ..fitting.proposal import Mixture
+from ..fitting.weighing import Weighing
 from ..posterior.coordinates import Coordinates
 from ..results.certificate import Certificate, Check
 from ..results.diagnostics import pareto
-from ..tuning.network_sums import NetworkSums
-from .evaluations import slopes
 from .exploration import DISTANCES, Lines, Search, Skeleton
-from .proposal import Mixture
-from .weighing import Weighing
 
 # Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
 _K_WEIGHTS, _K_SQUARES = 0.5, 0.7

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import norm
 
+from ..fitting.evaluations import NOWHERE, slopes
+from ..fitting.network_sums import NetworkSums
 from ..results.certificate import Certificate, Check, interrupted
 from ..results.diagnostics import diagnostics
 from ..samplers.chees import ChEES
-from ..tuning.network_sums import NetworkSums
-from .evaluations import NOWHERE, slopes
 from .lockstep import LockstepState, begin, nested_rhat, transition
 from .start import Start
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.counters import generator
+from ..fitting.adaptation import Mode
+from ..fitting.evaluations import NOWHERE, Expansions, expansions, slopes
+from ..fitting.network_sums import NetworkSums
+from ..fitting.proposal import Mixture
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import newton_step
-from ..tuning.network_sums import NetworkSums
-from .evaluations import NOWHERE, Expansions, expansions, slopes
-from .proposal import Mixture
 
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
@@ -239,14 +240,6 @@ def _across(
     step = -axes @ ((axes.T @ gradient) / values)
     step *= min(1.0, _LONGEST_CORRECTION / max(np.linalg.norm(step), np.finfo(float).tiny))
     return step, (axes / values) @ axes.T, float(-np.log(values).sum())
-
-
-class Mode(NamedTuple):
-    """A mode beside the main one: where, its factor (dim, dim), and its log mass relative to the main mode's."""
-
-    mean: np.ndarray
-    factor: np.ndarray
-    log_mass: float
 
 
 class Search(NamedTuple):

@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from .. import models
+from ..fitting.evaluations import slopes, values
+from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
@@ -18,10 +20,8 @@ from ..samplers.chees import ChEES
 from ..samplers.costs import total_traffic
 from ..samplers.importance import Importance
 from ..tuning.forecast import Cost, SumsForecast
-from ..tuning.network_sums import NetworkSums
 from .certificate import ENOUGH, MOVED, MOVES, followed
 from .chees import lockstep_chains, walk
-from .evaluations import slopes, values
 from .importance import Batches, looked
 from .start import Start, start_without_points
 

@@ -9,22 +9,22 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.counters import generator
+from ..fitting.adaptation import Main, Proposals, adapted, fitted_to_draws
+from ..fitting.evaluations import slopes, values
+from ..fitting.network_sums import NetworkSums
+from ..fitting.proposal import Drawn, Mixture
+from ..fitting.weighing import Batch, Weighing
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..results.certificate import Certificate, interrupted
 from ..results.points import Points
 from ..samplers.importance import Importance
-from ..tuning.network_sums import NetworkSums
-from .adaptation import Main, Proposals, adapted, fitted_to_draws
 from .certificate import PLACES, certify, tails
-from .evaluations import slopes, values
 from .exploration import Lines, Search, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
 from .mending import around_heaviest
-from .proposal import Drawn, Mixture
 from .start import Start
-from .weighing import Batch, Weighing
 
 # Degrees of freedom of the first main component, at least.
 _LEAST_FREEDOM = 5

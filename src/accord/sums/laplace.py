@@ -6,10 +6,10 @@ from functools import partial
 
 import numpy as np
 
+from ..fitting.network_sums import NetworkSums, expand
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import newton, spectrum
-from ..tuning.network_sums import NetworkSums, expand
 
 # Length of the last Newton step, in standard deviations: the mode is where methods begin, no more.
 _LAST_STEP = 0.3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .adaptation import Main
-from .proposal import Mixture, squares
-from .weighing import Weighing
+from ..fitting.adaptation import Main
+from ..fitting.proposal import Mixture, squares
+from ..fitting.weighing import Weighing
 
 # Components at most, their degrees of freedom, and how far apart they are, in standard deviations of the main one.
 _MOST, _FREEDOM, _APART = 4, 5.0, 1.5

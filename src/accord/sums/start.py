@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.counters import generator
+from ..fitting.nearest_gaussian import nearest_gaussian
+from ..fitting.network_sums import NetworkSums, expand
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import own_scale
-from ..tuning.nearest_gaussian import nearest_gaussian
-from ..tuning.network_sums import NetworkSums, expand
 from .exploration import look, other_modes
 from .laplace import laplace
 

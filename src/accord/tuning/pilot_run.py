@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..engines.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
+from ..fitting.network_sums import NetworkSums
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
-from .network_sums import NetworkSums
 
 # Chains of the run.
 _CHAINS = 32

@@ -15,14 +15,14 @@ from ..base.progress import stage
 from ..engines.agreement import agree_on_mode, scales
 from ..engines.engine import Builder
 from ..engines.local import LocalEngine
+from ..fitting.nearest_gaussian import nearest_gaussian
+from ..fitting.network_sums import NetworkSums, expand
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import newton, own_scale, spectrum
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
-from .nearest_gaussian import nearest_gaussian
-from .network_sums import NetworkSums, expand
 from .pilot_run import explore, stiff_draw, stiffest, stiffness, whitening
 
 # Draws at a time, and the step at which it is found, of the Gaussian nearest to the posterior: rougher than elsewhere.

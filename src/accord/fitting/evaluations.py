@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
-from ..tuning.network_sums import NetworkSums, expansion_at, unpacked
+from .network_sums import NetworkSums, expansion_at, unpacked
 from .proposal import Drawn
 
 # The potential of a position that an agent finds no number for: beyond what any posterior gives mass to. Where a value

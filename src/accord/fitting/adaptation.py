@@ -18,7 +18,6 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ..base.weights import effective
-from .exploration import Mode
 from .proposal import Mixture, log_t, squares, student
 from .weighing import Weighing
 
@@ -48,6 +47,14 @@ class Main(NamedTuple):
     def mixture(self) -> Mixture:
         """It, as a proposal of its own."""
         return student(self.mean, np.linalg.cholesky(self.scale), self.freedom)
+
+
+class Mode(NamedTuple):
+    """A mode beside the main one: where, its factor (dim, dim), and its log mass relative to the main mode's."""
+
+    mean: np.ndarray
+    factor: np.ndarray
+    log_mass: float
 
 
 class Proposals(NamedTuple):
