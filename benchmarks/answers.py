@@ -34,6 +34,8 @@ UNTRUSTED = "not to be trusted"
 # Standard errors that a mean may be from BlackJAX's NUTS where both are right: all parameters, and estimated errors.
 ERRORS, REFERENCE = 8.0, "BlackJAX's NUTS"
 _MARK = "answered "
+# Letters of an error that are told.
+_MOST_SAID = 120
 
 
 class Answer(NamedTuple):
@@ -63,7 +65,7 @@ def programs_on(posterior: str, repeats: int) -> Iterator[Line | Skipped]:
         for program in PROGRAMS.keys() - missing.keys():
             try:
                 found[program].append(answers(program, posterior))
-            except ImportError as error:
+            except (ImportError, ChildProcessError) as error:
                 missing[program] = str(error)
     yield from compared(posterior, found)
     yield from (Skipped(f"{program} on {posterior}", reason) for program, reason in missing.items())
@@ -104,10 +106,14 @@ def answers(program: str, posterior: str) -> tuple[Answer, Answer]:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     made = [line.removeprefix(_MARK) for line in ended.stdout.splitlines() if line.startswith(_MARK)]
     if ended.returncode:
-        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
-        if "ModuleNotFoundError" in last:
-            raise ImportError(last)
-        raise SystemExit(f"{program} on {posterior} failed: {last}")
+        said = ended.stderr.strip().splitlines() or ["no message"]
+        if "ModuleNotFoundError" in said[-1]:
+            raise ImportError(said[-1])
+        if program == "accord":
+            raise SystemExit(f"accord on {posterior} failed: {said[-1]}")
+        # where the last line is advice, the error is before it
+        why = next((line for line in reversed(said) if "Error" in line), said[-1])
+        raise ChildProcessError(f"it failed: {why[:_MOST_SAID]}")
     first, second = (Answer(*json.loads(line)) for line in made)
     return first, second
 

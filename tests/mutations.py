@@ -486,9 +486,9 @@ FAULTS = [
     ),
     Fault(
         "whitening",
-        "tuning/pilot_run.py",
-        "Coordinates(mean, np.linalg.cholesky(shrunk))",
-        "Coordinates(mean, np.linalg.cholesky(shrunk).T)",
+        "tuning/whitened.py",
+        "Coordinates(self.mean, np.linalg.cholesky(self.cov))",
+        "Coordinates(self.mean, np.linalg.cholesky(self.cov).T)",
         "test_warmup.py",
     ),
     Fault("units", "posterior/newton.py", "curvature, most if most > 0 else 1.0) ** -0.5", "1.0, 1.0)", "test_mode.py"),
@@ -500,7 +500,8 @@ FAULTS = [
         "_TERMS, _SINGLE = 12, 7",
         "test_softplus.py",
     ),
-    Fault("pilot run", "tuning/pilot_run.py", "v = v - h * gradient", "v = v - 1.2 * h * gradient", "test_warmup.py"),
+    Fault("pilot run's step", "tuning/pilot_run.py", ".max()) ** -0.5", ".max()) ** 0.5", "test_warmup.py"),
+    Fault("weights", "tuning/weighted_points.py", "value - lowest", "-(value - lowest)", "test_warmup.py"),
     Fault(
         "checkpoint's round",
         "sampling/checkpointing.py",

@@ -37,9 +37,9 @@ class Adding:
     def totals(self, network, masks=False):
         parts = [agent.totals(network) for agent in self.agents]
 
-        def total(function, *arguments, coordinates=None):
+        def total(function, *arguments, **options):
             self.sums += 1
-            answers = [part(function, *arguments, coordinates=coordinates) for part in parts]
+            answers = [part(function, *arguments, **options) for part in parts]
             return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *answers)
 
         return total

@@ -112,7 +112,7 @@ class Proposals(NamedTuple):
     def shared(self, found: Weighing, main: Main) -> Proposals:
         """The same with shares fitted to weighted points by expectation maximisation (Cappe et al. 2008)."""
         usual = np.isfinite(found.log_weight)
-        log_w = _truncated(found.log_weight[usual])
+        log_w = truncated(found.log_weight[usual])
         if effective(log_w) < _SHARED:
             return self
         weight = np.exp(log_w - logsumexp(log_w))
@@ -144,7 +144,7 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
     gradient = np.concatenate([b.gradient for b in found.batches if b.gradient is not None])
     usable = np.isfinite(gradient).all(axis=1) & np.isfinite(found.log_weight[sloped])
     places, gradient = np.flatnonzero(sloped)[usable], gradient[usable]
-    log_w = _truncated(found.log_weight[places])
+    log_w = truncated(found.log_weight[places])
     least = _LEAST * found.points.shape[1]
     power = _tempering(log_w, least)
     if power < 1.0:
@@ -153,9 +153,9 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
         assert last.gradient is not None
         log_w = -found.rise[-len(last.rise) :] - last.proposal.log_density(last.points)
         return _towards(before, last.points, last.gradient, _tempering(log_w, least) * log_w), 0.0
-    mean, cov = _moments(found.points[places], gradient, log_w)
+    mean, cov = moments(found.points[places], gradient, log_w)
     halves = places % 2
-    fits = [_moments(found.points[places[h]], gradient[h], log_w[h]) for h in (halves == 0, halves == 1)]
+    fits = [moments(found.points[places[h]], gradient[h], log_w[h]) for h in (halves == 0, halves == 1)]
     candidates = proposals.candidates_at(found.points, before)
     judges = [np.arange(found.rise.size) % 2 != half for half in range(2)]
     scores = {}
@@ -171,7 +171,7 @@ def adapted(found: Weighing, before: Main, proposals: Proposals) -> tuple[Main, 
     return Main(*_between(before, (mean, cov), kept), freedom), 1.0 / scores[kept, freedom]
 
 
-def _truncated(log_w: np.ndarray) -> np.ndarray:
+def truncated(log_w: np.ndarray) -> np.ndarray:
     """Log weights of which none is above the root of their number times their mean (Ionides 2008)."""
     mean = logsumexp(log_w) - np.log(log_w.size)
     return np.minimum(log_w, mean + np.log(log_w.size) / 2.0)
@@ -188,8 +188,11 @@ def _tempering(log_w: np.ndarray, least: float) -> float:
     return low
 
 
-def _moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and covariance of weighted points, with their gradients as control variates; see the module's text."""
+def moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of weighted points, with their gradients as control variates; see the module's text.
+
+    Points and F's gradients there have shape (point, dim), log weights shape (point,).
+    """
     w, inverse, mean = _center(z, gradient, log_w)
     apart = z - mean
     cov = inverse + (apart.T * w) @ (apart - gradient @ inverse)
@@ -199,7 +202,7 @@ def _moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np
 
 def fitted_to_draws(positions: np.ndarray, gradients: np.ndarray, freedom: float) -> Main:
     """The main component that fits draws of the posterior, (draw, dim), and F's gradients there."""
-    return Main(*_moments(positions, gradients, np.zeros(len(positions))), freedom)
+    return Main(*moments(positions, gradients, np.zeros(len(positions))), freedom)
 
 
 def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> Main:

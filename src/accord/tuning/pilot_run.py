@@ -18,26 +18,27 @@ from ..fitting.network_sums import NetworkSums
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
+from .whitened import Told, Whitened
 
-# Chains of the run.
+# Chains of the run; what either half of them tells is compared.
 _CHAINS = 32
-# Rounds before the first draw: after 30 the coordinates found were too wide where rows are few, and standard deviations
-# of the runs in them a fifth too large.
-_BURN_IN = 90
-# Draws of each chain.
-_DRAWS = 8
-# Rounds from one draw to the next.
-_THIN = 8
+# Rounds: the fewest, between looks at what they tell, and the most; the first third is burn-in.
+_FEWEST, _BETWEEN, _MOST_ROUNDS = 48, 16, 160
 # Velocities are forgotten after so much time, in posterior standard deviations.
 _FRICTION = 0.3
+# Draws whose curvature bounds its steps, and of it that are looked at for stiffness.
+_LOOKED_AT, _DRAWS = 16, 128
 # Power iterations for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
 _POWERS, _FIRST, _MOST = 7, 2, 24
 # Share of the draws that count as the stiffest.
 _STIFFEST = 0.02
 
 
-def explore(sums: NetworkSums, start: Coordinates, step_size: float) -> np.ndarray:
-    """Draws of the posterior: BAOAB on F, from draws of the Gaussian that some coordinates stand for.
+def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
+    """Coordinates by a run of BAOAB on F, from draws of the Gaussian that some coordinates stand for.
+
+    It ends when the halves of its chains agree on mean and covariance, as all their positions and gradients tell them
+    (`fitting.adaptation`): of chains that are not independent draws gradients take most of the noise.
 
     Parameters
     ----------
@@ -45,47 +46,40 @@ def explore(sums: NetworkSums, start: Coordinates, step_size: float) -> np.ndarr
         Sums over the network, which count this.
     start
         Coordinates in which the posterior is about standard normal.
-    step_size
-        In these coordinates.
 
     Returns
     -------
-    np.ndarray
-        In the coordinates, shape (draw, chain, dim); not finite where the step was too long.
+    Whitened | None
+        None where chains went to infinity.
     """
     dim = start.origin.size
+    looked_at = np.random.default_rng(1).standard_normal((_LOOKED_AT, dim))
+    h = jnp.asarray(max(1.0, stiffest(sums, start, looked_at).max()) ** -0.5)
     z = jnp.asarray(np.random.default_rng(0).standard_normal((dim, _CHAINS)))
-    v, h, draws = jnp.zeros_like(z), jnp.asarray(step_size), []
-    for round in range(_BURN_IN + _DRAWS * _THIN):
+    v, positions, gradients = jnp.zeros_like(z), list[np.ndarray](), list[np.ndarray]()
+    for round in range(_MOST_ROUNDS):
         gradient = sums(_gradients, z, gradients=_CHAINS, coordinates=start)
+        positions.append(np.asarray(z, np.float64).T)
+        gradients.append(np.asarray(gradient, np.float64).T)
+        done = round + 1
+        if done >= _FEWEST and done % _BETWEEN == 0:
+            told, kept = _told(positions, gradients)
+            if told is None or told.settled:
+                break
         z, v = _baoab(z, v, gradient, _normals(np.int32(round), _CHAINS, dim), h)
-        if round >= _BURN_IN and (round - _BURN_IN) % _THIN == _THIN - 1:
-            draws.append(np.asarray(z, np.float64).T)
-    return np.stack(draws)
+    if told is None:
+        return None
+    some = np.random.default_rng(2).choice(len(kept), _DRAWS, replace=False)
+    return told.whitened(start, kept[some])
 
 
-def whitening(draws: np.ndarray, start: Coordinates) -> Coordinates:
-    """Coordinates in which draws have mean zero and covariance one, as far as their number tells.
-
-    The covariance is shrunk towards a multiple of that of `start` as the oracle approximating shrinkage does
-    (Chen, Wiesel, Eldar & Hero 2010), for as many independent draws as the chains' means show.
-
-    Parameters
-    ----------
-    draws
-        In the coordinates `start`, shape (draw, chain, dim).
-    start
-        Coordinates in which the posterior is about standard normal.
-    """
-    chains, dim = draws.shape[1:]
-    mean, flat = draws.mean(axis=(0, 1)), draws.reshape(-1, dim)
-    cov = np.cov(flat.T).reshape(dim, dim)
-    count = chains * cov.trace() / draws.mean(axis=0).var(axis=0, ddof=1).sum()
-    square, trace = (cov**2).sum(), cov.trace()
-    spread = square - trace**2 / dim
-    share = min(1.0, ((1.0 - 2.0 / dim) * square + trace**2) / ((count + 1.0 - 2.0 / dim) * spread)) if dim > 1 else 0.0
-    shrunk = (1.0 - share) * cov + share * trace / dim * np.eye(dim)
-    return start.after(Coordinates(mean, np.linalg.cholesky(shrunk)))
+def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Told | None, np.ndarray]:
+    """What the chains tell after burn-in, of arrays (chain, dim), and their positions then; None where infinite."""
+    kept = len(positions) // 3
+    z, slope = (np.concatenate(rounds[kept:]) for rounds in (positions, gradients))
+    if not (np.isfinite(z).all() and np.isfinite(slope).all()):
+        return None, z
+    return Told.by(z, slope, np.zeros(len(z)), np.arange(len(z)) % _CHAINS < _CHAINS // 2), z
 
 
 def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.ndarray:
@@ -110,19 +104,10 @@ def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.nda
     return values
 
 
-def stiffness(values: np.ndarray) -> float:
-    """The mean of the largest fiftieth of some curvatures: it is the stiffest draws that bound a step."""
-    return float(values[_stiffest(values)].mean())
-
-
 def stiff_draw(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """The draw in the middle of the stiffest fiftieth, (dim,), of draws (draw, dim) of some curvatures."""
-    order = _stiffest(values)
+    order = np.argsort(values)[-max(1, round(_STIFFEST * len(values))) :]
     return np.asarray(draws[order[len(order) // 2]], np.float64)
-
-
-def _stiffest(values: np.ndarray) -> np.ndarray:
-    return np.argsort(values)[-max(1, round(_STIFFEST * len(values))) :]
 
 
 # --- what agents add up: functions of positions, (dim, chain) ---

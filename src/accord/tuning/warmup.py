@@ -23,17 +23,16 @@ from ..posterior.coordinates import Coordinates
 from ..posterior.newton import newton, own_scale, spectrum
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
-from .pilot_run import explore, stiff_draw, stiffest, stiffness, whitening
+from .pilot_run import explore, stiff_draw, stiffest
+from .weighted_points import weighed
+from .whitened import Whitened
 
 # Draws at a time, and the step at which it is found, of the Gaussian nearest to the posterior: rougher than elsewhere.
 _LOOKS, _STILL = 16, 0.5
-# Draws whose curvature bounds the steps of the pilot run.
+# Draws of that Gaussian, where there are none of the posterior.
 _FEW = 64
 # Curvature beyond the mean one at which a posterior counts as Gaussian: it is rounding.
 _GAUSSIAN = 1e-3
-# Stiffness up to which no pilot run is needed: up to it the nearest Gaussian whitened draws better than the pilot's few
-# did, of logistic regressions with 100 rows a parameter and more.
-_MILD = 1.5
 
 
 class Warmup(NamedTuple):
@@ -48,7 +47,7 @@ class Warmup(NamedTuple):
     curvature
         The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2).
     stiffness
-        The largest eigenvalue of the Hessian of F in z at the stiffest fiftieth of draws, on average: 1 for a Gaussian
+        The largest eigenvalue of the Hessian of F in z at the stiffest of some draws, 128 of them: 1 for a Gaussian
         posterior, and what a step in posterior standard deviations has to be shortened by, squared.
     spent
         What finding them took. A Hessian counts as one gradient for each parameter.
@@ -76,10 +75,10 @@ def warm_up(
 
     The mode is found by Newton's method on F = sum_i f_i, whose values, gradients and Hessians are summed over a
     spanning tree, with steps halved until F falls. A skewed posterior's mode is not where its draws are, so that where
-    it is not Gaussian the mode is followed by the Gaussian nearest to it (variational; Opper & Archambeau 2009), whose
-    mean gradient of F is zero and whose inverse covariance is the mean of F's Hessian. Where F's curvature at its draws
-    goes beyond 1.5 times the mean one, a short pilot run from there follows, whose gradients are summed over the tree
-    too: the coordinates whiten its draws.
+    it is not Gaussian some hundred points around the mode are weighed, with gradients: the coordinates whiten them.
+    Where few of them have all the weight, the Gaussian nearest to the posterior follows (variational; Opper &
+    Archambeau 2009), whose mean gradient of F is zero and whose inverse covariance is the mean of F's Hessian, and from
+    there a short pilot run, whose gradients are summed over the tree too: the coordinates whiten its draws.
 
     Above `dense` parameters no Hessian is sent: the mode is found by C-ADMM, and the coordinates whiten by the diagonal
     of the Hessian there only.
@@ -117,41 +116,29 @@ def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     sums = NetworkSums(post, network, max_exchanges)
     mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names, remedy=post.remedy_at_init)
     place = Coordinates.whitening(mode, _definite(hessian, post.unconstrained_names))
-    found = _Pilot(place, 1.0, np.zeros(post.dim))
+    stiff, stiff_at = 1.0, np.zeros(post.dim)
     if not post.quadratic:
-        stage("warm-up: the Gaussian nearest to the posterior")
-        found = _by_pilot(sums, nearest_gaussian(sums, place, looks=_LOOKS, still=_STILL))
-    curvature = _curvature(post, found.coordinates)
-    return Warmup(mode, found.coordinates, curvature, found.stiffness, sums.spent, found.stiff_draw)
+        place, draws = _whitened(sums, place)
+        values = stiffest(sums, place, draws)
+        if values.max() > 1.0 + _GAUSSIAN:
+            stiff, stiff_at = float(values.max()), stiff_draw(values, draws)
+    return Warmup(mode, place, _curvature(post, place), stiff, sums.spent, stiff_at)
 
 
-class _Pilot(NamedTuple):
-    coordinates: Coordinates
-    stiffness: float
-    stiff_draw: np.ndarray
-
-
-def _by_pilot(sums: NetworkSums, start: Coordinates) -> _Pilot:
-    """Coordinates that whiten the draws of a pilot run, and the stiffness there; what is nearly Gaussian needs none."""
-    dim = start.origin.size
-    z = np.random.default_rng(1).standard_normal((_FEW, dim))
-    values = stiffest(sums, start, z)
-    stiff = max(1.0, stiffness(values))
-    if stiff <= 1.0 + _GAUSSIAN:
-        return _Pilot(start, 1.0, np.zeros(dim))
-    if stiff <= _MILD:
-        return _Pilot(start, stiff, stiff_draw(values, z))
+def _whitened(sums: NetworkSums, mode: Coordinates) -> Whitened:
+    """Coordinates by the posterior's moments, and draws in them, from those of the Gaussian at the mode."""
+    stage("warm-up: points around the mode")
+    found = weighed(sums, mode)
+    if found is not None:
+        return found
+    stage("warm-up: the Gaussian nearest to the posterior")
+    start = nearest_gaussian(sums, mode, looks=_LOOKS, still=_STILL)
     stage("warm-up: a pilot run")
-    draws = explore(sums, start, stiff**-0.5)
-    if not np.isfinite(draws).all():
-        warnings.warn(
-            "a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=4
-        )
-        return _Pilot(start, stiff, stiff_draw(values, z))
-    place = whitening(draws, start)
-    looked_at = place.inverse(start.origin + draws.reshape(-1, dim) @ start.factor.T)
-    values = stiffest(sums, place, looked_at)
-    return _Pilot(place, max(1.0, stiffness(values)), stiff_draw(values, looked_at))
+    found = explore(sums, start)
+    if found is not None:
+        return found
+    warnings.warn("a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=5)
+    return Whitened(start, np.random.default_rng(1).standard_normal((_FEW, start.origin.size)))
 
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:

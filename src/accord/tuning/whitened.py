@@ -1,0 +1,94 @@
+"""Where the posterior is, before a run: coordinates that whiten it, and draws in them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..fitting.adaptation import moments
+from ..posterior.coordinates import Coordinates
+
+# How far the moments that two halves tell may be apart, for each dimension: of variances that is half as much again on
+# one side, and what both tell together is a fifth off.
+_AGREE = 0.04
+
+Moments = tuple[np.ndarray, np.ndarray]
+
+
+class Whitened(NamedTuple):
+    """Coordinates in which the posterior has mean zero and covariance one, and some of its draws.
+
+    Parameters
+    ----------
+    coordinates
+        The coordinates.
+    draws
+        In them, shape (draw, dim).
+    """
+
+    coordinates: Coordinates
+    draws: np.ndarray
+
+
+class Told(NamedTuple):
+    """What points tell of a posterior.
+
+    Parameters
+    ----------
+    mean, cov
+        Its moments, shapes (dim,) and (dim, dim).
+    apart
+        How far those that either half of the points tells are apart.
+    """
+
+    mean: np.ndarray
+    cov: np.ndarray
+    apart: float
+
+    @classmethod
+    def by(
+        cls,
+        points: Float[np.ndarray, "point dim"],
+        gradients: Float[np.ndarray, "point dim"],
+        log_weight: Float[np.ndarray, " point"],
+        half: Bool[np.ndarray, " point"],
+    ) -> Told:
+        """By the points alone, or with F's gradients: whichever the two halves are nearer by.
+
+        Where the posterior is nearly Gaussian, gradients take most of the noise of few points away; where it is far
+        from that, they add some.
+        """
+        found = []
+        for estimate in (_plain, moments):
+            one, other = (estimate(points[which], gradients[which], log_weight[which]) for which in (half, ~half))
+            found.append(cls(*estimate(points, gradients, log_weight), _apart(one, other)))
+        return min(found, key=lambda told: told.apart)
+
+    @property
+    def settled(self) -> bool:
+        """Whether the halves are as near as warm-up needs them."""
+        return self.apart <= _AGREE
+
+    def whitened(self, start: Coordinates, draws: Float[np.ndarray, "draw dim"]) -> Whitened:
+        """The coordinates that whiten it; moments and draws are in the coordinates `start`."""
+        inner = Coordinates(self.mean, np.linalg.cholesky(self.cov))
+        return Whitened(start.after(inner), inner.inverse(draws))
+
+
+def _plain(points: np.ndarray, gradients: np.ndarray, log_weight: np.ndarray) -> Moments:
+    """Weighted mean and covariance; gradients are left out."""
+    w = np.exp(log_weight - log_weight.max())
+    w = w / w.sum()
+    mean = w @ points
+    apart = points - mean
+    return mean, (apart.T * w) @ apart
+
+
+def _apart(one: Moments, other: Moments) -> float:
+    """Half of Jeffreys' divergence of two Gaussians, for each dimension; means by the average covariance."""
+    (mean, cov), (other_mean, other_cov) = one, other
+    dim, off = mean.size, mean - other_mean
+    both = np.trace(np.linalg.solve(cov, other_cov)) + np.trace(np.linalg.solve(other_cov, cov)) - 2.0 * dim
+    return float((both / 4.0 + off @ np.linalg.solve((cov + other_cov) / 2.0, off) / 2.0) / dim)
