@@ -9,8 +9,9 @@ import pytest
 from tables import NETWORKS, among, unequal_shards
 
 import accord
+from accord.engines.local import LocalEngine
 from accord.exact.impulse_response import respond
-from accord.samplers import DADMMS, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
 from accord.sampling import chunks
 from accord.schedules import Polynomial
 
@@ -111,3 +112,15 @@ def test_a_second_response_compiles_nothing():
     assert look(step=OTHER) == []
     assert look(data=1) == []
     assert look(rounds=3) == []
+
+
+def test_a_round_holds_its_noise_once():
+    n = 2000
+    post, net = accord.models.gaussian(np.zeros((n, 10)), np.tile(np.eye(10), (n, 1, 1))), accord.Network.ring(n)
+    bound = DESGLD(1e-3).bind(post, net)
+    engine = LocalEngine(post, net, bound, chains=1, seed=0, keep=np.arange(1))
+    carry = engine.start(np.zeros((n, 10)), None)
+    numbers = np.int32(1), np.int32(1), engine.keep
+    program = engine.programs.record.lower(engine.problem, carry, *numbers, chains=1, capacity=1).compile()
+    # the states before they take the others' place, whose noise they are, and the indices of neighbours and numbers
+    assert program.memory_analysis().temp_size_in_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(carry))

@@ -54,7 +54,7 @@ from accord.schedules import Polynomial, diminishing
 @pytest.fixture(autouse=True)
 def one_form(monkeypatch):
     """All networks here exchange by one form of operator and so share programs; `test_exchange` compares the forms."""
-    monkeypatch.setattr(operators, "MAX_SHIFTS", 0)
+    monkeypatch.setattr(operators, "FEW", 0)
 
 
 @pytest.mark.parametrize("kind", POSTERIORS)

@@ -16,7 +16,7 @@ from ..samplers.agent import Noise
 from ..samplers.protocol import Monitored, Weighted
 from .collectives import Collectives
 from .draws import RawNoise, assemble, draw_batch, draw_noise
-from .noise import EVERY_AGENT, Stream, bits, joined, normals, uniform
+from .noise import EVERY_AGENT, Stream, bits, joined, none_of, normals, uniform
 from .round import Problem, everywhere, initial_state, monitored, network_transition, positions
 
 # Numbers side by side below which a loop over them is slow.
@@ -51,10 +51,20 @@ def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
     state, infos = network_transition(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
     state = _in_order(_resampled(problem, state, carry.round, chains))
-    following = carry.round + 1
+    following = _once_known(state, carry.round + 1)
     noise = jax.tree.map(_in_long_rows, draw_noise(problem, following, chains))
     infos = jax.tree.map(_accumulated, carry.infos, infos)
     return Carry(state, noise, following, infos)
+
+
+def _once_known(state: Any, round: Array) -> Array:
+    """The number of a round, which the compiler takes to depend on all arrays of a state.
+
+    The round's noise is then drawn once the state before it is known, to the place of the noise that went into it.
+    Drawn earlier, as the compiler would, it is held beside that one and copied to its place, and so is that one.
+    """
+    firsts = [jax.lax.slice_in_dim(leaf.reshape(-1), 0, 1)[0] for leaf in jax.tree.leaves(state) if leaf.size]
+    return round + sum(map(none_of, firsts))
 
 
 def _in_order(arrays: Any) -> Any:

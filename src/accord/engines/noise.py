@@ -67,7 +67,18 @@ def bits(
     number = jax.lax.broadcasted_iota(jnp.uint32, shape, 1)
     owner = agents.at[number // jnp.uint32(half)].get(mode="promise_in_bounds")
     words = [jax.lax.broadcast_in_dim(word, shape, (0,)) for word in key]
-    return _block(words, [owner, number % jnp.uint32(half)], shape)
+    # found anew in each round: the compiler would hold it from round to round, in as much memory as a half of the words
+    place = (number + none_of(round).astype(jnp.uint32)) % jnp.uint32(half)
+    return _block(words, [owner, place], shape)
+
+
+def none_of(x: Array) -> Int[Array, ""]:
+    """Zero, which the compiler takes to depend on a number: what it is added to is not found before the number is.
+
+    `jax.lax.optimization_barrier` does not do: XLA takes it away on CPUs before it orders what is left.
+    """
+    zero = jnp.int32(0)
+    return jax.lax.clamp(zero, jnp.asarray(x).astype(jnp.int32), zero)
 
 
 def at_links(

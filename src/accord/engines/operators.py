@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
 from jaxtyping import Array, Float, Int
 
-from ..base.pytree import pytree, static
+from ..base.pytree import pytree
 
-# Up to this many agents a dense product beats a gather of more than this share of a row.
+# Up to this many agents a dense product beats a gather of more than this share of a row,
 DENSE_AGENTS, DENSE_SHARE = 256, 0.25
-# Up to this many distinct distances j - i (mod N), as on rings and grids, neighbours are slices of the agent axis.
-MAX_SHIFTS = 8
+# unless rows have as few entries as those of rings and grids.
+FEW = 5
 
 
 @runtime_checkable
@@ -23,24 +22,6 @@ class Operator(Protocol):
     """A matrix over the agents."""
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]: ...
-
-
-@pytree
-class Shifts:
-    """A matrix with few diagonals, wrapped around."""
-
-    coefficients: Float[Array, "shift agent"]
-    offsets: tuple[int, ...] = static()
-
-    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
-        n = x.shape[0]
-        low, high = max(0, -min(self.offsets)), max(0, *self.offsets)
-        padded = jnp.concatenate([x[n - low :], x, x[:high]])
-        terms = [
-            self.coefficients[k][:, None] * padded[low + offset : low + offset + n]
-            for k, offset in enumerate(self.offsets)
-        ]
-        return sum(terms[1:], start=terms[0])
 
 
 @pytree
@@ -55,7 +36,11 @@ class Dense:
 
 @pytree
 class Gather:
-    """Rows of about equal length, padded with zeros."""
+    """Rows of about equal length, padded with zeros.
+
+    Where neighbours are next to each other, as on rings and grids, this is as fast as sums of slices, whose ends would
+    have to be put together.
+    """
 
     columns: Int[Array, "agent slot"]
     values: Float[Array, "agent slot"]
@@ -83,28 +68,11 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
     """The fastest form of a sparse matrix over the agents, on the default device in the present float width."""
     matrix = scipy.sparse.csr_array(matrix)
     n = matrix.shape[0]
-    if n > 1 and 0 < np.unique(_offsets(matrix)).size <= MAX_SHIFTS:
-        return shifts(matrix)
     lengths = np.diff(matrix.indptr)
     crowded = lengths.max() > DENSE_SHARE * n if n <= DENSE_AGENTS else matrix.nnz > 0.1 * n * n
-    if crowded:
+    if crowded and lengths.max() > FEW:
         return dense(matrix)
     return gather(matrix) if lengths.max() <= 4 * lengths.mean() + 8 else segments(matrix)
-
-
-def shifts(matrix: scipy.sparse.csr_array) -> Shifts:
-    """A sparse square matrix by its diagonals."""
-    n, offsets = matrix.shape[0], _offsets(matrix)
-    distinct = np.unique(offsets)
-    coefficients = np.zeros((distinct.size, n))
-    coefficients[np.searchsorted(distinct, offsets), scipy.sparse.coo_array(matrix).row] = matrix.data
-    return Shifts(jax.device_put(coefficients), tuple(map(int, distinct)))
-
-
-def _offsets(matrix: scipy.sparse.csr_array) -> np.ndarray:
-    """How far each entry is off the diagonal, the shorter way around, from -n/2 to below n/2."""
-    n, entries = matrix.shape[0], scipy.sparse.coo_array(matrix)
-    return (entries.col.astype(np.int64) - entries.row + n // 2) % n - n // 2
 
 
 def dense(matrix: scipy.sparse.csr_array) -> Dense:
