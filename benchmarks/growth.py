@@ -13,12 +13,16 @@ from measured import Line, Ratio, at_most, duration, enough, side_by_side
 from rounds import advancing
 
 import accord
+from accord.engines.operators import gather
 
 TITLE = "Growth"
 ABOUT = """\
 Slope of the logarithm of a round's time over that of a size, DE-SGLD, by least squares over the sizes at which a
 round takes four times that of the smallest or more: 1 is linear, and below it are fixed costs. Sizes take turns, and
-the slope is taken in each turn. The note has the times at the least and the largest size of the slope."""
+the slope is taken in each turn. The note has the times at the least and the largest size of the slope.
+*Sums over neighbours alone* are those of two numbers of each neighbour on the same networks, and nothing else of a
+round: neighbours at random lie in ever farther memory, so that their sums, and with them a round, grow by more than the
+agents do."""
 GOAL = at_most(1.05)
 STEP = 1e-6
 # a round at the smallest size is mostly fixed cost: beyond it begins at so many times that
@@ -43,6 +47,9 @@ def lines(small: bool) -> Iterator[Line]:
     yield line("agents on a ring, d=2, Gaussian", partial(of_agents, accord.Network.ring), many)
     yield line("agents, 8-regular, d=2, Gaussian", partial(of_agents, regular), many)
     gaussian.cache_clear()
+    alone = {size: neighbour_sums(regular(size)) for size in (many[:2] if small else many)}
+    yield slope("sums over neighbours alone, 8-regular, d=2", alone, **effort)._replace(goal=None)
+    regular.cache_clear()
     ring = accord.Network.ring(10)
     yield line("parameters, 10 agents", lambda dim: (problems.spheres(10, dim), ring, 1), [10**k for k in range(6)])
     rows = [10**k for k in range(1, 6)]
@@ -51,12 +58,28 @@ def lines(small: bool) -> Iterator[Line]:
     yield line("chains, 10 agents, d=5, linear", lambda chains: (few, ring, chains), [10**k for k in range(5)])
 
 
+@cache
 def regular(agents: int) -> accord.Network:
     """Four cycles through all agents, at random: of a million agents drawn in seconds. A few agents miss an edge."""
     rng = np.random.default_rng(0)
     cycles = [rng.permutation(agents) for _ in range(4)]
     edges = np.concatenate([np.stack([cycle, np.roll(cycle, 1)], axis=1) for cycle in cycles])
     return accord.Network.from_edges(agents, np.unique(np.sort(edges, axis=1), axis=0))
+
+
+def neighbour_sums(network: accord.Network) -> Callable[[int], Any]:
+    """x_i <- the sum of x_j over the neighbours j, over the most that any agent has: a function of rounds."""
+    neighbours = gather(network.adjacency).columns
+
+    @jax.jit
+    def run(neighbours: Any, x: Any, rounds: Any) -> Any:
+        def summed(x: Any) -> Any:
+            # the scale keeps numbers as large as they are
+            return x.at[neighbours].get(mode="promise_in_bounds").sum(axis=1) / neighbours.shape[1]
+
+        return jax.lax.fori_loop(0, rounds, lambda _, x: summed(x), x)
+
+    return partial(run, neighbours, np.ones((network.num_agents, 2), np.float32))
 
 
 def slope(name: str, works: dict[int, Callable[[int], Any]], repeats: int, seconds: float) -> Line:
