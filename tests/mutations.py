@@ -406,11 +406,11 @@ FAULTS = [
     ),
     # engines
     Fault(
-        "shifted neighbour",
-        "engines/operators.py",
-        "padded[low + offset : low + offset + n]",
-        "padded[low - offset : low - offset + n]",
-        "test_exchange.py",
+        "noise drawn beside that of the round",
+        "engines/loop.py",
+        "_once_known(state, carry.round + 1)",
+        "carry.round + 1",
+        "test_compilation.py",
     ),
     Fault(
         "gathered neighbour",

@@ -1,6 +1,7 @@
 """Programs are compiled once: what differs in numbers only runs by the programs that are there."""
 
 import contextlib
+import re
 
 import jax
 import jax.monitoring
@@ -122,5 +123,7 @@ def test_a_round_holds_its_noise_once():
     carry = engine.start(np.zeros((n, 10)), None)
     numbers = np.int32(1), np.int32(1), engine.keep
     program = engine.programs.record.lower(engine.problem, carry, *numbers, chains=1, capacity=1).compile()
-    # the states before they take the others' place, whose noise they are, and the indices of neighbours and numbers
+    # that which is given, to its place in the loop, and none in the loop
+    assert len(re.findall(rf"= c64\[1,{n * 5}\]\S* copy\(", program.as_text())) == 1
+    # states before they take the place of those before, and the indices of neighbours and of numbers
     assert program.memory_analysis().temp_size_in_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
