@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from .potential import Potential, Shard
-from .quadratic import Quadratic
 from .totals import of_rows
 
 
@@ -56,7 +55,14 @@ def hessian_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> F
     return potential.hessian(shard, x)
 
 
-def quadratic_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Quadratic, Float[Array, " dim"]]:
-    """The quadratic form at zero, and the gradient at x, by which it is checked."""
+def quadratic_at(
+    potential: Potential, shard: Shard, x: Float[Array, " dim"]
+) -> tuple[Float[Array, "dim dim"], Float[Array, " dim"], Float[Array, " dim"]]:
+    """The Hessian and minus the gradient at zero, and the gradient at x, by which they are checked."""
     gradient, zero = partial(gradient_at, potential, shard), jnp.zeros_like(x)
-    return Quadratic(jax.jacfwd(gradient)(zero), -gradient(zero)), gradient(x)
+    return jax.jacfwd(gradient)(zero), -gradient(zero), gradient(x)
+
+
+def slope_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
+    """f_i and its gradient."""
+    return potential.slope(shard, x)

@@ -101,6 +101,4 @@ def place_shard(shard: Any, place: Coordinates) -> Any:
     if form is None:
         return shard
     root = jnp.diag(place.factor) if place.factor.ndim == 1 else place.factor
-    hessian = root.T @ form.hessian @ root
-    linear = root.T @ (form.linear - form.hessian @ place.origin)
-    return shard._replace(quadratic=form._replace(hessian=hessian, linear=linear))
+    return shard._replace(quadratic=form.placed(jnp.asarray(place.origin), root))

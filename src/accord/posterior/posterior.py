@@ -21,7 +21,7 @@ from ..base.text import counted
 from ..network import Network
 from ..network.averaging import Averaging
 from .about import About
-from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, value_at
+from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, slope_at, value_at
 from .coordinates import Coordinates, moved
 from .declared import check_prior, check_rows_alone, is_rowwise
 from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
@@ -29,7 +29,7 @@ from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
-from .quadratic import Quadratic, flat_prior, quadratic_likelihood, with_eigenvectors
+from .quadratic import Quadratic, flat_prior, near_minimum, quadratic_likelihood, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, rows_at_once, sums_rows
@@ -419,9 +419,9 @@ class Posterior:
         require_matrices("quadratic forms of the agents", self.dim, len(self.held), remedy)
         x = self.init + np.random.default_rng(0).standard_normal(self.dim)
         with jax.enable_x64(True):
-            both = evaluate(quadratic_at, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
-            form, found = jax.tree.map(np.asarray, both)
-        expected = np.einsum("nij,j->ni", form.hessian, x) - form.linear
+            asked = evaluate(quadratic_at, self.potential, self._rows(), (x,), (), _AGENTS_AT_ONCE)
+            hessian, linear, found = map(np.asarray, asked)
+        expected = np.einsum("nij,j->ni", hessian, x) - linear
         error = np.abs(found - expected).max(axis=1)
         allowed = 1e-6 * (1.0 + np.abs(expected).max(axis=1))
         # written so that NaN counts as a violation
@@ -431,7 +431,12 @@ class Posterior:
                 f"quadratic=True, but the potential of agent {self.held[place]} is not quadratic: "
                 f"its gradient is off by {error[place]:.3g}"
             )
-        return form
+        # near where the posterior has its mass, which an agent's own minimum need not be
+        center = near_minimum(hessian.sum(axis=0), linear.sum(axis=0))
+        with jax.enable_x64(True):
+            asked = evaluate(slope_at, self.potential, self._rows(), (center,), (), _AGENTS_AT_ONCE)
+            level, slope = map(np.asarray, asked)
+        return Quadratic(hessian, linear, np.tile(center, (len(level), 1)), level, slope)
 
     @cached_property
     def _spectral_form(self) -> Quadratic:

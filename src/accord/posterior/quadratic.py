@@ -12,14 +12,24 @@ from ..base.linear import product
 
 # Parameters of few: a matrix product is a call for each of many agents.
 _FEW = 16
+# Eigenvalues closer than this, relative to the largest, count as one.
+_SAME = 1e-10
 
 
 class Quadratic(NamedTuple):
-    """f(x) = x' H x / 2 - b' x + constant, of one agent (or of all, stacked over agents)."""
+    """f(x) = x' H x / 2 - b' x + constant, of one agent (or of all, stacked over agents).
+
+    Values are told about a center, f(x) = level + slope' d + d' H d / 2 with d = x - center: where that is near, no
+    term is larger than f, while x' H x and b' x of data far from zero are large and cancel.
+    """
 
     # Shapes (dim, dim) and (dim,).
     hessian: Any
     linear: Any
+    # Shapes (dim,), () and (dim,): a point, and the value and gradient there, as the rows have them.
+    center: Any
+    level: Any
+    slope: Any
     # Eigenvalues (dim,) and eigenvectors (dim, dim) of the Hessian; only where proximal steps need them, else None.
     eigenvalues: Any = None
     eigenvectors: Any = None
@@ -27,6 +37,26 @@ class Quadratic(NamedTuple):
     def gradient(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """H x - b of one agent."""
         return product(self.hessian, x, _FEW) - self.linear
+
+    def value(self, x: Float[Array, " dim"]) -> Array:
+        """f(x) of one agent."""
+        away = x - self.center
+        return self.level + (self.slope + product(self.hessian, away, _FEW) / 2.0) @ away
+
+    def placed(self, origin: Float[Array, " dim"], factor: Float[Array, "dim dim"]) -> Quadratic:
+        """The form of one agent in z, x = origin + factor z, without eigenvectors; its center is z = 0."""
+        away = origin - self.center
+        slope = factor.T @ (self.slope + self.hessian @ away)
+        return Quadratic(factor.T @ self.hessian @ factor, -slope, jnp.zeros_like(away), self.value(origin), slope)
+
+
+def near_minimum(hessian: Float[np.ndarray, "dim dim"], linear: Float[np.ndarray, " dim"]) -> np.ndarray:
+    """A point near the minimum of x' H x / 2 - b' x; where H is singular, no further from 0 than it has to be."""
+    root = np.sqrt(np.abs(np.diagonal(hessian)))
+    # columns may be in any units
+    units = 1.0 / np.where(root > 0, root, 1.0)
+    scaled = hessian * units[:, None] * units
+    return units * (np.linalg.pinv(scaled, rcond=_SAME, hermitian=True) @ (units * linear))
 
 
 def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:
@@ -37,10 +67,6 @@ def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Ar
 def flat_prior(x: Float[Array, " dim"]) -> Array:
     """Log density 0 everywhere."""
     return jnp.zeros((), x.dtype)
-
-
-# Eigenvalues closer than this, relative to the largest, count as one.
-_SAME = 1e-10
 
 
 def with_eigenvectors(form: Quadratic) -> Quadratic:

@@ -1,0 +1,111 @@
+"""Values of quadratic potentials by their closed form, beside those of the rows in extended precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from accord import models
+from accord.posterior.coordinates import Coordinates, place_shard
+
+PRIOR = 1e16
+
+
+def regression(kind):
+    """Rows (agent, row, dim), answers (agent, row), and points within a few deviations of the posterior mode."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((3, 2, 5) if kind == "fewer rows than columns" else (3, 400, 3))
+    y = X.sum(axis=2) + 20.0 * rng.standard_normal(X.shape[:2])
+    if kind != "plain" and kind != "units":
+        X[..., 0] = 1.0
+        y += 1e6
+    if kind == "nearly collinear":
+        X[..., 1] += 1e3
+    if "units" in kind:
+        X = X * [1.0, 1e4, 1e-4]
+    flat = X.reshape(-1, X.shape[2])
+    mode = np.linalg.lstsq(flat, y.reshape(-1), rcond=None)[0]
+    # QR, as the normal equations of nearly collinear columns lose what they differ by
+    factor = np.linalg.inv(np.linalg.qr(flat)[1])
+    return X, y, Coordinates(mode, factor)
+
+
+def value_of_rows(X, y, x):
+    """f_i at points (point, dim), (agent, point), in extended precision."""
+    X, y, x = (np.asarray(leaf, np.longdouble) for leaf in (X, y, x))
+    residual = y[:, None] - np.einsum("ard,pd->apr", X, x)
+    constant = X.shape[1] * np.log(2 * np.pi) / 2 + X.shape[2] * np.log(2 * np.pi * PRIOR) / 6
+    return (residual**2).sum(axis=2) / 2 + (x**2).sum(axis=1) / (6 * PRIOR) + constant
+
+
+def worst(found, right):
+    """The largest error of differences between points."""
+    error = np.asarray(found, np.longdouble) - right
+    return float(np.abs(error - error[:, :1]).max())
+
+
+KINDS = ["plain", "units", "offset", "units and offset", "nearly collinear", "fewer rows than columns"]
+
+
+@pytest.mark.parametrize("wide", [True, False], ids=["double", "single"])
+@pytest.mark.parametrize("moved", [False, True], ids=["parameters", "coordinates"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_by_the_closed_form_are_nearer_the_truth_than_those_of_the_rows(kind, moved, wide):
+    X, y, place = regression(kind)
+    post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0, prior_variance=PRIOR)
+    z = np.random.default_rng(1).standard_normal((20, post.dim))
+    with jax.enable_x64(wide):
+        points = jnp.asarray(z if moved else place.origin + z @ place.factor.T)
+        exact = np.asarray(points).astype(np.longdouble)
+        right = value_of_rows(X, y, place.origin + exact @ place.factor.T.astype(np.longdouble) if moved else exact)
+        potential = post.potential.within(place) if moved else post.potential
+
+        def values(shard):
+            own = place_shard(shard, place) if moved else shard
+            return jax.vmap(lambda x: potential.value(own, x))(points)
+
+        shards = post.stacked()
+        own, rows = (jax.jit(jax.vmap(values))(form) for form in (shards, shards._replace(quadratic=None)))
+    if wide:
+        np.testing.assert_allclose(own, np.asarray(right, float), rtol=1e-12, atol=1e-8)
+        # of about 1e5, with terms of 1e12 where answers are far from 0
+        assert worst(own, right) < (1e-9 if kind != "nearly collinear" else 1e-8)
+    assert worst(own, right) <= 1.1 * worst(rows, right)
+
+
+def test_no_row_is_read_for_a_value_and_a_gradient():
+    X, y, _ = regression("plain")
+    post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0)
+    shards = post.stacked()
+    unread = shards._replace(rows=jax.tree.map(lambda leaf: leaf * jnp.nan, shards.rows))
+    for of in (post.potential.value, post.potential.slope):
+        found, right = (jax.tree.leaves(jax.vmap(of, (0, None))(own, jnp.ones(3))) for own in (unread, shards))
+        for own, other in zip(found, right, strict=True):
+            np.testing.assert_array_equal(own, other)
+
+
+def test_an_agent_alone_finds_what_it_finds_among_others():
+    X, y, place = regression("units and offset")
+    post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0)
+    with jax.enable_x64(True):
+        x = jnp.asarray(place.origin + place.factor[:, 0])
+        together = jax.vmap(post.potential.slope, (0, None))(post.stacked(), x)
+        alone = post.alone(1)
+        value, slope = jax.vmap(alone.potential.slope, (0, None))(alone.stacked(agents=[1]), x)
+    np.testing.assert_allclose(value, together[0][1:2], rtol=1e-12)
+    np.testing.assert_allclose(slope, together[1][1:2], rtol=1e-12)
+
+
+def test_forms_that_have_no_minimum_have_values():
+    # the first is flat and slopes along the second axis, the second bends down: their sum has a minimum
+    hessians = np.array([[[2.0, 0.0], [0.0, 0.0]], [[-1.0, 0.0], [0.0, 3.0]]])
+    linear = np.array([[1.0, -2.0], [0.5, 0.0]])
+    post = models.quadratic(hessians, linear)
+    x = np.array([0.7, -1.3])
+    right = np.einsum("i,nij,j->n", x, hessians, x) / 2 - linear @ x
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(jax.vmap(post.potential.value, (0, None))(post.stacked(), x), right, rtol=1e-14)
+        for agent in (0, 1):
+            own = post.alone(agent)
+            found = jax.vmap(own.potential.value, (0, None))(own.stacked(agents=[agent]), x)
+            np.testing.assert_allclose(found, right[agent : agent + 1], rtol=1e-14)
