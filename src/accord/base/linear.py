@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and linear predictors of rows."""
+"""Products of matrices and vectors, linear predictors of rows, and sums over rows."""
 
 from __future__ import annotations
 
@@ -19,39 +19,62 @@ _MANY = 16
 
 def product(A: Float[Array, "row dim"], x: Float[Array, " dim"], few: int) -> Float[Array, " row"]:
     """A x, of up to so few columns by products and sums, which beat a matrix product on CPUs there."""
-    return _by_sums(A, x, axis=1) if x.size <= few else A @ x
+    return jnp.sum(A * x, axis=1) if x.size <= few else A @ x
 
 
 def linear_predictor(X: Float[Array, "row dim"], x: Float[Array, " dim"]) -> Float[Array, " row"]:
-    """X x, where columns are few in whichever way is fastest for as many x at a time as `jax.vmap` makes of it."""
-    if x.size > _FEW:
-        return X @ x
+    """X x, in whichever way is fastest for as many x at a time as `jax.vmap` makes of it."""
     dtype = jnp.result_type(X, x)
-    return _narrow.bind(X.astype(dtype), x.astype(dtype), axis=1)
+    return _predictor.bind(X.astype(dtype), x.astype(dtype), axis=1)
 
 
-def _by_sums(A: Array, x: Array, *, axis: int) -> Array:
+def sum_of_rows(numbers: Float[Array, " row"]) -> Float[Array, ""]:
+    """The sum of a number a row, of as many x at a time as `jax.vmap` makes of it."""
+    return _row_sum.bind(numbers)
+
+
+def _alone(A: Array, x: Array, *, axis: int) -> Array:
     """The sum of A x over an axis of A."""
-    return jnp.sum(A * jnp.expand_dims(x, 1 - axis), axis=axis)
+    if A.shape[1] <= _FEW:
+        return jnp.sum(A * jnp.expand_dims(x, 1 - axis), axis=axis)
+    return A @ x if axis == 1 else x @ A
 
 
 def _of_several(operands: Sequence[Array], axes: Sequence[int | None], *, axis: int) -> tuple[Array, int]:
     """Of several vectors: one matrix product where they are many and share a matrix, as chains share rows."""
     (A, x), (of_A, of_x) = operands, axes
     if of_A is None and of_x is not None and x.shape[of_x] >= _MANY:
-        return jnp.tensordot(A, x, (axis, 1 - of_x)), 1
-    return jax.vmap(partial(_by_sums, axis=axis), in_axes=axes)(A, x), 0
+        # sums along the second axis of the first factor: XLA has no fast product for others, and left to itself would
+        # put the transpose back into the product
+        first = A if axis == 1 else jax.lax.optimization_barrier(A.T)
+        return jnp.tensordot(first, x, (1, 1 - of_x)), 1
+    return jax.vmap(partial(_alone, axis=axis), in_axes=axes)(A, x), 0
 
 
-# A primitive, as only its batching rule knows how many vectors there are; the rule holds for gradients too, whose
+def _sums_of_several(operands: Sequence[Array], axes: Sequence[int]) -> tuple[Array, int]:
+    """Of several x: down the columns of a matrix that has one for each x, as products leave them.
+
+    XLA would have it transposed first, and along its last axis adds one number at a time.
+    """
+    return jnp.sum(jax.lax.optimization_barrier(jnp.moveaxis(operands[0], axes[0], -1)), axis=0), 0
+
+
+# Primitives, as only their batching rules know how many vectors there are; the rules hold for gradients too, whose
 # products are those of the transpose.
-_narrow = Primitive("narrow_product")
-_narrow.def_impl(jax.jit(_by_sums, static_argnames="axis"))
-_narrow.def_abstract_eval(lambda A, x, axis: jax.core.ShapedArray((A.shape[1 - axis],), A.dtype))
-mlir.register_lowering(_narrow, mlir.lower_fun(_by_sums, multiple_results=False))
+_predictor = Primitive("linear_predictor")
+_predictor.def_impl(jax.jit(_alone, static_argnames="axis"))
+_predictor.def_abstract_eval(lambda A, x, axis: jax.core.ShapedArray((A.shape[1 - axis],), A.dtype))
+mlir.register_lowering(_predictor, mlir.lower_fun(_alone, multiple_results=False))
 ad.defbilinear(
-    _narrow,
+    _predictor,
     lambda g, A, x, axis: jnp.outer(g, x) if axis == 1 else jnp.outer(x, g),
-    lambda g, A, x, axis: _narrow.bind(A, g, axis=1 - axis),
+    lambda g, A, x, axis: _predictor.bind(A, g, axis=1 - axis),
 )
-batching.primitive_batchers[_narrow] = _of_several
+batching.primitive_batchers[_predictor] = _of_several
+
+_row_sum = Primitive("sum_of_rows")
+_row_sum.def_impl(jax.jit(jnp.sum))
+_row_sum.def_abstract_eval(lambda numbers: jax.core.ShapedArray((), numbers.dtype))
+mlir.register_lowering(_row_sum, mlir.lower_fun(jnp.sum, multiple_results=False))
+ad.deflinear2(_row_sum, lambda g, numbers: (jnp.broadcast_to(g, numbers.aval.shape),))
+batching.primitive_batchers[_row_sum] = _sums_of_several

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
+from ..base.linear import sum_of_rows
 from ..base.pytree import pytree, static, unchecked
 from .coordinates import Coordinates
 from .latents import Groups, Latents
@@ -108,7 +109,7 @@ class Potential:
             return self.log_likelihood(params, shard.rows)
         if batch is None:
             per_row = self.log_likelihood(params, shard.rows)
-            return jnp.sum(jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0))
+            return sum_of_rows(jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0))
         chosen = (batch % shard.size.astype(jnp.uint32)).astype(jnp.int32)
         per_row = self.log_likelihood(params, jax.tree.map(lambda leaf: leaf[chosen], shard.rows))
         return jnp.mean(per_row) * shard.size
