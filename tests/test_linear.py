@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from accord.base.linear import linear_predictor
+from accord.base.linear import linear_predictor, sum_of_rows
 
 ROWS, DIM = 20, 3
 
@@ -47,11 +47,45 @@ def test_rows_and_coefficients_may_be_of_two_types():
     np.testing.assert_array_equal(jax.grad(lambda x: linear_predictor(X, x).sum())(x), [3.0, 5.0, 7.0])
 
 
-@pytest.mark.parametrize(("chains", "share", "products"), [(1, True, 0), (40, True, 2), (40, False, 0)])
-def test_many_that_share_their_rows_take_matrix_products(chains, share, products):
+@pytest.mark.parametrize("many", [1, 40])
+@pytest.mark.parametrize("share", [True, False], ids=["one matrix", "own matrices"])
+def test_predictors_of_more_columns_are_products_too(share, many):
+    rng = np.random.default_rng(0)
+    wide = 3 * DIM
+    with jax.enable_x64(True):
+        x = jnp.asarray(rng.standard_normal((2, wide, many)))
+        X = jnp.asarray(rng.standard_normal((2, ROWS, wide) if share else (2, ROWS, wide, many)))
+
+        def of_all(predictor):
+            def both(x, X):
+                return jax.value_and_grad(derivatives(predictor)["value"])(x, X)
+
+            chains = jax.vmap(both, in_axes=(-1, None if share else -1), out_axes=-1)
+            return jax.jit(jax.vmap(chains))(x, X)
+
+        for found, right in zip(of_all(linear_predictor), of_all(jnp.matmul), strict=True):
+            np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("chains", "share", "products"), [(1, True, 0), (40, True, 1), (40, False, 0)])
+def test_many_that_share_their_rows_take_a_matrix_product_for_the_gradient(chains, share, products):
     def gradient(x, X):
         return jax.grad(lambda x: jnp.sum(jnp.sin(linear_predictor(X, x))))(x)
 
     rows = jnp.ones((ROWS, DIM) if share else (ROWS, DIM, chains))
     of_all = jax.vmap(gradient, in_axes=(-1, None if share else -1))
     assert str(jax.make_jaxpr(of_all)(jnp.ones((DIM, chains)), rows)).count("dot_general") == products
+
+
+def test_sums_of_rows_and_their_derivatives():
+    numbers = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3, ROWS)), jnp.float32)
+    np.testing.assert_allclose(jax.vmap(jax.vmap(sum_of_rows))(numbers), numbers.sum(axis=2), rtol=1e-5)
+    np.testing.assert_allclose(jax.vmap(sum_of_rows, in_axes=1)(numbers[0].T), numbers[0].sum(axis=1), rtol=1e-5)
+
+    def square(x):
+        return sum_of_rows(x) ** 2
+
+    np.testing.assert_array_equal(jax.vmap(jax.hessian(square))(numbers[0]), np.full((3, ROWS, ROWS), 2.0))
+    of_all = jax.grad(lambda x: jnp.sum(jax.vmap(square)(x)))
+    expected = np.broadcast_to(2 * numbers[0].sum(axis=1, keepdims=True), (3, ROWS))
+    np.testing.assert_allclose(of_all(numbers[0]), expected, rtol=1e-5)

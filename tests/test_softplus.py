@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from accord.base.softplus import softplus
+from accord.base.softplus import logistic, softplus
 
 Z = np.concatenate([np.linspace(-40.0, 40.0, 401), [0.0, -1e4, 1e4, -90.0, 90.0]])
 
@@ -23,6 +23,26 @@ def test_values_are_exact_to_the_last_digits_and_derivatives_the_logistic_functi
         np.testing.assert_allclose(slope, right, rtol=8 * rounding, atol=smallest)
         # 1 - slope is rounded where the slope is about 1
         np.testing.assert_allclose(bend, right * (1.0 - right), atol=4 * rounding)
+
+
+def test_the_logistic_function_is_exact_to_the_last_digits_and_has_all_derivatives():
+    with jax.enable_x64(True):
+        z = jnp.asarray(np.concatenate([Z, [708.0, 708.5, -708.0, -708.5, -745.0, 1e-300]]))
+        np.testing.assert_allclose(
+            logistic(z), scipy.special.expit(np.asarray(z)), rtol=5e-16, atol=np.finfo(float).tiny
+        )
+        np.testing.assert_array_equal(logistic(jnp.array([jnp.inf, -jnp.inf, jnp.nan])), [1.0, 0.0, np.nan])
+        p = scipy.special.expit(0.3)
+        third = jax.jacfwd(jax.jacrev(jax.grad(softplus)))
+        np.testing.assert_allclose(third(0.3), p * (1 - p) * (1 - 2 * p), rtol=1e-14)
+
+
+def test_points_side_by_side_are_where_they_were():
+    columns = jnp.asarray(np.random.default_rng(0).standard_normal((5, 3)), jnp.float32)
+    for function in (softplus, logistic):
+        found = jax.make_jaxpr(jax.vmap(function, in_axes=1, out_axes=1))(columns)
+        assert "transpose" not in str(found)
+        np.testing.assert_array_equal(jax.vmap(function, in_axes=1, out_axes=1)(columns), function(columns))
 
 
 def transcendental(function):

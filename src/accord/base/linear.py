@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,13 @@ from jaxtyping import Array, Float
 
 # Columns up to which products and sums beat a matrix product on CPUs, for one vector.
 _FEW = 6
-# Vectors from which one matrix product for all of them beats both.
+# Vectors from which all of them are better taken as one matrix.
 _MANY = 16
 
 
 def product(A: Float[Array, "row dim"], x: Float[Array, " dim"], few: int) -> Float[Array, " row"]:
     """A x, of up to so few columns by products and sums, which beat a matrix product on CPUs there."""
-    return jnp.sum(A * x, axis=1) if x.size <= few else A @ x
+    return jnp.sum(A * x[None], axis=1) if x.size <= few else A @ x
 
 
 def linear_predictor(X: Float[Array, "row dim"], x: Float[Array, " dim"]) -> Float[Array, " row"]:
@@ -41,14 +41,18 @@ def _alone(A: Array, x: Array, *, axis: int) -> Array:
 
 
 def _of_several(operands: Sequence[Array], axes: Sequence[int | None], *, axis: int) -> tuple[Array, int]:
-    """Of several vectors: one matrix product where they are many and share a matrix, as chains share rows."""
+    """Of several vectors; where they are many and share a matrix, as chains share rows, as columns of one matrix."""
     (A, x), (of_A, of_x) = operands, axes
-    if of_A is None and of_x is not None and x.shape[of_x] >= _MANY:
-        # sums along the second axis of the first factor: XLA has no fast product for others, and left to itself would
-        # put the transpose back into the product
-        first = A if axis == 1 else jax.lax.optimization_barrier(A.T)
-        return jnp.tensordot(first, x, (1, 1 - of_x)), 1
-    return jax.vmap(partial(_alone, axis=axis), in_axes=axes)(A, x), 0
+    if of_A is not None or of_x is None or x.shape[of_x] < _MANY:
+        return jax.vmap(partial(_alone, axis=axis), in_axes=axes)(A, x), 0
+    if axis == 1 and A.shape[1] <= _FEW:
+        # written out, so that it is part of the loop that takes what comes out
+        columns = zip(A.T[:, :, None], jnp.moveaxis(x, of_x, -1)[:, None], strict=True)
+        return reduce(jnp.add, [own * numbers for own, numbers in columns]), 1
+    # sums along the second axis of the first factor: XLA has no fast product for others, and left to itself would put
+    # the transpose back into the product
+    first = A if axis == 1 else jax.lax.optimization_barrier(A.T)
+    return jnp.tensordot(first, x, (1, 1 - of_x)), 1
 
 
 def _sums_of_several(operands: Sequence[Array], axes: Sequence[int]) -> tuple[Array, int]:
