@@ -67,6 +67,12 @@ def test_predictors_of_more_columns_are_products_too(share, many):
             np.testing.assert_allclose(found, right, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("many", [1, 40])
+def test_without_columns_predictors_are_zero(many):
+    found = jax.vmap(linear_predictor, in_axes=(None, 0))(jnp.ones((ROWS, 0)), jnp.ones((many, 0)))
+    np.testing.assert_array_equal(found, np.zeros((many, ROWS)))
+
+
 @pytest.mark.parametrize(("chains", "share", "products"), [(1, True, 0), (40, True, 1), (40, False, 0)])
 def test_many_that_share_their_rows_take_a_matrix_product_for_the_gradient(chains, share, products):
     def gradient(x, X):

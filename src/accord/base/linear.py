@@ -45,7 +45,7 @@ def _of_several(operands: Sequence[Array], axes: Sequence[int | None], *, axis: 
     (A, x), (of_A, of_x) = operands, axes
     if of_A is not None or of_x is None or x.shape[of_x] < _MANY:
         return jax.vmap(partial(_alone, axis=axis), in_axes=axes)(A, x), 0
-    if axis == 1 and A.shape[1] <= _FEW:
+    if axis == 1 and 0 < A.shape[1] <= _FEW:
         # written out, so that it is part of the loop that takes what comes out
         columns = zip(A.T[:, :, None], jnp.moveaxis(x, of_x, -1)[:, None], strict=True)
         return reduce(jnp.add, [own * numbers for own, numbers in columns]), 1
