@@ -83,15 +83,18 @@ def test_many_that_share_their_rows_take_a_matrix_product_for_the_gradient(chain
     assert str(jax.make_jaxpr(of_all)(jnp.ones((DIM, chains)), rows)).count("dot_general") == products
 
 
-def test_sums_of_rows_and_their_derivatives():
-    numbers = jnp.asarray(np.random.default_rng(0).standard_normal((4, 3, ROWS)), jnp.float32)
-    np.testing.assert_allclose(jax.vmap(jax.vmap(sum_of_rows))(numbers), numbers.sum(axis=2), rtol=1e-5)
-    np.testing.assert_allclose(jax.vmap(sum_of_rows, in_axes=1)(numbers[0].T), numbers[0].sum(axis=1), rtol=1e-5)
+@pytest.mark.parametrize("many", [3, 40])
+def test_sums_of_rows_and_their_derivatives(many):
+    numbers = jnp.asarray(np.random.default_rng(0).standard_normal((4, many, ROWS)), jnp.float32)
+    np.testing.assert_allclose(jax.vmap(jax.vmap(sum_of_rows))(numbers), numbers.sum(axis=2), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        jax.vmap(sum_of_rows, in_axes=1)(numbers[0].T), numbers[0].sum(axis=1), rtol=1e-5, atol=1e-5
+    )
 
     def square(x):
         return sum_of_rows(x) ** 2
 
-    np.testing.assert_array_equal(jax.vmap(jax.hessian(square))(numbers[0]), np.full((3, ROWS, ROWS), 2.0))
+    np.testing.assert_array_equal(jax.vmap(jax.hessian(square))(numbers[0]), np.full((many, ROWS, ROWS), 2.0))
     of_all = jax.grad(lambda x: jnp.sum(jax.vmap(square)(x)))
-    expected = np.broadcast_to(2 * numbers[0].sum(axis=1, keepdims=True), (3, ROWS))
-    np.testing.assert_allclose(of_all(numbers[0]), expected, rtol=1e-5)
+    expected = np.broadcast_to(2 * numbers[0].sum(axis=1, keepdims=True), (many, ROWS))
+    np.testing.assert_allclose(of_all(numbers[0]), expected, rtol=1e-5, atol=1e-5)

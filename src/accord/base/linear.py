@@ -56,11 +56,13 @@ def _of_several(operands: Sequence[Array], axes: Sequence[int | None], *, axis: 
 
 
 def _sums_of_several(operands: Sequence[Array], axes: Sequence[int]) -> tuple[Array, int]:
-    """Of several x: down the columns of a matrix that has one for each x, as products leave them.
+    """Of many x: down the columns of a matrix that has one for each x, as products leave them.
 
     XLA would have it transposed first, and along its last axis adds one number at a time.
     """
-    return jnp.sum(jax.lax.optimization_barrier(jnp.moveaxis(operands[0], axes[0], -1)), axis=0), 0
+    (numbers,), (of,) = operands, axes
+    columns = jnp.moveaxis(numbers, of, -1)
+    return jnp.sum(jax.lax.optimization_barrier(columns) if columns.shape[1] >= _MANY else columns, axis=0), 0
 
 
 # Primitives, as only their batching rules know how many vectors there are; the rules hold for gradients too, whose
