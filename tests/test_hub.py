@@ -106,7 +106,7 @@ def test_curvatures_of_many_parameters_come_without_hessians(monkeypatch):
     post = accord.models.logistic_regression(shards)
     exact = conditional.curvatures(post)
     np.testing.assert_allclose(exact, np.linalg.eigvalsh(post.hessians())[:, -1])
-    monkeypatch.setattr(conditional, "NEWTON_DIM", 4)
+    monkeypatch.setattr(conditional, "HESSIAN_DIM", 4)
     found = conditional.curvatures(post)
     # a Rayleigh quotient never exceeds the eigenvalue
     assert (found <= exact * (1 + 1e-5)).all() and (found >= 0.98 * exact).all()

@@ -1,6 +1,6 @@
-"""Proximal steps: closed form, Newton and L-BFGS against one another and against optimality."""
+"""Proximal steps: closed form and Newton's method, with Hessians known at init and without, against optimality."""
 
-from functools import partial
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import scipy.optimize
 
 import accord
 from accord.engines.round import build_problem
+from accord.posterior.curvature import HESSIAN_DIM, Curvature
 from accord.samplers import DADMMS, proximal
 from accord.samplers.protocol import Bound
 
@@ -39,7 +40,6 @@ def regression(model, dim=4, rows=12, agents=2):
     return getattr(accord.models, model)([(x, t.astype(float)) for x, t in zip(X, data, strict=True)], **known)
 
 
-SOLVERS = {"newton": proximal._newton, "lbfgs": proximal._lbfgs}
 POSTERIORS = {
     "linear": lambda: regression("linear_regression"),
     "logistic": lambda: regression("logistic_regression"),
@@ -51,17 +51,28 @@ POSTERIORS = {
 
 def solved():
     for row, target in enumerate(POSTERIORS):
-        for column, solver in enumerate(SOLVERS):
+        for column, known in enumerate((True, False)):
             for turn, strength in enumerate((0.1, 1.0, 100.0)):
                 for x64 in (False, True):
-                    # quickly every target, solver and width meet once, at strengths that go round
+                    # quickly every target and width meet once, with curvature and without, at strengths that go round
                     marks = () if (row + column + x64) % 3 == turn else pytest.mark.slow
-                    yield pytest.param(target, solver, strength, x64, marks=marks)
+                    yield pytest.param(target, known, strength, x64, marks=marks)
 
 
-@partial(jax.jit, static_argnums=0)
-def _solve(solver, *arguments):
-    return solver(*arguments)
+_solve = jax.jit(proximal._newton)
+
+
+def by_iterations(agent):
+    """The agent without the closed form of a quadratic potential, whose Hessian is known all the same."""
+    form = agent.shard.quadratic
+    if form is None:
+        return agent
+    curvature = Curvature(form.eigenvalues, form.eigenvectors)
+    return replace(agent, shard=agent.shard._replace(quadratic=None, curvature=curvature))
+
+
+def without_curvature(agent):
+    return replace(agent, shard=agent.shard._replace(curvature=None))
 
 
 @jax.jit
@@ -70,12 +81,13 @@ def _value_and_gradient(x, agent, center, strength):
     return agent.value(x) + strength * jnp.sum((x - center) ** 2) / 2
 
 
-@pytest.mark.parametrize(("target", "solver", "strength", "x64"), list(solved()))
-def test_solvers_reach_the_stated_tolerance(target, solver, strength, x64):
+@pytest.mark.parametrize(("target", "known", "strength", "x64"), list(solved()))
+def test_newton_reaches_the_stated_tolerance(target, known, strength, x64):
     tolerance, center = 1e-6 if x64 else 1e-4, np.array([2.0, -1.0, 0.5, 1.0])
     with jax.enable_x64(x64):
-        agent = agent_of(POSTERIORS[target]())
-        found, error, _ = _solve(SOLVERS[solver], agent, center, strength, np.zeros(4), tolerance)
+        agent = by_iterations(agent_of(POSTERIORS[target]()))
+        agent = agent if known else without_curvature(agent)
+        found, error, _ = _solve(agent, center, strength, np.zeros(4), tolerance)
         assert error <= tolerance
     # the truth: the same problem in double precision, to the last digits, by another library
     with jax.enable_x64(True):
@@ -100,18 +112,69 @@ def test_closed_form_is_the_minimum():
     assert error == 0.0
 
 
-def test_solver_is_chosen_by_the_number_of_parameters():
-    wide = accord.models.power(np.ones((2, proximal.NEWTON_DIM + 1)), 4.0)
+def test_no_hessian_of_many_parameters_is_formed():
+    wide = accord.models.power(np.ones((2, HESSIAN_DIM + 1)), 4.0)
     agent = agent_of(wide)
+    assert agent.shard.curvature is None
     center = jnp.full(wide.dim, 2.0)
     step = lambda c: proximal.proximal_point(agent, c, jnp.asarray(5.0), start=c, tolerance=jnp.asarray(1e-4))  # noqa: E731
-    # Newton would form a Hessian of dim x dim; L-BFGS does not
     assert f"{wide.dim},{wide.dim}" not in str(jax.make_jaxpr(step)(center))
     point, error, _ = jax.jit(step)(center)
     assert error == 0.0
     # 4 (x - 1)^3 + 5 (x - 2) = 0 in every coordinate
     residual = 4 * (np.asarray(point, float) - 1) ** 3 + 5 * (np.asarray(point, float) - 2)
     np.testing.assert_allclose(residual, 0.0, atol=5e-3)
+
+
+def scaled(scales, rows=60):
+    """A logistic regression whose columns have these scales."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((2, rows, len(scales)))
+    y = X[..., 0] + rng.standard_normal((2, rows)) > 0
+    return accord.models.logistic_regression([(x * scales, t.astype(float)) for x, t in zip(X, y, strict=True)])
+
+
+def distance(agent, point, center, strength):
+    """Of a point to the proximal point, in double precision: one Newton step is all of it so near."""
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.asarray(point, float))
+        slope = agent.gradient(x) + strength * (x - center)
+        return float(jnp.linalg.norm(jnp.linalg.solve(agent.hessian(x) + strength * jnp.eye(x.size), slope)))
+
+
+@pytest.mark.parametrize("strength", [1e-2, 4.0])
+def test_units_of_columns_cost_neither_products_nor_accuracy(strength):
+    spent = []
+    for scales in (np.ones(8), np.tile([1.0, 1e4], 4)):
+        agent, center = agent_of(scaled(scales)), jnp.linspace(-1.0, 1.0, 8) / scales
+        found = jax.jit(proximal.proximal_point)(agent, center, strength, start=center, tolerance=1e-4)
+        assert found.error == 0.0
+        with jax.enable_x64(True):
+            assert distance(agent_of(scaled(scales)), found.point, center, strength) <= 3e-4
+        spent.append(found.evaluations)
+    # as many as in units of one, where conjugate gradients alone would need dozens
+    assert spent[1] <= 2 * spent[0]
+
+
+def test_what_is_not_solved_says_so():
+    # columns in units that are 1e5 apart, and no Hessian to go by: single precision gets nowhere near
+    scales = np.geomspace(1.0, 1e5, 8)
+    agent, center = without_curvature(agent_of(scaled(scales))), jnp.ones(8)
+    found = jax.jit(proximal.proximal_point)(agent, center, 4.0, start=jnp.zeros(8), tolerance=1e-6)
+    with jax.enable_x64(True):
+        away = distance(agent_of(scaled(scales)), found.point, np.ones(8), 4.0)
+    assert away > 3e-5 and found.error >= away
+
+
+def test_products_with_hessians_are_counted():
+    agent = by_iterations(agent_of(regression("linear_regression")))
+    step = jax.jit(
+        lambda agent: proximal._newton(agent, jnp.ones(4), jnp.asarray(1.0), jnp.zeros(4), jnp.asarray(1e-4))
+    )
+    # the Hessian is known: the gradient at the start, one product that finds the step right, and the gradient after it
+    assert step(agent).evaluations == 3
+    # it is not: as many products as there are parameters, or one less, and what rounding leaves
+    assert 5 <= step(without_curvature(agent)).evaluations <= 12
 
 
 @pytest.mark.long
@@ -128,17 +191,11 @@ def test_a_missed_tolerance_warns(monkeypatch):
 
 
 @pytest.mark.long
-def test_every_solver_in_a_run():
-    # the same draws whichever solver a run uses
-    post = regression("logistic_regression", agents=4)
-    net = accord.Network.ring(4)
-    runs = []
-    for limit in (300, 0):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(proximal, "NEWTON_DIM", limit)
-            # the limit is read where a program is traced: so many chains are another program
-            chains = 2 if limit else 3
-            runs.append(
-                accord.sample(post, net, DADMMS(1.0, tolerance=1e-5), draws=20, burn_in=0, chains=chains, seed=0)
-            )
-    np.testing.assert_allclose(runs[0].draws, runs[1].draws[:2], atol=2e-3)
+def test_a_run_is_the_same_without_hessians(monkeypatch):
+    net, method, options = accord.Network.ring(4), DADMMS(1.0, tolerance=1e-5), {"draws": 20, "burn_in": 0, "chains": 2}
+    known = accord.sample(regression("logistic_regression", agents=4), net, method, seed=0, **options)
+    monkeypatch.setattr("accord.posterior.posterior.HESSIAN_DIM", 0)
+    unknown = accord.sample(regression("logistic_regression", agents=4), net, method, seed=0, **options)
+    np.testing.assert_allclose(known.draws, unknown.draws, atol=2e-3)
+    # what is known saves products
+    assert known.statistics["gradients"][:, -1].mean() < unknown.statistics["gradients"][:, -1].mean()

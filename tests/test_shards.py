@@ -358,7 +358,7 @@ def test_methods_are_prepared_alike_where_the_data_lies_elsewhere(name, kind):
 
 
 def test_many_parameters_send_one_number_an_agent(monkeypatch):
-    monkeypatch.setattr("accord.samplers.conditional.NEWTON_DIM", 1)
+    monkeypatch.setattr("accord.samplers.conditional.HESSIAN_DIM", 1)
     post = models.logistic_regression(data())
     owners = OneByOne(post)
     np.testing.assert_allclose(curvatures(post.with_data_at(owners)), curvatures(post), rtol=1e-10)

@@ -23,6 +23,7 @@ from ..network.averaging import Averaging
 from .about import About
 from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, slope_at, value_at
 from .coordinates import Coordinates, moved
+from .curvature import HESSIAN_DIM, Curvature, curvature
 from .declared import check_prior, check_rows_alone, is_rowwise
 from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
@@ -442,6 +443,10 @@ class Posterior:
     def _spectral_form(self) -> Quadratic:
         return with_eigenvectors(self._quadratic_form)
 
+    @cached_property
+    def _curvature(self) -> Curvature | None:
+        return None if self.dim > HESSIAN_DIM else curvature(self.hessians())
+
     def stacked(
         self, *, spectral: bool = False, agents: Sequence[int] | None = None, extent: Extent | None = None
     ) -> Shard:
@@ -450,7 +455,8 @@ class Posterior:
         Parameters
         ----------
         spectral
-            Also the eigenvectors of quadratic potentials, which closed-form proximal steps use.
+            Also the eigenvectors of Hessians, by which proximal steps are solved: of quadratic potentials, and of
+            others at init, where parameters are not too many.
         agents
             Whose shards, in this order; None: those of all.
         extent
@@ -470,6 +476,8 @@ class Posterior:
         shards = self._rows(extent)
         if self.quadratic:
             shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
+        elif spectral:
+            shards = shards._replace(curvature=self._curvature)
         return _on_device(shards)
 
     def each(self, function: Callable[..., PyTree], *arguments: Any, own: tuple[Any, ...] = ()) -> PyTree:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree, UInt32
 from ..base.linear import sum_of_rows
 from ..base.pytree import pytree, static, unchecked
 from .coordinates import Coordinates
+from .curvature import Curvature
 from .latents import Groups, Latents
 from .parameters import Parameters
 from .quadratic import Quadratic
@@ -22,13 +23,14 @@ class Shard(NamedTuple):
     """The data of one agent.
 
     Rows are padded to the longest shard, and `size` is their real number; a quadratic form, and the groups of rows,
-    where there are some.
+    where there are some; and where proximal steps are solved by iterations, the curvature at init.
     """
 
     rows: PyTree
     size: Any
     quadratic: Quadratic | None
     groups: Groups | None = None
+    curvature: Curvature | None = None
 
 
 @pytree

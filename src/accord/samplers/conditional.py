@@ -15,9 +15,10 @@ from ..base.checks import positive, whole_number
 from ..base.errors import unknown_name_error
 from ..base.pytree import pytree, static
 from ..posterior import Posterior
+from ..posterior.curvature import HESSIAN_DIM
 from ..posterior.potential import Potential, Shard
 from .agent import Agent, Noise
-from .proximal import NEWTON_DIM, proximal_point
+from .proximal import proximal_point
 
 Vector = Float[Array, " dim"]
 
@@ -29,7 +30,7 @@ class Count(NamedTuple):
 
     # Proposals that were not accepted.
     rejections: Int[Array, ""]
-    # Evaluations of f_i or its gradient.
+    # Evaluations of f_i or its gradient, and products with its Hessian.
     gradients: Int[Array, ""]
 
 
@@ -226,7 +227,7 @@ def curvatures(post: Posterior) -> np.ndarray:
     For quadratic potentials, and for logistic regression (whose init is 0), that is the bound on the whole space. With
     many parameters it comes from power iterations, which end a little below. One number leaves each agent.
     """
-    many = not post.quadratic and post.dim > NEWTON_DIM
+    many = not post.quadratic and post.dim > HESSIAN_DIM
     return post.each(_by_power_iterations if many else largest_curvature, post.init)
 
 

@@ -25,7 +25,7 @@ class DADMMSState(NamedTuple):
 class DADMMSInfo(NamedTuple):
     # Error of the proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
     unsolved_error: Float[Array, ""]
-    # Gradients that it took; None where it takes one, in closed form.
+    # Gradients and products with Hessians that it took; None where it takes one, in closed form.
     gradients: Int[Array, ""] | None
 
 
@@ -43,8 +43,8 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
     r / (2 rho) on an r-regular graph, so that its error bars are right only at rho = r/2. Any rho is stable on convex
     potentials. Every agent needs a neighbour. At `temperature=0` this is C-ADMM, which converges to the mode.
 
-    The proximal step is solved in closed form for quadratic potentials, by damped Newton otherwise, and by L-BFGS
-    above a few hundred parameters.
+    The proximal step is solved in closed form for quadratic potentials, and else by Newton's method with conjugate
+    gradients, preconditioned by the agent's Hessian at init up to a few hundred parameters.
 
     Parameters
     ----------

@@ -91,7 +91,7 @@ class Needs(NamedTuple):
         Whether it reads `noise.key`, the agent's own; "common": one that all agents share. The round is then not
         affine.
     eigenvectors
-        Whether quadratic shards carry their eigenvectors, for closed-form proximal steps.
+        Whether shards carry the eigenvectors of their Hessians, for proximal steps; see `Posterior.stacked`.
     exchanges
         Mixing exchanges in a round.
     gradients

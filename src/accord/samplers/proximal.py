@@ -7,26 +7,26 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.linalg
-import optax
 from jaxtyping import Array, Float, Int
 
 from .agent import Agent
 
-# Newton forms and factors d x d Hessians; above this many parameters L-BFGS is cheaper.
-NEWTON_DIM = 300
-# Far more than either method needs; a step that is not solved by then reports its error.
+# Far more steps, and products for one, than it needs; what is not solved by then reports its error.
 MAX_ITERATIONS = 100
-# A Hessian reads every row once, as a gradient does, and is counted as one.
-_NEWTON_COST = 1
-# Steps that shrink so quickly, each over the one before it, need no new Hessian.
+# Steps that shrink so quickly, each over the one before it, tell how far the solution is.
 _QUICK = 0.5
+# Part of a step's length, and of the tolerance, to which the step is solved for: closer costs more products than it
+# saves steps.
+_PART = 0.1
 
 Vector = Float[Array, " dim"]
 
 
 class Proximal(NamedTuple):
-    """A proximal point, its error, and the gradients (of all rows) that finding it took."""
+    """A proximal point, its error, and the gradients (of all rows) that finding it took.
+
+    A product with the Hessian reads every row once, as a gradient does, and is counted as one.
+    """
 
     point: Vector
     error: Float[Array, ""]
@@ -45,7 +45,7 @@ def proximal_point(
     center, strength
         Of the quadratic |x - center|^2 strength / 2; strength > 0.
     start
-        Where iterative solvers begin, shape (dim,).
+        Where iterations begin, shape (dim,).
     tolerance
         Distance to the solution, in the units of x, at which they stop.
 
@@ -53,14 +53,13 @@ def proximal_point(
     -------
     Proximal
         Its `error` is 0 where the tolerance is met, else a bound on the distance to the solution,
-        |gradient| / strength, or the size of Newton's last step if that is smaller.
+        |gradient| / strength, or what Newton's steps have left to go by how they shrink, if that is smaller.
     """
     if agent.shard.quadratic is not None:
         return _closed_form(agent, center, strength)
-    solve = _newton if center.size <= NEWTON_DIM else _lbfgs
-    # no solver gets closer than a few roundings of x
+    # no iteration gets closer than a few roundings of x
     floor = 64.0 * jnp.finfo(center.dtype).eps * (1.0 + jnp.linalg.norm(center))
-    found = solve(agent, center, strength, start, tolerance + floor)
+    found = _newton(agent, center, strength, start, tolerance + floor)
     return found._replace(error=jnp.where(found.error <= tolerance + floor, 0.0, found.error))
 
 
@@ -73,108 +72,118 @@ def _closed_form(agent: Agent, center: Vector, strength: Array) -> Proximal:
 
 
 def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolerance: Array) -> Proximal:
-    """Newton's method, whose factor of a Hessian serves as long as steps by it shrink quickly."""
-    eye = strength * jnp.eye(start.size, dtype=start.dtype)
+    """Newton's method by conjugate gradients: damped steps, each solved for as closely as the next one makes use of."""
+    known = agent.shard.curvature
 
     def slope(x: Vector) -> Vector:
         return agent.gradient(x) + strength * (x - center)
 
+    def preconditioned(residual: Vector) -> Vector:
+        return residual / strength if known is None else known.solve(strength, residual)
+
     def unfinished(carry: _Iterate) -> Array:
-        return (carry.size > tolerance) & (carry.steps < MAX_ITERATIONS)
+        return (carry.error > tolerance) & (carry.steps < MAX_ITERATIONS)
 
-    def expanded(carry: _Iterate) -> _Iterate:
-        factor, _ = jax.scipy.linalg.cho_factor(agent.hessian(carry.x) + eye, lower=True)
-
-        def toward(gradient: Vector) -> Vector:
-            direction = -jax.scipy.linalg.cho_solve((factor, True), gradient)
-            # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
-            return jnp.where(jnp.isfinite(direction).all(), direction, -gradient / strength)
-
-        def step(carry: _Iterate) -> _Iterate:
-            fraction, x, gradient, evaluations = _damped(slope, carry, tolerance)
-            direction = toward(gradient)
-            shrunk = jnp.linalg.norm(direction) / jnp.linalg.norm(carry.direction)
-            # The next step is taken at the end: steps that shrink by half and more go on for less than its length.
-            # Strong convexity: the distance to the solution is at most |gradient| / strength.
-            length = jnp.where(
-                shrunk <= _QUICK, jnp.linalg.norm(direction), fraction * jnp.linalg.norm(carry.direction)
-            )
-            size = jnp.minimum(length, jnp.linalg.norm(gradient) / strength)
-            return _Iterate(x, gradient, direction, shrunk, size, carry.steps + 1, evaluations)
-
-        def goes_on(carry: _Iterate) -> Array:
-            return unfinished(carry) & (carry.shrunk <= _QUICK)
-
-        begun = carry._replace(
-            direction=toward(carry.gradient),
-            shrunk=jnp.zeros_like(carry.size),
-            evaluations=carry.evaluations + _NEWTON_COST,
+    def iterate(carry: _Iterate) -> _Iterate:
+        x, taken = carry.x + carry.step, jnp.linalg.norm(carry.step)
+        gradient, product = jax.linearize(slope, x)
+        norm = jnp.linalg.norm(gradient)
+        # Steps below the tolerance are taken as they are: rounding decides about their gradients.
+        accepted = (norm <= (1.0 - 0.1 * carry.fraction) * carry.norm) | (taken <= tolerance)
+        # a step that is halved is not solved for
+        target = jnp.where(accepted, -gradient, 0.0)
+        solved = _conjugate_gradients(product, preconditioned, target, _PART * tolerance)
+        # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
+        finite = jnp.isfinite(solved.solution).all()
+        step = jnp.where(finite, solved.solution, -gradient / strength)
+        length = jnp.linalg.norm(step)
+        shrunk = jnp.where(finite, carry.fraction * length / taken, jnp.inf)
+        # Steps that shrink by a factor q go on for q / (1 - q) times the last one, beside what that one misses.
+        left = jnp.where(shrunk <= _QUICK, shrunk / (1.0 - shrunk) * length + solved.error, jnp.inf)
+        # Strong convexity: the distance to the solution is at most |gradient| / strength.
+        moved = carry._replace(
+            x=x,
+            norm=norm,
+            step=step,
+            fraction=jnp.ones_like(norm),
+            left=left,
+            error=jnp.minimum(left, norm / strength),
         )
-        return jax.lax.while_loop(goes_on, step, begun)
+        halved = carry._replace(
+            step=carry.step / 2.0,
+            fraction=carry.fraction / 2.0,
+            left=jnp.full_like(norm, jnp.inf),
+            error=carry.norm / strength,
+        )
+        found = jax.tree.map(lambda new, old: jnp.where(accepted, new, old), moved, halved)
+        return found._replace(steps=carry.steps + 1, evaluations=carry.evaluations + 1 + solved.products)
 
-    infinite = jnp.full((), jnp.inf, start.dtype)
-    first = _Iterate(start, slope(start), jnp.zeros_like(start), infinite, infinite, jnp.int32(0), jnp.int32(1))
-    found = jax.lax.while_loop(unfinished, expanded, first)
-    point = jnp.where(found.shrunk <= _QUICK, found.x + found.direction, found.x)
-    return Proximal(point, found.size, found.evaluations)
+    infinite, none = jnp.full((), jnp.inf, start.dtype), jnp.int32(0)
+    at_start = _Iterate(
+        start, infinite, jnp.zeros_like(start), jnp.ones((), start.dtype), infinite, infinite, none, none
+    )
+    found = jax.lax.while_loop(unfinished, iterate, at_start)
+    point = jnp.where(jnp.isfinite(found.left), found.x + found.step, found.x)
+    return Proximal(point, found.error, found.evaluations)
 
 
 class _Iterate(NamedTuple):
-    """Where Newton's method is, the step that comes next, how it shrank beside the last, and a bound on the error."""
+    """Where Newton's method is, and which part of its next step is tried."""
 
     x: Vector
-    gradient: Vector
-    direction: Vector
-    shrunk: Float[Array, ""]
-    size: Float[Array, ""]
+    # of the gradient there
+    norm: Float[Array, ""]
+    step: Vector
+    fraction: Float[Array, ""]
+    # the distance to the solution after that step, infinite where steps do not shrink
+    left: Float[Array, ""]
+    error: Float[Array, ""]
     steps: Int[Array, ""]
     evaluations: Int[Array, ""]
 
 
-def _damped(
-    slope: Callable[[Vector], Vector], carry: _Iterate, tolerance: Array
-) -> tuple[Array, Vector, Vector, Array]:
-    """The step, halved until the gradient shrinks: the fraction of it, the point and its gradient, and evaluations."""
-    norm, length = jnp.linalg.norm(carry.gradient), jnp.linalg.norm(carry.direction)
+def _conjugate_gradients(
+    product: Callable[[Vector], Vector], preconditioned: Callable[[Vector], Vector], target: Vector, enough: Array
+) -> _Solved:
+    """The solution of H x = target by products with H, to a part of its length, or to an error that is small enough."""
+    # without rounding so many products as there are parameters would do
+    most = min(2 * target.size, MAX_ITERATIONS)
 
-    # Steps below the tolerance are taken as they are: rounding decides about their gradients.
-    def too_long(trial: tuple) -> Array:
-        fraction, _, new, _ = trial
-        return ~(jnp.linalg.norm(new) <= (1.0 - 0.1 * fraction) * norm) & (fraction * length > tolerance)
+    def unfinished(carry: _Solved) -> Array:
+        allowed = jnp.maximum(_PART * jnp.linalg.norm(carry.solution), enough)
+        return (carry.error > allowed) & (carry.products < most)
 
-    def halve(trial: tuple) -> tuple:
-        fraction = trial[0] / 2.0
-        point = carry.x + fraction * carry.direction
-        return fraction, point, slope(point), trial[3] + 1
+    def iterate(carry: _Solved) -> _Solved:
+        image = product(carry.direction)
+        curvature = carry.direction @ image
+        # not a number where H is not positive
+        length = carry.square / jnp.where(curvature > 0, curvature, jnp.nan)
+        residual = carry.residual - length * image
+        toward = preconditioned(residual)
+        square = residual @ toward
+        return _Solved(
+            solution=carry.solution + length * carry.direction,
+            residual=residual,
+            direction=toward + square / carry.square * carry.direction,
+            square=square,
+            # P^-1 residual bounds the error where the preconditioner P is at most H; lengths say how much more it is
+            error=jnp.maximum(length, 1.0) * jnp.linalg.norm(toward),
+            products=carry.products + 1,
+        )
 
-    full = carry.x + carry.direction
-    first = (jnp.ones((), full.dtype), full, slope(full), carry.evaluations + 1)
-    return jax.lax.while_loop(too_long, halve, first)
+    toward = preconditioned(target)
+    first = _Solved(jnp.zeros_like(target), target, toward, target @ toward, jnp.linalg.norm(toward), jnp.int32(0))
+    return jax.lax.while_loop(unfinished, iterate, first)
 
 
-def _lbfgs(agent: Agent, center: Vector, strength: Array, start: Vector, tolerance: Array) -> Proximal:
-    def objective(x: Vector) -> Array:
-        return agent.value(x) + strength * jnp.sum((x - center) ** 2) / 2.0
+class _Solved(NamedTuple):
+    """How far conjugate gradients are."""
 
-    optimiser = optax.lbfgs()
-    value_and_gradient = optax.value_and_grad_from_state(objective)
-
-    def distance(gradient: Vector) -> Array:
-        return jnp.linalg.norm(gradient) / strength
-
-    def unfinished(carry: tuple) -> Array:
-        _, gradient, _, count = carry
-        # at least one step: a start within the tolerance must not be where an optimiser stays
-        return ((distance(gradient) > tolerance) | (count == 0)) & (count < MAX_ITERATIONS)
-
-    def step(carry: tuple) -> tuple:
-        x, gradient, state, count = carry
-        value, gradient = value_and_gradient(x, state=state)
-        updates, state = optimiser.update(gradient, state, x, value=value, grad=gradient, value_fn=objective)
-        x = optax.apply_updates(x, updates)
-        return x, optax.tree.get(state, "grad"), state, count + 1
-
-    carry = (start, jax.grad(objective)(start), optimiser.init(start), 0)
-    x, gradient, _, count = jax.lax.while_loop(unfinished, step, carry)
-    # its line search evaluates a few more; how many is not told
-    return Proximal(x, distance(gradient), jnp.int32(1) + count)
+    solution: Vector
+    residual: Vector
+    direction: Vector
+    # residual' P^-1 residual
+    square: Float[Array, ""]
+    # an estimate of the solution's
+    error: Float[Array, ""]
+    products: Int[Array, ""]
