@@ -15,9 +15,10 @@ from .agent import Agent
 MAX_ITERATIONS = 100
 # Steps that shrink so quickly, each over the one before it, tell how far the solution is.
 _QUICK = 0.5
-# Part of a step's length, and of the tolerance, to which the step is solved for: closer costs more products than it
-# saves steps.
-_PART = 0.1
+# Part of its length to which a step is solved for, and part of the tolerance that is close enough: closer costs more
+# products than it saves steps.
+_PART = 0.05
+_ENOUGH = 0.3
 
 Vector = Float[Array, " dim"]
 
@@ -92,7 +93,7 @@ def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolera
         accepted = (norm <= (1.0 - 0.1 * carry.fraction) * carry.norm) | (taken <= tolerance)
         # a step that is halved is not solved for
         target = jnp.where(accepted, -gradient, 0.0)
-        solved = _conjugate_gradients(product, preconditioned, target, _PART * tolerance)
+        solved = _conjugate_gradients(product, preconditioned, target, _ENOUGH * tolerance)
         # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
         finite = jnp.isfinite(solved.solution).all()
         step = jnp.where(finite, solved.solution, -gradient / strength)
