@@ -177,6 +177,19 @@ def test_products_with_hessians_are_counted():
     assert 5 <= step(without_curvature(agent)).evaluations <= 12
 
 
+def test_a_start_near_the_solution_is_solved_at_once():
+    # nearer than the tolerance, though the gradient alone does not tell
+    agent, tolerance, strength = by_iterations(agent_of(regression("linear_regression"))), 1e-2, jnp.asarray(0.1)
+    steepest = agent.shard.curvature.vectors[:, -1]
+    exact = proximal._newton(agent, jnp.ones(4), strength, jnp.zeros(4), jnp.asarray(1e-5)).point
+    start = exact + tolerance / 5 * steepest
+    slope = agent.gradient(start) + strength * (start - 1.0)
+    assert jnp.linalg.norm(slope) / strength > 10 * tolerance
+    found = proximal.proximal_point(agent, jnp.ones(4), strength, start=start, tolerance=jnp.asarray(tolerance))
+    assert found.error == 0.0 and found.evaluations <= 4
+    assert jnp.linalg.norm(found.point - exact) <= tolerance
+
+
 @pytest.mark.long
 def test_a_missed_tolerance_warns(monkeypatch):
     monkeypatch.setattr(proximal, "MAX_ITERATIONS", 1)

@@ -93,7 +93,7 @@ def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolera
         accepted = (norm <= (1.0 - 0.1 * carry.fraction) * carry.norm) | (taken <= tolerance)
         # a step that is halved is not solved for
         target = jnp.where(accepted, -gradient, 0.0)
-        solved = _conjugate_gradients(product, preconditioned, target, _ENOUGH * tolerance)
+        solved = _conjugate_gradients(product, preconditioned, target, carry.scale, _ENOUGH * tolerance)
         # where the Hessian is infinite (a power potential at its centre) the gradient alone still descends
         finite = jnp.isfinite(solved.solution).all()
         step = jnp.where(finite, solved.solution, -gradient / strength)
@@ -109,6 +109,7 @@ def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolera
             fraction=jnp.ones_like(norm),
             left=left,
             error=jnp.minimum(left, norm / strength),
+            scale=jnp.where(finite, solved.scale, jnp.inf),
         )
         halved = carry._replace(
             step=carry.step / 2.0,
@@ -121,7 +122,7 @@ def _newton(agent: Agent, center: Vector, strength: Array, start: Vector, tolera
 
     infinite, none = jnp.full((), jnp.inf, start.dtype), jnp.int32(0)
     at_start = _Iterate(
-        start, infinite, jnp.zeros_like(start), jnp.ones((), start.dtype), infinite, infinite, none, none
+        start, infinite, jnp.zeros_like(start), jnp.ones((), start.dtype), infinite, infinite, infinite, none, none
     )
     found = jax.lax.while_loop(unfinished, iterate, at_start)
     point = jnp.where(jnp.isfinite(found.left), found.x + found.step, found.x)
@@ -139,12 +140,18 @@ class _Iterate(NamedTuple):
     # the distance to the solution after that step, infinite where steps do not shrink
     left: Float[Array, ""]
     error: Float[Array, ""]
+    # of the errors of solutions, infinite where no product has told it
+    scale: Float[Array, ""]
     steps: Int[Array, ""]
     evaluations: Int[Array, ""]
 
 
 def _conjugate_gradients(
-    product: Callable[[Vector], Vector], preconditioned: Callable[[Vector], Vector], target: Vector, enough: Array
+    product: Callable[[Vector], Vector],
+    preconditioned: Callable[[Vector], Vector],
+    target: Vector,
+    scale: Array,
+    enough: Array,
 ) -> _Solved:
     """The solution of H x = target by products with H, to a part of its length, or to an error that is small enough."""
     # without rounding so many products as there are parameters would do
@@ -162,18 +169,22 @@ def _conjugate_gradients(
         residual = carry.residual - length * image
         toward = preconditioned(residual)
         square = residual @ toward
+        # P^-1 residual bounds the error where the preconditioner P is at most H; lengths say how much more it is
+        scale = jnp.maximum(length, 1.0)
         return _Solved(
             solution=carry.solution + length * carry.direction,
             residual=residual,
             direction=toward + square / carry.square * carry.direction,
             square=square,
-            # P^-1 residual bounds the error where the preconditioner P is at most H; lengths say how much more it is
-            error=jnp.maximum(length, 1.0) * jnp.linalg.norm(toward),
+            error=scale * jnp.linalg.norm(toward),
+            scale=scale,
             products=carry.products + 1,
         )
 
     toward = preconditioned(target)
-    first = _Solved(jnp.zeros_like(target), target, toward, target @ toward, jnp.linalg.norm(toward), jnp.int32(0))
+    size = jnp.linalg.norm(toward)
+    error = jnp.where(size > 0, scale * size, 0.0)
+    first = _Solved(jnp.zeros_like(target), target, toward, target @ toward, error, scale, jnp.int32(0))
     return jax.lax.while_loop(unfinished, iterate, first)
 
 
@@ -185,6 +196,7 @@ class _Solved(NamedTuple):
     direction: Vector
     # residual' P^-1 residual
     square: Float[Array, ""]
-    # an estimate of the solution's
+    # an estimate of the solution's, so many times |P^-1 residual|
     error: Float[Array, ""]
+    scale: Float[Array, ""]
     products: Int[Array, ""]
