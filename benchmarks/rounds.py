@@ -18,6 +18,7 @@ from measured import Line, Skipped, against, at_most, compared, fastest
 
 import accord
 from accord.engines.local import LocalEngine
+from accord.engines.loop import once_known
 from accord.engines.noise import Stream, bits, joined, normals, paired, parted
 from accord.engines.round import everywhere
 from accord.samplers.proximal import proximal_point
@@ -142,7 +143,8 @@ def not_worse(shape: Shape, usual: float) -> Line:
 def floor(engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: float) -> Callable[[int], Any]:
     """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
 
-    The noise is drawn a round ahead, as the engine does, or in the round: whichever is faster here.
+    The noise is drawn a round ahead, once the state before it is known, as the engine does, or at any time, or in the
+    round: whichever is fastest here.
     """
     problem, chains = engine.problem, engine.chains
     dim, dtype = problem.dim, problem.degree.dtype
@@ -155,16 +157,19 @@ def floor(engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: floa
     def moved(problem: Any, k: Any, x: Any, noise: Any) -> Any:
         return everywhere(step, problem.agents(k), (x, joined(parted(noise), dim)))
 
-    def ahead(problem: Any, x: Any, rounds: Any) -> Any:
-        return jax.lax.fori_loop(0, rounds, lambda k, c: (moved(problem, k, *c), draw(k + 1)), (x, draw(jnp.int32(0))))[
-            0
-        ]
+    def ahead(following: Callable[[Any, Any], Any], problem: Any, x: Any, rounds: Any) -> Any:
+        def round(k: Any, both: Any) -> Any:
+            x = moved(problem, k, *both)
+            return x, draw(following(x, k + 1))
+
+        return jax.lax.fori_loop(0, rounds, round, (x, draw(jnp.int32(0))))[0]
 
     def within(problem: Any, x: Any, rounds: Any) -> Any:
         return jax.lax.fori_loop(0, rounds, lambda k, x: moved(problem, k, x, draw(k)), x)
 
     x = jnp.broadcast_to(jnp.asarray(start, dtype)[:, None], (problem.index.size, dim, chains))
-    return fastest([_run(jax.jit(way), problem, x) for way in (ahead, within)], repeats=repeats, seconds=seconds)
+    ways = partial(ahead, once_known), partial(ahead, lambda _, k: k), within
+    return fastest([_run(jax.jit(way), problem, x) for way in ways], repeats=repeats, seconds=seconds)
 
 
 def _run(program: Any, problem: Any, x: Any) -> Callable[[int], Any]:

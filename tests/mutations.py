@@ -408,7 +408,7 @@ FAULTS = [
     Fault(
         "noise drawn beside that of the round",
         "engines/loop.py",
-        "_once_known(state, carry.round + 1)",
+        "once_known(state, carry.round + 1)",
         "carry.round + 1",
         "test_compilation.py",
     ),

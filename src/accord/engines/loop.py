@@ -51,13 +51,13 @@ def _step(problem: Problem, carry: Carry, chains: int) -> Carry:
     order = None if raw.order is None else jnp.argsort(joined(raw.order, 1), axis=0)
     state, infos = network_transition(problem, carry.state, assemble(problem, raw, chains), carry.round, order)
     state = _in_order(_resampled(problem, state, carry.round, chains))
-    following = _once_known(state, carry.round + 1)
+    following = once_known(state, carry.round + 1)
     noise = jax.tree.map(_in_long_rows, draw_noise(problem, following, chains))
     infos = jax.tree.map(_accumulated, carry.infos, infos)
     return Carry(state, noise, following, infos)
 
 
-def _once_known(state: Any, round: Array) -> Array:
+def once_known(state: Any, round: Array) -> Array:
     """The number of a round, which the compiler takes to depend on all arrays of a state.
 
     The round's noise is then drawn once the state before it is known, to the place of the noise that went into it.

@@ -23,7 +23,7 @@ from .protocol import Needs, Tunable
 _MOST_EXCHANGES = 256
 # Of the longest step that is stable at the stiffest draw that was looked at. On the skewed posteriors of
 # `benchmarks/no_knobs.py` the bias is within some hundredths of a standard deviation up to 0.85; where curvature has no
-# bound, as in a mean and a logarithm of a scale, one run in five of 24,000 draws was a tenth to a half too wide at 0.75.
+# bound, as in a mean and a logarithm of a scale, one run in five of 24,000 draws was 10 to 50% too wide at 0.75.
 _OF_STABLE = 2.0 / 3.0
 
 
