@@ -3,6 +3,7 @@
 from functools import partial
 from types import SimpleNamespace
 
+import answers
 import bench
 import jax.numpy as jnp
 import measured
@@ -98,3 +99,23 @@ def test_the_page_says_what_is_not_met_and_what_is_left_out(capsys):
     assert "| two | star | 2 | - | at most 1.15 | **not met** |  |" in text
     assert "| four | path | 1 | - | - | - |  |" in text
     assert "Left out: three: no such package" in text
+
+
+def test_a_rival_that_fails_is_left_out_and_the_others_are_compared(monkeypatch):
+    def found(program, posterior):
+        if program == "Pathfinder":
+            raise ChildProcessError("it failed: RESOURCE_EXHAUSTED: out of memory")
+        answer = answers.Answer(1.0 if program == "accord" else 4.0, 3, "", 4000.0, [0.0], [1.0])
+        return answer, answer
+
+    monkeypatch.setattr(answers, "answers", found)
+    *lines, left_out = answers.programs_on("wine", 2)
+    assert left_out == Skipped("Pathfinder on wine", "it failed: RESOURCE_EXHAUSTED: out of memory")
+    assert [line.ratio.median for line in lines if "cold" in line.what] == [0.25, 0.25]
+
+
+def test_a_program_that_ends_in_an_error_tells_it():
+    with pytest.raises(ChildProcessError, match="it failed: .*KeyError.*no such posterior"):
+        answers.answers("Pathfinder", "no such posterior")
+    with pytest.raises(SystemExit, match="accord on no such posterior failed"):
+        answers.answers("accord", "no such posterior")
