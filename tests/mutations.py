@@ -393,8 +393,8 @@ FAULTS = [
     Fault(
         "few columns of many chains",
         "base/linear.py",
-        "jnp.tensordot(A, x, (axis, 1 - of_x)), 1",
-        "jnp.tensordot(A, x[::-1], (axis, 1 - of_x)), 1",
+        "jnp.tensordot(first, x, (1, 1 - of_x)), 1",
+        "jnp.tensordot(first, x[::-1], (1, 1 - of_x)), 1",
         "test_linear.py",
     ),
     Fault(
@@ -494,10 +494,10 @@ FAULTS = [
     Fault("units", "posterior/newton.py", "curvature, most if most > 0 else 1.0) ** -0.5", "1.0, 1.0)", "test_mode.py"),
     Fault("saddle", "posterior/newton.py", "found.values[0] >= -_SADDLE", "found.values[0] >= -1e9", "test_mode.py"),
     Fault(
-        "series of softplus",
+        "polynomial of softplus",
         "base/softplus.py",
-        "_TERMS, _SINGLE = 16, 7",
-        "_TERMS, _SINGLE = 12, 7",
+        "0.07686637426659541,",
+        "0.07686647426659541,",
         "test_softplus.py",
     ),
     Fault("pilot run's step", "tuning/pilot_run.py", ".max()) ** -0.5", ".max()) ** 0.5", "test_warmup.py"),
