@@ -199,7 +199,7 @@ def test_runs_of_rounds_name_their_stages(monkeypatch):
     kinds = [text.split(" in prospect")[0] for text in said]
     assert kinds[:2] == ["reading the data", "warm-up: the mode"]
     assert kinds[-3:] == ["compiling", "rounds", "looking at the draws"]
-    assert "warm-up: a pilot run" in kinds and any(text.endswith("in prospect") for text in said)
+    assert "warm-up: points around the mode" in kinds and any(text.endswith("in prospect") for text in said)
 
 
 # --- Ctrl-C ---
