@@ -26,7 +26,9 @@ from accord.samplers.proximal import proximal_point
 TITLE = "A round over its floor"
 ABOUT = (
     "One round over the gradients (or proximal steps) and the normal numbers that it needs, with the same shapes, in a "
-    "loop of the same kind. The note has the time of a round and that of its floor."
+    "loop of the same kind. The note has the time of a round and that of its floor. Where agents and parameters are "
+    "many both wait for memory, and a round also writes new states beside those that neighbours still read: of 100,000 "
+    "agents one array of them with DE-SGLD, and three with GT-DULA."
 )
 GOAL = at_most(1.15)
 # small enough that no shape diverges: numbers that are no numbers take other times

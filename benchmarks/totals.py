@@ -21,7 +21,8 @@ ABOUT = """\
 Sums over all rows of ten agents in one process, at many points at a time, in double precision. *Of the peak*: the
 multiplications and additions of the matrix products that a total needs, in a second, over those of NumPy's product of
 two square matrices of 2,000, beside each other. A logistic regression also takes a softplus of each row and point; a
-linear one whose noise is known is read off its closed form, without the products, so that it is beyond the peak.
+linear one whose noise is known is read off its closed form, without the products, so that it is beyond the peak. For
+a row, a point and a core the product of 50 columns takes 2.5 ns and a softplus 2.1 ns, which leaves half of the peak.
 *Slopes* are as in Growth, of the time of one total. *Memory of a round*: what the compiled loop holds at its peak
 beside the data and the kept draws, over the bytes of all agents' states and noise, which it is given and gives back."""
 AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000

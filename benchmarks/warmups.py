@@ -14,7 +14,8 @@ ABOUT = """\
 Gradients of all rows, and exchanges, of the warm-up of a method that walks and is given no numbers (`whiten=True`),
 over those of the run that it serves, of 1,000 draws in 4 chains on a ring of 10; and its gradients over those of the
 adaptation of pooled NUTS, a dense metric, 1,000 steps in 4 chains. They are counted, so that they have no spread.
-What is drawn where nothing at all is given needs no warm-up. The note has both counts."""
+What is drawn where nothing at all is given needs no warm-up. Both posteriors are far from Gaussian, so that warm-up
+makes a pilot run: less than that whitens their draws worse. The note has both counts."""
 CHAINS = 4
 
 

@@ -73,6 +73,21 @@ def test_values_by_the_closed_form_are_nearer_the_truth_than_those_of_the_rows(k
     assert worst(own, right) <= 1.1 * worst(rows, right)
 
 
+def test_values_of_nearly_flat_forms_are_those_of_the_rows():
+    # alone, an agent of fewer rows than columns under a nearly flat prior: its minimum may be far from everything
+    X, y, place = regression("fewer rows than columns")
+    post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0, prior_variance=PRIOR).alone(1)
+    z = np.random.default_rng(1).standard_normal((20, post.dim))
+    with jax.enable_x64(True):
+        points = jnp.asarray(place.origin + z @ place.factor.T)
+        shards = post.stacked(agents=[1])
+        found = jax.vmap(lambda x: jax.vmap(post.potential.value, (0, None))(shards, x))(points)[:, 0]
+        rows = jax.vmap(lambda x: jax.vmap(post.potential.value, (0, None))(shards._replace(quadratic=None), x))(points)
+        placed = jax.vmap(place_shard, (0, None))(shards, place)
+    assert shards.quadratic.center is None and placed.quadratic.center is None
+    np.testing.assert_array_equal(found, rows[:, 0])
+
+
 def test_no_row_is_read_for_a_value_and_a_gradient():
     X, y, _ = regression("plain")
     post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0)

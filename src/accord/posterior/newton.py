@@ -139,7 +139,10 @@ def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, 
     """A Newton step, which descends where curvature is negative too, and its length in standard deviations."""
     found = spectrum(hessian)
     slope = found.vectors.T @ (found.scale * gradient)
-    return -found.scale * (found.vectors @ (slope / found.size)), float(np.sqrt((slope**2 / found.size).sum()))
+    # where there is next to no curvature a step may be infinitely many of them long
+    with np.errstate(over="ignore"):
+        length = float(np.sqrt((slope**2 / found.size).sum()))
+    return -found.scale * (found.vectors @ (slope / found.size)), length
 
 
 def _downhill(

@@ -30,7 +30,7 @@ from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
-from .quadratic import Quadratic, flat_prior, near_minimum, quadratic_likelihood, with_eigenvectors
+from .quadratic import Quadratic, flat_prior, minimum, quadratic_likelihood, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, rows_at_once, sums_rows
@@ -433,7 +433,9 @@ class Posterior:
                 f"its gradient is off by {error[place]:.3g}"
             )
         # near where the posterior has its mass, which an agent's own minimum need not be
-        center = near_minimum(hessian.sum(axis=0), linear.sum(axis=0))
+        center = minimum(hessian.sum(axis=0), linear.sum(axis=0))
+        if center is None:
+            return Quadratic(hessian, linear)
         with jax.enable_x64(True):
             asked = evaluate(slope_at, self.potential, self._rows(), (center,), (), _AGENTS_AT_ONCE)
             level, slope = map(np.asarray, asked)

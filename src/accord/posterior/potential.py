@@ -86,9 +86,10 @@ class Potential:
     def value(self, shard: Shard, x: Float[Array, " dim"], batch: UInt32[Array, " batch"] | None = None) -> Array:
         """f_i(x), or its unbiased estimate from the rows `batch % n_i`, scaled by n_i / len(batch).
 
-        By the closed form, which reads no row, where f_i is quadratic and the batch is everything.
+        By the closed form, which reads no row, where f_i is quadratic, of well determined parameters, and the batch is
+        everything.
         """
-        if batch is None and shard.quadratic is not None:
+        if batch is None and shard.quadratic is not None and shard.quadratic.center is not None:
             return shard.quadratic.value(x)
         return -self.shard_log_likelihood(shard, x, batch) - self.log_prior_at(x) / self.num_agents
 

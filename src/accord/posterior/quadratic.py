@@ -14,6 +14,9 @@ from ..base.linear import product
 _FEW = 16
 # Eigenvalues closer than this, relative to the largest, count as one.
 _SAME = 1e-10
+# Least eigenvalue of the summed forms, relative to the largest and in no units, down to which values are those of the
+# closed form: along flatter directions products with the Hessian cancel where residuals of rows do not.
+_FLAT = 1e-7
 
 
 class Quadratic(NamedTuple):
@@ -26,10 +29,11 @@ class Quadratic(NamedTuple):
     # Shapes (dim, dim) and (dim,).
     hessian: Any
     linear: Any
-    # Shapes (dim,), () and (dim,): a point, and the value and gradient there, as the rows have them.
-    center: Any
-    level: Any
-    slope: Any
+    # Shapes (dim,), () and (dim,): a point, and the value and gradient there, as the rows have them; None where values
+    # are to be those of the rows.
+    center: Any = None
+    level: Any = None
+    slope: Any = None
     # Eigenvalues (dim,) and eigenvectors (dim, dim) of the Hessian; only where proximal steps need them, else None.
     eigenvalues: Any = None
     eigenvectors: Any = None
@@ -44,19 +48,23 @@ class Quadratic(NamedTuple):
         return self.level + (self.slope + product(self.hessian, away, _FEW) / 2.0) @ away
 
     def placed(self, origin: Float[Array, " dim"], factor: Float[Array, "dim dim"]) -> Quadratic:
-        """The form of one agent in z, x = origin + factor z, without eigenvectors; its center is z = 0."""
+        """The form of one agent in z, x = origin + factor z, without eigenvectors; its center, if any, is z = 0."""
+        hessian = factor.T @ self.hessian @ factor
+        if self.center is None:
+            return Quadratic(hessian, factor.T @ (self.linear - self.hessian @ origin))
         away = origin - self.center
         slope = factor.T @ (self.slope + self.hessian @ away)
-        return Quadratic(factor.T @ self.hessian @ factor, -slope, jnp.zeros_like(away), self.value(origin), slope)
+        return Quadratic(hessian, -slope, jnp.zeros_like(away), self.value(origin), slope)
 
 
-def near_minimum(hessian: Float[np.ndarray, "dim dim"], linear: Float[np.ndarray, " dim"]) -> np.ndarray:
-    """A point near the minimum of x' H x / 2 - b' x; where H is singular, no further from 0 than it has to be."""
+def minimum(hessian: Float[np.ndarray, "dim dim"], linear: Float[np.ndarray, " dim"]) -> np.ndarray | None:
+    """Where x' H x / 2 - b' x is least, (dim,); None where H is nearly singular."""
     root = np.sqrt(np.abs(np.diagonal(hessian)))
     # columns may be in any units
     units = 1.0 / np.where(root > 0, root, 1.0)
     scaled = hessian * units[:, None] * units
-    return units * (np.linalg.pinv(scaled, rcond=_SAME, hermitian=True) @ (units * linear))
+    values = np.linalg.eigvalsh(scaled)
+    return units * np.linalg.solve(scaled, units * linear) if values[0] > _FLAT * values[-1] else None
 
 
 def quadratic_likelihood(x: Float[Array, " dim"], shard: dict[str, Array]) -> Array:
