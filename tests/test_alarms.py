@@ -245,6 +245,19 @@ def test_components_without_an_order_have_a_mode_that_no_draw_is_of(ordered):
         assert abs(first - 1.3) < 0.3 and abs(second + 1.8) < 0.3
 
 
+@pytest.mark.long
+def test_a_far_mode_of_little_mass_is_told_where_it_makes_the_standard_deviation():
+    rows = np.array([-3.0, -2.9, 3.0, -2.95, 3.05])
+    post = rowwise(lambda x, y: -jnp.log1p((y - x[0]) ** 2 / 0.09), lambda x: -(x[0] ** 2) / 200.0, rows, np.zeros(1))
+    x = np.linspace(-20.0, 20.0, 40_001)
+    density = np.exp(-np.log1p((rows[:, None] - x) ** 2 / 0.09).sum(axis=0) - x**2 / 200.0)
+    share = density[x > 0].sum() / density.sum()
+    run = accord.sample(post, FOUR, GTBAOAB(), draws=1000, seed=0)
+    # four in a thousand, which more than double the standard deviation
+    assert share < 0.005 and run.draws.max() < 0.0
+    assert any("another mode that no draw is of, at x[0] = 3," in text for text in told(run))
+
+
 # --- silent before ---
 
 

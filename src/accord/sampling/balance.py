@@ -26,8 +26,9 @@ _FEWEST_LOOKS, _MOST_LOOKS, _READ = 200, 40_000, 5e8
 _SHARE_OF_BYTES, _FEW_BYTES = 0.1, 2**18
 # Chance that draws of a log-concave posterior have an F so high.
 _FALSE_ALARM = 1e-3
-# Mass relative to that of the draws at which another mode is told.
-_MASS = 0.01
+# Mass relative to that of the draws at which another mode is told, and what it adds to the variance of one of them: a
+# mode of little mass far away makes a standard deviation all the same.
+_MASS, _VARIANCE = 0.01, 0.1
 
 
 class Measured(NamedTuple):
@@ -196,7 +197,7 @@ def _unvisited(
     missed = [
         mode
         for mode in modes
-        if np.exp(min(mode.log_mass, 0.0)) > _MASS
+        if np.exp(min(mode.log_mass, 0.0)) > min(_MASS, _VARIANCE / max(mode.mean @ mode.mean, 1.0))
         and np.linalg.norm(np.linalg.solve(mode.factor, (flat - mode.mean).T), axis=0).min() > near
     ]
     where = [place.origin + place.factor @ mode.mean for mode in missed]
