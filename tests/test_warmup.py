@@ -145,7 +145,7 @@ def test_a_pilot_run_finds_the_posteriors_own_mean_and_covariance():
     with jax.enable_x64(True):
         start = Coordinates.whitening(post.mode(), post.hessians(post.mode()).sum(axis=0))
         found = pilot.explore(NetworkSums(post, NETWORKS["star"]), start)
-    assert found.draws.shape == (128, 3)
+    assert found.draws.shape == found.steep.shape == (64, 3)
     z, weights = by_importance(post, found.coordinates)
     mean = weights @ z
     np.testing.assert_allclose(mean, 0.0, atol=0.1)
@@ -167,9 +167,13 @@ def test_a_gaussian_is_told_exactly_by_few_points_and_their_gradients():
     np.testing.assert_allclose(told.mean, mean, atol=1e-9)
     np.testing.assert_allclose(told.cov, cov, atol=1e-9)
     start = Coordinates(np.array([3.0, 4.0, -1.0]), np.array([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0], [0.0, 0.0, 3.0]]))
-    found = told.whitened(start, points)
+    found = told.whitened(start, points, gradients)
     x = start.origin + points @ start.factor.T
-    np.testing.assert_allclose(found.draws, found.coordinates.inverse(x), atol=1e-9)
+    there = found.coordinates.inverse(x)
+    np.testing.assert_allclose(np.sort(found.draws, axis=0), np.sort(there, axis=0), atol=1e-9)
+    # of a standard normal those are steepest that are furthest out
+    furthest = there[np.argsort(np.linalg.norm(there, axis=1))]
+    np.testing.assert_allclose(found.steep, furthest, atol=1e-9)
     np.testing.assert_allclose(found.coordinates.inverse(start.origin + start.factor @ mean), 0.0, atol=1e-9)
     inverse = np.linalg.inv(found.coordinates.factor)
     np.testing.assert_allclose(inverse @ start.factor @ cov @ start.factor.T @ inverse.T, np.eye(3), atol=1e-9)

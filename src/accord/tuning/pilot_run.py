@@ -26,8 +26,8 @@ _CHAINS = 32
 _FEWEST, _BETWEEN, _MOST_ROUNDS = 48, 16, 160
 # Velocities are forgotten after so much time, in posterior standard deviations.
 _FRICTION = 0.3
-# Draws whose curvature bounds its steps, and of it that are looked at for stiffness.
-_LOOKED_AT, _DRAWS = 16, 128
+# Draws whose curvature bounds its steps.
+_LOOKED_AT = 16
 # Power iterations for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
 _POWERS, _FIRST, _MOST = 7, 2, 24
 # Share of the draws that count as the stiffest.
@@ -63,23 +63,22 @@ def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
         gradients.append(np.asarray(gradient, np.float64).T)
         done = round + 1
         if done >= _FEWEST and done % _BETWEEN == 0:
-            told, kept = _told(positions, gradients)
+            told, *kept = _told(positions, gradients)
             if told is None or told.settled:
                 break
         z, v = _baoab(z, v, gradient, _normals(np.int32(round), _CHAINS, dim), h)
     if told is None:
         return None
-    some = np.random.default_rng(2).choice(len(kept), _DRAWS, replace=False)
-    return told.whitened(start, kept[some])
+    return told.whitened(start, *kept)
 
 
-def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Told | None, np.ndarray]:
-    """What the chains tell after burn-in, of arrays (chain, dim), and their positions then; None where infinite."""
+def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Told | None, np.ndarray, np.ndarray]:
+    """What the chains tell after burn-in, of arrays (chain, dim), with positions and gradients; None where infinite."""
     kept = len(positions) // 3
     z, slope = (np.concatenate(rounds[kept:]) for rounds in (positions, gradients))
     if not (np.isfinite(z).all() and np.isfinite(slope).all()):
-        return None, z
-    return Told.by(z, slope, np.zeros(len(z)), np.arange(len(z)) % _CHAINS < _CHAINS // 2), z
+        return None, z, slope
+    return Told.by(z, slope, np.zeros(len(z)), np.arange(len(z)) % _CHAINS < _CHAINS // 2), z, slope
 
 
 def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.ndarray:

@@ -47,8 +47,9 @@ class Warmup(NamedTuple):
     curvature
         The smallest and the largest eigenvalue of each agent's Hessian at z = 0, shape (agent, 2).
     stiffness
-        The largest eigenvalue of the Hessian of F in z at the stiffest of some draws, 128 of them: 1 for a Gaussian
-        posterior, and what a step in posterior standard deviations has to be shortened by, squared.
+        The largest eigenvalue of the Hessian of F in z at the stiffest draw, of some at random and of the steepest of
+        a thousand: 1 for a Gaussian posterior, and what a step in posterior standard deviations has to be shortened by,
+        squared.
     spent
         What finding them took. A Hessian counts as one gradient for each parameter.
     stiff_draw
@@ -118,10 +119,10 @@ def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Bui
     place = Coordinates.whitening(mode, _definite(hessian, post.unconstrained_names))
     stiff, stiff_at = 1.0, np.zeros(post.dim)
     if not post.quadratic:
-        place, draws = _whitened(sums, place)
-        values = stiffest(sums, place, draws)
+        place, draws, steep = _whitened(sums, place)
+        values = stiffest(sums, place, np.concatenate([draws, steep]))
         if values.max() > 1.0 + _GAUSSIAN:
-            stiff, stiff_at = float(values.max()), stiff_draw(values, draws)
+            stiff, stiff_at = float(values.max()), stiff_draw(values[: len(draws)], draws)
     return Warmup(mode, place, _curvature(post, place), stiff, sums.spent, stiff_at)
 
 
@@ -138,7 +139,8 @@ def _whitened(sums: NetworkSums, mode: Coordinates) -> Whitened:
     if found is not None:
         return found
     warnings.warn("a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=5)
-    return Whitened(start, np.random.default_rng(1).standard_normal((_FEW, start.origin.size)))
+    draws = np.random.default_rng(1).standard_normal((_FEW, start.origin.size))
+    return Whitened(start, draws, draws[:0])
 
 
 def _by_admm(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:

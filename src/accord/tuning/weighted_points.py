@@ -22,8 +22,8 @@ _POINTS, _FEWEST, _BATCHES = 8, 128, 4
 _FREEDOM = 5
 # Effective points for each dimension below which batches are given up, and from which on their moments are believed.
 _LOST, _ENOUGH = 1.0, 6.0
-# Points resampled by their weights.
-_DRAWS = 128
+# Draws for which points stand by their weights: those of less than about one have none.
+_DRAWS = 1024
 
 
 def weighed(sums: NetworkSums, place: Coordinates) -> Whitened | None:
@@ -55,13 +55,13 @@ def weighed(sums: NetworkSums, place: Coordinates) -> Whitened | None:
         main, _ = adapted(found, main, proposals)
         told = Told.by(found.points, gradient, truncated(found.log_weight), np.arange(len(gradient)) % 2 == 0)
         if found.effective >= _ENOUGH * dim and told.settled:
-            return told.whitened(place, _resampled(found))
+            which = _resampled(found)
+            return told.whitened(place, found.points[which], gradient[which])
     return None
 
 
 def _resampled(found: Weighing) -> np.ndarray:
-    """Some points, by their weights."""
+    """The points that stand for some draws, by their weights."""
     log_w = truncated(found.log_weight)
     share = np.cumsum(np.exp(log_w - log_w.max()))
-    chosen = np.searchsorted(share / share[-1], (np.arange(_DRAWS) + 0.5) / _DRAWS)
-    return np.asarray(found.points[chosen])
+    return np.unique(np.searchsorted(share / share[-1], (np.arange(_DRAWS) + 0.5) / _DRAWS))

@@ -13,6 +13,8 @@ from ..posterior.coordinates import Coordinates
 # How far the moments that two halves tell may be apart, for each dimension: of variances that is half as much again on
 # one side, and what both tell together is a fifth off.
 _AGREE = 0.04
+# Draws that are kept at random, and of the steepest, at most.
+_DRAWS = 64
 
 Moments = tuple[np.ndarray, np.ndarray]
 
@@ -26,10 +28,13 @@ class Whitened(NamedTuple):
         The coordinates.
     draws
         In them, shape (draw, dim).
+    steep
+        Those with the largest gradients of all that there were, likewise: F's curvature is largest about there.
     """
 
     coordinates: Coordinates
     draws: np.ndarray
+    steep: np.ndarray
 
 
 class Told(NamedTuple):
@@ -71,10 +76,17 @@ class Told(NamedTuple):
         """Whether the halves are as near as warm-up needs them."""
         return self.apart <= _AGREE
 
-    def whitened(self, start: Coordinates, draws: Float[np.ndarray, "draw dim"]) -> Whitened:
-        """The coordinates that whiten it; moments and draws are in the coordinates `start`."""
+    def whitened(
+        self,
+        start: Coordinates,
+        draws: Float[np.ndarray, "draw dim"],
+        gradients: Float[np.ndarray, "draw dim"],
+    ) -> Whitened:
+        """The coordinates that whiten it, and some of many draws; all are given in the coordinates `start`."""
         inner = Coordinates(self.mean, np.linalg.cholesky(self.cov))
-        return Whitened(start.after(inner), inner.inverse(draws))
+        some = np.random.default_rng(2).permutation(len(draws))[:_DRAWS]
+        steep = np.argsort(np.linalg.norm(gradients @ inner.factor, axis=1))[-_DRAWS:]
+        return Whitened(start.after(inner), inner.inverse(draws[some]), inner.inverse(draws[steep]))
 
 
 def _plain(points: np.ndarray, gradients: np.ndarray, log_weight: np.ndarray) -> Moments:
