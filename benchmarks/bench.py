@@ -81,7 +81,8 @@ def page(sections: list[Section], title: str, command: str) -> str:
         f"""# {title}
 
 Times differ between machines; what is told here are ratios of two times that were measured side by side in one process,
-or in processes that took turns: medians over repeats, with their quartiles. Some have a goal: {met} of {len(judged)}
+or in processes that took turns: medians over repeats, with their quartiles. A ratio is the median of those of all turns
+and need not be that of the median times beside it. Some have a goal: {met} of {len(judged)} medians
 meet it, and where one is not met the table says so. The command that wrote this page, {minutes:.0f} minutes:
 
     {command}
