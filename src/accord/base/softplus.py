@@ -63,7 +63,20 @@ def _value(z: Array) -> Array:
     takes several times as long as all of this.
     """
     t = _falling(jnp.abs(z))
-    s = t / (2.0 + t)
+    return _above(z, t / (2.0 + t))
+
+
+def _value_beside(z: Array, p: Array) -> Array:
+    """The softplus, of the logistic function p = 1 / (1 + exp(-z)) without another exponential.
+
+    With t as above the smaller of p and 1 - p is t / (1 + t).
+    """
+    smaller = jnp.where(z < 0.0, p, 1.0 - p)
+    return _above(z, smaller / (2.0 - smaller))
+
+
+def _above(z: Array, s: Array) -> Array:
+    """max(z, 0) + 2 atanh(s), 0 <= s <= 1/3."""
     square = s * s
     tail = _polynomial(_ATANH_SINGLE if z.dtype.itemsize <= 4 else _ATANH, square)
     return jnp.maximum(z, 0.0) + 2.0 * (s + s * (square * tail))
@@ -100,16 +113,25 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
     return total
 
 
-def _elementwise(name: str, function: Callable[[Array], Array]) -> Primitive:
+def _elementwise(name: str, function: Callable[..., Array]) -> Primitive:
     """A primitive, which leaves the axis that `jax.vmap` adds where it is: functions of numbers would move it first."""
     made = Primitive(name)
     made.def_impl(jax.jit(function))
-    made.def_abstract_eval(lambda z: jax.core.ShapedArray(z.shape, z.dtype))
+    made.def_abstract_eval(lambda z, *_: jax.core.ShapedArray(z.shape, z.dtype))
     mlir.register_lowering(made, mlir.lower_fun(function, multiple_results=False))
     batching.defvectorized(made)
     return made
 
 
+def _with_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (z,), (along,) = primals, tangents
+    p = logistic(z)
+    return _softplus_beside.bind(z, p), p * along
+
+
 _softplus, _logistic = _elementwise("softplus", _value), _elementwise("logistic_function", _slope)
-ad.defjvp(_softplus, lambda along, z: logistic(z) * along)
+_softplus_beside = _elementwise("softplus_beside_logistic", _value_beside)
+ad.primitive_jvps[_softplus] = _with_slope
+# p depends on z, and the derivative by z is the whole one
+ad.defjvp(_softplus_beside, lambda along, z, p: p * along, None)
 ad.defjvp2(_logistic, lambda along, found, z: found * (1.0 - found) * along)
