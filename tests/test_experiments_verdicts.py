@@ -197,7 +197,7 @@ class Cells(HTMLParser):
         self.open = self.open and tag != "td"
 
 
-COUNTS = "2 hold, 1 does not hold, 3 undecided"
+COUNTS, REMARKS = "2 hold, 1 does not hold, 3 undecided", "1 undecided"
 
 
 def test_the_command_line_counts_three_verdicts_apart(reproduced):
@@ -220,7 +220,7 @@ def test_the_page_never_shows_what_is_undecided_as_holding(reproduced, tmp_path)
     page = html.unescape(gallery.write(tmp_path).read_text())
     assert f"of the papers' claims {COUNTS}; of accord's own checks 2 hold." in page
     cells = Cells(page).rows
-    assert [text for _, text in cells[1]] == ["trial", "A trial", COUNTS, "2 hold"]
+    assert [text for _, text in cells[1]] == ["trial", "A trial", COUNTS, "2 hold", REMARKS]
     for kind, given in KINDS.items():
         for k, verdict in enumerate(given):
             (row,) = [row for row in cells if len(row) == 7 and row[2][1] == f"{kind} {k} is so"]
@@ -238,7 +238,7 @@ def test_the_page_never_shows_what_is_undecided_as_holding(reproduced, tmp_path)
 def test_pages_of_markdown_never_show_what_is_undecided_as_holding(reproduced, tmp_path):
     reproduced("reproduce", "trial")
     gallery.write_markdown(tmp_path)
-    assert f"| A trial | {COUNTS} | 2 hold |" in (tmp_path / "README.md").read_text()
+    assert f"| A trial | {COUNTS} | 2 hold | {REMARKS} |" in (tmp_path / "README.md").read_text()
     page = (tmp_path / "trial" / "README.md").read_text()
     for kind, given in KINDS.items():
         for k, verdict in enumerate(given):

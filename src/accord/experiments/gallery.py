@@ -18,6 +18,8 @@ from .verdicts import Verdict, tally
 # Larger tables are linked beside the page, not put into it.
 _EMBEDDED_BYTES = 300_000
 _TITLE = "Figures of the papers, made again"
+# What is counted apart, in the columns of the overview.
+_KINDS = {"claim": "the paper's claims", "check": "checks of accord", "remark": "remarks"}
 # What the page says of its own words, before it uses them.
 _WORDS = (
     (
@@ -26,6 +28,7 @@ _WORDS = (
     ),
     ("claim", "What the paper says of that figure, in its text or by its numbers, and where."),
     ("check", "What accord asks of itself besides, such as that draws follow their exact law."),
+    ("remark", "A statement of accord's beside the paper, such as what its published scripts compute."),
     (
         "holds, does not hold",
         "The verdict at this size and seed: ours agrees with the paper's word or the law, or it does not. Why says how "
@@ -89,11 +92,12 @@ def write_markdown(folder: Path) -> Path:
         No experiment was reproduced there, or one by an accord whose claims had two verdicts.
     """
     entries = _entries(folder)
-    lines = [f"# {_TITLE}", "", "| experiment | what it shows | the paper's claims | checks of accord |"]
-    lines.append("| --- | --- | --- | --- |")
+    heads = " | ".join(["experiment", "what it shows", *_KINDS.values()])
+    lines = [f"# {_TITLE}", "", f"| {heads} |", "| --- " * (2 + len(_KINDS)) + "|"]
     for path, card, claims in entries:
         link = f"[{card['name']}]({path.name}/README.md)"
-        lines.append(f"| {link} | {_cell(card['title'])} | {_counts(claims, 'claim')} | {_counts(claims, 'check')} |")
+        counts = " | ".join(_counts(claims, kind) for kind in _KINDS)
+        lines.append(f"| {link} | {_cell(card['title'])} | {counts} |")
         own = [f"# {card['name']}: {card['title']}", "", _made(card), ""]
         own += [f"![{card['figure']}: {image.stem}]({image.name})\n" for image in sorted(path.glob("*.png"))]
         own += ["| verdict | where | claim | paper | ours | exact law | why |", "| --- " * 7 + "|"]
@@ -190,11 +194,11 @@ def _opening(entries: list[Entry]) -> str:
 def _overview(entries: list[Entry]) -> str:
     rows = []
     for _, card, claims in entries:
-        kinds = [f"<td>{_counts(claims, kind)}</td>" for kind in ("claim", "check")]
+        kinds = [f"<td>{_counts(claims, kind)}</td>" for kind in _KINDS]
         link = f'<a href="#{escape(card["name"])}">{escape(card["name"])}</a>'
         rows.append(f"<tr><td>{link}</td><td>{escape(card['title'])}</td>{''.join(kinds)}</tr>")
-    head = "<tr><th>experiment</th><th>what it shows</th><th>the paper's claims</th><th>checks of accord</th></tr>"
-    return f"<table>{head}{''.join(rows)}</table>"
+    head = "".join(f"<th>{name}</th>" for name in ("experiment", "what it shows", *_KINDS.values()))
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
 def _section(path: Path, card: dict[str, Any], claims: list[dict[str, str]]) -> str:
