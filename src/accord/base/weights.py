@@ -1,4 +1,4 @@
-"""Importance weights given by their logarithms."""
+"""Importance weights given by their logarithms, and weighted moments."""
 
 from __future__ import annotations
 
@@ -17,6 +17,14 @@ def effective(log_weight: np.ndarray) -> float:
     """Effective draws: the number of independent draws with the same error (Kish)."""
     w = of_mean_one(log_weight)
     return float(w.sum() ** 2 / np.square(w).sum())
+
+
+def moments(values: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (number,) and covariance (number, number) of weighted values (point, number), weights of any sum."""
+    share = weight / weight.sum()
+    mean = share @ values
+    apart = values - mean
+    return mean, (apart.T * share) @ apart
 
 
 def quantiles(values: np.ndarray, weight: np.ndarray, shares: Sequence[float]) -> np.ndarray:

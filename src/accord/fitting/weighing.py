@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from ..base.weights import effective, of_mean_one
+from ..base.weights import effective, moments, of_mean_one
 from ..posterior.coordinates import Coordinates
 from .proposal import Mixture
 
@@ -95,7 +95,4 @@ class Weighing:
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """The posterior's mean (dim,) and covariance (dim, dim)."""
-        w = self.weight / self.weight.sum()
-        mean = w @ self.points
-        apart = self.points - mean
-        return mean, (apart.T * w) @ apart
+        return moments(self.points, self.weight)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from ..base.counters import generator
-from ..base.weights import effective, of_mean_one
+from ..base.weights import effective, moments, of_mean_one
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +89,7 @@ class Points:
     @property
     def cov(self) -> np.ndarray:
         """The posterior's covariances in the user's scale, shape (number, number)."""
-        apart = self.values - self.mean
-        return (apart.T * self.weight) @ apart / self.weight.size
+        return moments(self.values, self.weight)[1]
 
     @property
     def sd(self) -> np.ndarray:

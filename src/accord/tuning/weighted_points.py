@@ -51,12 +51,12 @@ def weighed(sums: NetworkSums, place: Coordinates) -> Whitened | None:
         gradient = np.concatenate([gradient, slope])
         if found.effective < _LOST * dim:
             return None
-        proposals = proposals.shared(found, main)
-        main, _ = adapted(found, main, proposals)
         told = Told.by(found.points, gradient, truncated(found.log_weight), np.arange(len(gradient)) % 2 == 0)
         if found.effective >= _ENOUGH * dim and told.settled:
             which = _resampled(found)
             return told.whitened(place, found.points[which], gradient[which])
+        proposals = proposals.shared(found, main)
+        main, _ = adapted(found, main, proposals)
     return None
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from ..base import weights
 from ..fitting.adaptation import moments
 from ..posterior.coordinates import Coordinates
 
@@ -91,11 +92,7 @@ class Told(NamedTuple):
 
 def _plain(points: np.ndarray, gradients: np.ndarray, log_weight: np.ndarray) -> Moments:
     """Weighted mean and covariance; gradients are left out."""
-    w = np.exp(log_weight - log_weight.max())
-    w = w / w.sum()
-    mean = w @ points
-    apart = points - mean
-    return mean, (apart.T * w) @ apart
+    return weights.moments(points, weights.of_mean_one(log_weight))
 
 
 def _apart(one: Moments, other: Moments) -> float:
