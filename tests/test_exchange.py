@@ -14,16 +14,16 @@ from accord.engines.local import LocalEngine
 from accord.samplers import DESGLD
 
 GRAPHS = {
-    "ring": (accord.Network.ring(400), operators.Gather),
-    "path": (accord.Network.path(300), operators.Gather),
-    "grid": (accord.Network.grid(20, 20), operators.Gather),
-    "small ring": (accord.Network.ring(6), operators.Gather),
+    "ring": (accord.Network.ring(400), operators.Shifts),
+    "path": (accord.Network.path(300), operators.Shifts),
+    "grid": (accord.Network.grid(20, 20), operators.Shifts),
+    "small ring": (accord.Network.ring(6), operators.Shifts),
     "small random": (accord.Network.erdos_renyi(40, 0.3, seed=0), operators.Dense),
     "dense random": (accord.Network.erdos_renyi(300, 0.5, seed=0), operators.Dense),
     "sparse random": (accord.Network.regular(400, 5, seed=0), operators.Gather),
     "star": (accord.Network.star(400), operators.Segments),
     "tree": (accord.Network.tree(9), operators.Gather),
-    "one": (accord.Network.ring(1), operators.Gather),
+    "one": (accord.Network.ring(1), operators.Shifts),
 }
 
 
@@ -38,6 +38,7 @@ def test_operators_are_the_matrix(name):
 
 
 FORMS = {
+    "shifts": operators.shifts,
     "dense": operators.dense,
     "gather": operators.gather,
     "segments": operators.segments,
