@@ -287,7 +287,7 @@ SILENT = {
     "random intercepts": (random_intercepts, {"thin": 30}, 3),
     "random intercepts, not thinned": (random_intercepts, {}, 3),
     "four rows": (four_rows, {"draws": 5000}, 4),
-    "four rows, flat": (flat_rows, {"draws": 5000}, 4),
+    "four rows, flat": (flat_rows, {"draws": 20_000}, 4),
     "eight schools": (lambda: schools(centred=False), {"draws": 10_000}, 3),
     "a small regression": (regression, {"draws": 5000}, 3),
 }

@@ -37,7 +37,7 @@ from accord.samplers import (
 )
 from accord.schedules import diminishing
 from accord.tuning import search
-from accord.tuning.forecast import SHARE, Forecast, forecast, gaussian_model
+from accord.tuning.forecast import SHARE, Forecast, Model, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers
 from accord.tuning.search import choose, try_out, tunable_methods, usual_methods
 from accord.tuning.warmup import warm_up
@@ -251,6 +251,12 @@ def test_many_parameters_are_modelled_by_the_largest_curvatures():
     assert np.isfinite(run.draws).all()
     (trial,) = try_out(DESGLD(0.1), model, post.sizes, net, found.stiffness, 0.05)
     assert "so many parameters" in trial.trouble
+
+
+def test_a_posterior_that_bends_upwards_on_average_has_no_forecast():
+    post = accord.models.quadratic(np.tile(np.diag([1.0, -0.5]), (AGENTS, 1, 1)), np.zeros((AGENTS, 2)))
+    (trial,) = try_out(DESGLD(), Model(post, post, None), np.ones(AGENTS), NETWORKS["ring"], 1.0, 0.05)
+    assert trial.forecast is None and "bends upwards" in trial.trouble
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,9 @@ _FEWEST, _BETWEEN, _MOST_ROUNDS = 48, 16, 160
 _FRICTION = 0.3
 # Draws whose curvature bounds its steps.
 _LOOKED_AT = 16
+# Runs with ever halved steps, at most, and how far moments of the halves of its chains may be apart at the end of one:
+# chains that steps were too long for are thrown far off, and not all alike.
+_TRIES, _WILD = 3, 1.0
 # Power iterations for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
 _POWERS, _FIRST, _MOST = 7, 2, 24
 # Share of the draws that count as the stiffest.
@@ -50,11 +53,20 @@ def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
     Returns
     -------
     Whitened | None
-        None where chains went to infinity.
+        None where chains went to infinity or far apart, with shorter steps too.
     """
+    looked_at = np.random.default_rng(1).standard_normal((_LOOKED_AT, start.origin.size))
+    h = max(1.0, stiffest(sums, start, looked_at).max()) ** -0.5
+    for halved in range(_TRIES):
+        found = _run(sums, start, jnp.asarray(h / 2.0**halved))
+        if found is not None:
+            return found
+    return None
+
+
+def _run(sums: NetworkSums, start: Coordinates, h: Float[Array, ""]) -> Whitened | None:
+    """One run with a step; None where that was too long for it."""
     dim = start.origin.size
-    looked_at = np.random.default_rng(1).standard_normal((_LOOKED_AT, dim))
-    h = jnp.asarray(max(1.0, stiffest(sums, start, looked_at).max()) ** -0.5)
     z = jnp.asarray(np.random.default_rng(0).standard_normal((dim, _CHAINS)))
     v, positions, gradients = jnp.zeros_like(z), list[np.ndarray](), list[np.ndarray]()
     for round in range(_MOST_ROUNDS):
@@ -67,7 +79,7 @@ def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
             if told is None or told.settled:
                 break
         z, v = _baoab(z, v, gradient, _normals(np.int32(round), _CHAINS, dim), h)
-    if told is None:
+    if told is None or told.apart > _WILD:
         return None
     return told.whitened(start, *kept)
 

@@ -112,6 +112,11 @@ def try_out(
     if post is None:
         yield none._replace(trouble="there is no forecast in the user's coordinates for so many parameters")
         return
+    try:
+        post.exact()
+    except ValueError:
+        yield none._replace(trouble="-F bends upwards on average about its draws, as in a funnel's neck: no forecast")
+        return
     if isinstance(sampler, Expanding) and model.stiff is None:
         yield none._replace(trouble="there is no forecast for so many parameters: their Hessians are not summed")
         return
