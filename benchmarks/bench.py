@@ -34,7 +34,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 SECTIONS = ("rounds", "rivals", "growth", "totals", "proximal", "warmups", "engines", "answers", "gpu")
 # takes longer than all others, and has a page of its own
 LONG = "many_rows"
-HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "times")
+HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "note")
 PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "desgld", "ray")
 
 
@@ -82,7 +82,8 @@ def page(sections: list[Section], title: str, command: str) -> str:
 
 Times differ between machines; what is told here are ratios of two times that were measured side by side in one process,
 or in processes that took turns: medians over repeats, with their quartiles. A ratio is the median of those of all turns
-and need not be that of the median times beside it. Some have a goal: {met} of {len(judged)} medians
+and need not be that of the median times beside it. No quartiles: it was counted, or measured once.
+Some have a goal: {met} of {len(judged)} medians
 meet it, and where one is not met the table says so. The command that wrote this page, {minutes:.0f} minutes:
 
     {command}

@@ -18,6 +18,11 @@ from .verdicts import Verdict, tally
 # Larger tables are linked beside the page, not put into it.
 _EMBEDDED_BYTES = 300_000
 _TITLE = "Figures of the papers, made again"
+_LEGEND = (
+    "Claims are what the papers say of their figures, checks what accord asks of itself, such as that draws follow "
+    "their exact law, and remarks what it says beside the paper. The pages behind the names have the figures, and each "
+    "verdict with both numbers and why."
+)
 # What is counted apart, in the columns of the overview.
 _KINDS = {"claim": "the paper's claims", "check": "checks of accord", "remark": "remarks"}
 # What the page says of its own words, before it uses them.
@@ -93,7 +98,7 @@ def write_markdown(folder: Path) -> Path:
     """
     entries = _entries(folder)
     heads = " | ".join(["experiment", "what it shows", *_KINDS.values()])
-    lines = [f"# {_TITLE}", "", f"| {heads} |", "| --- " * (2 + len(_KINDS)) + "|"]
+    lines = [f"# {_TITLE}", "", _LEGEND, "", f"| {heads} |", "| --- " * (2 + len(_KINDS)) + "|"]
     for path, card, claims in entries:
         link = f"[{card['name']}]({path.name}/README.md)"
         counts = " | ".join(_counts(claims, kind) for kind in _KINDS)

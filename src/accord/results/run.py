@@ -507,6 +507,8 @@ class Run(Shown):
     def alone(self) -> tuple[Alone, ...]:
         """The posterior of each agent's data alone, by weighted points that each agent is asked at.
 
+        Its means and standard deviations are `points.mean` and `points.sd` of each.
+
         Nothing is sampled anew but these points: each agent tells the log likelihood of its rows there. Where weights
         are not to be relied on, `why` says so. Draws of the run need not be certified: these weights have a check of
         their own.
