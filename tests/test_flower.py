@@ -532,7 +532,10 @@ def test_a_column_that_is_spelled_otherwise_is_told_to_its_own_site(tmp_path):
         return Site(SitePolicy.read(tmp_path / name / "site.toml"), log.append)
 
     federation.site = logging_site
-    text = r"north \(rows.csv\): there is no column 'age_at_admission', which south has; names are compared letter by "
+    text = (
+        r"north \(rows.csv\): there is no column 'age_at_admission', which south has; "
+        r"names are compared letter by letter$"
+    )
     with pytest.raises(DataError, match=text):
         Flower(federation.study, federation).model()
     assert log == [

@@ -85,9 +85,10 @@ def operator(matrix: scipy.sparse.csr_array) -> Operator:
     """The fastest form of a sparse matrix over the agents, on the default device in the present float width."""
     matrix = scipy.sparse.csr_array(matrix)
     n = matrix.shape[0]
-    if 0 < np.unique(_offsets(matrix)).size <= FEW:
-        return shifts(matrix)
     lengths = np.diff(matrix.indptr)
+    # distances within a row differ: where rows are longer, all distances need not be looked at
+    if 0 < lengths.max() <= FEW and np.unique(_offsets(matrix)).size <= FEW:
+        return shifts(matrix)
     crowded = lengths.max() > DENSE_SHARE * n if n <= DENSE_AGENTS else matrix.nnz > 0.1 * n * n
     if crowded and lengths.max() > FEW:
         return dense(matrix)
