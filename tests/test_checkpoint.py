@@ -116,6 +116,24 @@ def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monke
     assert_same(draw(folder=tmp_path, draws=31, checkpoint_every=50), draw(draws=31))
 
 
+def test_checkpoints_wait_for_the_clock_where_no_rounds_are_given(tmp_path, monkeypatch):
+    options = {"draws": 400, "thin": 1, "checkpoint_every": None}
+    expected = draw(**options)
+    # at once, were it not for what writing one takes
+    monkeypatch.setattr(checkpointing, "_SECONDS", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "_TIMES", 0.0)
+        made = lose(patch, 3, folder=tmp_path, **options)
+        assert made[0] <= 20 and made[-1] < 420
+        assert_same(draw(folder=tmp_path, **options), expected)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "_TIMES", 1e9)
+        rare = lose(patch, 2, folder=tmp_path / "rare", **options)
+    # the first of them tells what writing takes, the second is the last
+    assert rare == [made[0], 420]
+    assert len(files(tmp_path, "draws")) > len(files(tmp_path / "rare", "draws"))
+
+
 def files(folder, kind):
     return sorted((folder / "process-0" / kind).glob("*.npz"))
 

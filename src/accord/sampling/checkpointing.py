@@ -15,10 +15,13 @@ from ..storage.fingerprint import combined
 from .recorder import Recorder
 
 _STATISTIC = "statistic "
+# Where no number of rounds is given: seconds between two checkpoints, at least, and in times of what writing one takes,
+# so that short rounds do not wait for the disk.
+_SECONDS, _TIMES = 10.0, 20.0
 
 
 class Checkpointer:
-    """Checkpoints of a run: the engine's state every `every` rounds, the newest two of them, and all draws so far.
+    """Checkpoints of a run: the engine's state now and then, the newest two of them, and all draws so far.
 
     Draws are written in pieces, one file for each checkpoint.
 
@@ -29,24 +32,39 @@ class Checkpointer:
     folder
         Where it is kept: `process-0` and so on, one for each process, and what the engine adds.
     every
-        Rounds between two checkpoints.
+        Rounds between two checkpoints; None: about ten seconds, and twenty times what writing one takes.
     fingerprint
         The run's.
     """
 
     def __init__(
-        self, engine: Engine, recorder: Recorder, folder: Path, every: int, fingerprint: dict[str, str]
+        self, engine: Engine, recorder: Recorder, folder: Path, every: int | None, fingerprint: dict[str, str]
     ) -> None:
         self.engine, self.recorder, self.folder, self.every = engine, recorder, folder, every
         self.pieces = CheckpointStore(process_folder(folder) / "draws", combined(fingerprint), keep=None)
-        self.saved_draws = 0
+        self.saved_draws, self.since, self.writing = 0, 0.0, 0.0
 
     def rounds_left(self) -> int:
-        """Rounds until the next checkpoint is due."""
+        """Rounds until the next checkpoint is due, if time does not tell."""
+        if self.every is None:
+            return self.recorder.total_rounds - self.recorder.rounds
         return self.every - self.recorder.rounds % self.every
+
+    def is_due(self, rounds: int, seconds: float) -> bool:
+        """Whether one is due after so many more rounds, which took so long by the clock of all processes."""
+        self.since += seconds
+        if self.every is None:
+            return self.since >= max(_SECONDS, _TIMES * self.writing)
+        return self.recorder.rounds // self.every > (self.recorder.rounds - rounds) // self.every
 
     def save(self, carry: Any) -> None:
         """Write the carry, and the draws since it was last written."""
+        began = time.perf_counter()
+        self._write(carry)
+        # the slowest process', as all processes are told
+        self.writing, self.since = -self.engine.agreed(began - time.perf_counter()), 0.0
+
+    def _write(self, carry: Any) -> None:
         recorder, span = self.recorder, slice(self.saved_draws, self.recorder.count)
         piece = {"seconds": np.asarray(recorder.seconds), "first": np.asarray(span.start)}
         if recorder.average is not None and recorder.agent_draws is not None and recorder.count > span.start:

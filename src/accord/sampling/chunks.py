@@ -60,7 +60,7 @@ def drive(
             error = float(records.statistics["consensus_error"][-1].mean())
         recorder.rounds += rounds
         ends = chunk.is_stopped or recorder.rounds == recorder.total_rounds
-        if checkpointer is not None and (rounds >= left or ends):
+        if checkpointer is not None and (checkpointer.is_due(rounds, chunk.seconds) or ends):
             checkpointer.save(carry)
         told.after(rounds, error)
         if chunk.is_stopped and recorder.rounds < recorder.total_rounds:
@@ -93,7 +93,7 @@ class _Chunk:
 
     def __init__(self, engine: Engine, stopped: Callable[[], bool]) -> None:
         self.engine, self.stopped, self.rounds = engine, stopped, 32
-        self.is_stopped = False
+        self.is_stopped, self.seconds = False, 0.0
 
     def size(self, left: int, least: int = 1) -> int:
         return min(max(self.rounds, least), left)
@@ -105,6 +105,7 @@ class _Chunk:
         result = jax.block_until_ready(work())
         # where one process is told to stop, all do so after the same chunk
         elapsed = self.engine.agreed(-1.0 if self.stopped() else time.perf_counter() - start)
+        self.seconds = max(elapsed, 0.0)
         if elapsed < 0:
             self.is_stopped = True
         elif elapsed < _CHUNK_SECONDS / 2 and rounds + grain > self.rounds:

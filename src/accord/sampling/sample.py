@@ -72,7 +72,7 @@ def sample(
     whiten: bool | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 1000,
+    checkpoint_every: int | None = None,
     masks: bool = False,
     consensus: float | None = None,
 ) -> Run:
@@ -123,7 +123,8 @@ def sample(
         but the data: that it is still the same is the caller's to see to. Agents of a silo see to it themselves.
         One run at a time uses a folder; several processes may each have their own disk.
     checkpoint_every
-        Rounds between two checkpoints, at least 1; what a crash can cost. Methods without rounds keep their sums.
+        Rounds between two checkpoints, at least 1; what a crash can cost. None makes one about every ten seconds, or in
+        twenty times what writing one takes. Methods without rounds keep their sums.
     masks
         Mask all sums pairwise, so that nobody hears an agent's own numbers, neither hub nor relay; for methods that
         ask for nothing but sums, and at least 3 agents. See docs/masks.md for what that hides, and what not.
@@ -153,7 +154,7 @@ def sample(
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
     burn_in = None if burn_in is None else whole_number("burn_in", burn_in, 0)
     thin = None if thin is None else whole_number("thin", thin, 1)
-    checkpoint_every = whole_number("checkpoint_every", checkpoint_every, 1)
+    checkpoint_every = None if checkpoint_every is None else whole_number("checkpoint_every", checkpoint_every, 1)
     seed_words(seed)
     kept = _kept_agents(keep, network.num_agents)
     try:
