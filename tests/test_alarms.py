@@ -73,6 +73,8 @@ def test_one_parameter_of_many_whose_sd_is_wrong_is_named(factor, said):
     if said:
         about = float(text.split("about ")[1].split("%")[0]) / 100.0
         assert abs(about - (factor - 1.0)) < 0.08
+        assert "Gaussian approximation: smaller steps" in text
+        assert "minibatches heat the draws" in unbalanced(balance, left_out="the noise of minibatches")
         # the average over parameters hides it
         temperature = 1.0 + balance.off[0].mean()
         assert complaints._heat(Findings(temperature=temperature, temperature_error=0.02)) == ""

@@ -374,7 +374,7 @@ def wide(dim=100_000, agents=3, rows=2):
 @pytest.mark.parametrize(
     "method, said",
     [
-        (None, "7 at a time of 100,000 x 100,000 numbers each, take 560 GB at least; this machine has 25 GB"),
+        (None, "5 at a time of 100,000 x 100,000 numbers each, take 400 GB at least; this machine has 25 GB"),
         (ChEES(), "Newton's method"),
         (DESGLD(), "an agent's Hessian and its eigenvalues"),
         (GTBAOAB(), "an agent's Hessian and its eigenvalues"),
@@ -387,6 +387,22 @@ def test_matrices_of_many_parameters_that_no_memory_holds_are_refused(method, sa
     monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
     with pytest.raises(ValueError, match=said):
         accord.sample(wide(), accord.Network.ring(3), method, draws=100, chains=1, progress=False)
+
+
+def test_of_too_many_parameters_fewer_draws_are_no_remedy(monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1e9)
+    with pytest.raises(ValueError, match="they grow with the square of 100,000 parameters; give all numbers of a method"):
+        # whose points do not fit either
+        accord.sample(wide(), accord.Network.ring(3), draws=10_000, progress=False)
+
+
+def test_covariances_have_to_fit_with_their_inverses(monkeypatch):
+    given = np.zeros((3, 10)), np.broadcast_to(np.eye(10), (3, 10, 10))
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 3 * 100 * 8 - 1)
+    with pytest.raises(ValueError, match="covariances, their eigenvalues and inverses, 12 at a time of 10 x 10"):
+        accord.models.gaussian(*given)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 3 * 100 * 8)
+    assert accord.models.gaussian(*given).dim == 10
 
 
 def test_a_plan_and_a_covariance_are_refused_too(monkeypatch):

@@ -129,16 +129,21 @@ class NetworkSums:
 def expand(sums: NetworkSums, *positions: np.ndarray, coordinates: Coordinates | None = None) -> Expansion:
     """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
     origin, dim = positions[0], positions[0].size
-    require_matrices(
-        "Hessians of the agents here and what Newton's method makes of their sum",
-        dim,
-        sums.agents_here + _MATRICES,
-        f"they grow with the square of {dim:,} parameters; give all numbers of a method that walks, as DESGLD(1e-6)",
-    )
+    require_hessians(dim, sums.agents_here)
     offsets, gradients = np.stack(positions) - origin, len(positions) * (1 + dim)
     found = sums(mean_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
     numbers = np.asarray(found, np.float64)
     return Expansion(float(numbers[0]), numbers[1 : 1 + dim], unpacked(numbers[1 + dim :], dim))
+
+
+def require_hessians(dim: int, agents: int) -> None:
+    """Raise `ValueError` unless memory holds the Hessians of so many agents and what is made of their sum."""
+    require_matrices(
+        "Hessians of the agents here and what Newton's method makes of their sum",
+        dim,
+        agents + _MATRICES,
+        f"they grow with the square of {dim:,} parameters; give all numbers of a method that walks, as DESGLD(1e-6)",
+    )
 
 
 def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from ..base.checks import positive
 from ..base.linear import linear_predictor
+from ..base.memory import require_matrices
 from ..base.softplus import softplus
 from ..posterior import Posterior
 from ..posterior.about import About
@@ -26,6 +27,9 @@ from ..posterior.shards import Source, is_unread, require_finite
 from .families import Bernoulli, Family, Normal, Poisson
 from .predictive import OfPairs
 from .priors import HalfCauchy
+
+# Of each agent's covariance: as it is given and made symmetric, its inverse, and the Hessian that is kept.
+_COPIES = 4
 
 
 def quadratic(hessians: np.ndarray, linear: np.ndarray, *, names: Sequence[str] | None = None) -> Posterior:
@@ -78,6 +82,12 @@ def gaussian(means: np.ndarray, covariances: np.ndarray) -> Posterior:
             f"means must have shape (agent, dim) and covariances (agent, dim, dim), "
             f"found {means.shape} and {covariances.shape}"
         )
+    require_matrices(
+        "covariances, their eigenvalues and inverses",
+        means.shape[1],
+        _COPIES * len(means),
+        "give the agents' models by a function of their data, as Posterior takes it, or take fewer parameters",
+    )
     finite = np.isfinite(covariances).all(axis=(1, 2))
     smallest = np.linalg.eigvalsh(np.where(finite[:, None, None], covariances, 0.0))[:, 0]
     asymmetry = np.abs(covariances - np.swapaxes(covariances, 1, 2)).max(axis=(1, 2))

@@ -197,9 +197,14 @@ def _unbalanced(found: Findings, names: _Names) -> str:
     return (
         f"the draws of {names.parameters[d]} do not fit the slope of the posterior there (Stein's identity): {number}, "
         f"{far[feature, d]:.1f} Monte Carlo errors where {allowed:.1f} are allowed. The step is too long for the "
-        "posterior beyond its Gaussian approximation: smaller steps, or Importance(), ChEES() or Replicated(), "
-        "which correct for it"
+        f"posterior beyond its Gaussian approximation{_of_minibatches(found)} smaller steps, or Importance(), ChEES() "
+        "or Replicated(), which correct for it"
     )
+
+
+def _of_minibatches(found: Findings) -> str:
+    """Their part in what draws are off by, where there are any."""
+    return ", or minibatches heat the draws: a larger batch_size," if found.left_out else ":"
 
 
 def _by_law(expected: Expected) -> np.ndarray:

@@ -138,7 +138,8 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
             return None
         return (
             f"a proximal step of D-ADMMS missed its tolerance: its error was {worst:.3g} standard deviations of the "
-            "step's noise; raise rho, or check that every potential is convex"
+            "step's noise, and draws may be as far off; raise rho, take whiten=True where parameters have units far "
+            "apart, or check that every potential is convex"
         )
 
 

@@ -23,6 +23,7 @@ from ..engines.local import LocalEngine
 from ..engines.mesh.engine import MeshEngine
 from ..engines.noise import seed_words
 from ..engines.silo.engine import Silo
+from ..fitting.network_sums import require_hessians
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
@@ -169,6 +170,8 @@ def sample(
         )
         if isinstance(sampler, ByTotals) or nothing_given:
             by_totals: list[ByTotals] = [sampler] if isinstance(sampler, ByTotals) else [Importance(), ChEES()]
+            # where parameters are too many, fewer draws do not help
+            require_hessians(post.dim, 1)
             # all agents have the same draws, which are there once
             doubles = min(DOUBLES[type(method)](post.dim) for method in by_totals)
             require_points(draws=draws, chains=chains, dim=post.dim, doubles=doubles)
