@@ -24,9 +24,10 @@ over the other's on the pooled data: NUTS with a dense metric and 1,000 steps (3
 4 chains, of BlackJAX (compiled as one loop over all chains) and of NumPyro (vectorised chains), and Pathfinder with
 importance weights (PSIS). Sampling is prolonged to 4,000 effective draws in proportion where there were fewer,
 adaptation is not. *Cold* is from the start of the process, imports and compilation included; *warm* is the same again
-in that process with another seed. Programs are those that XLA compiles for the first answer. The note has the times
-of both, or both numbers; means of both are compared, in posterior sds. Left out is a program whose own diagnosis says
-that it is not to be trusted, or with a mean further than 8 standard errors from that of BlackJAX's NUTS."""
+in that process with another seed. Programs are those that XLA compiles for the first answer, single operations too,
+which are most of NumPyro's: as many for any data. The note has the times of both, or both numbers; means of both are
+compared, in posterior sds. Left out is a program whose own diagnosis says that it is not to be trusted, or with a mean
+further than 8 standard errors from that of BlackJAX's NUTS."""
 EFFECTIVE, CHAINS, AGENTS = 4000, 4, 10
 # rows above which NUTS is given less time
 MANY = 10_000

@@ -97,9 +97,10 @@ def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: flo
 
 def enough(work: Callable[[int], Any], seconds: float) -> int:
     """A number of rounds that takes so many seconds or more, a power of two."""
-    jax.block_until_ready(work(1))
     rounds = 1
     while True:
+        # a program may be compiled for each number of rounds, which is none of their time
+        jax.block_until_ready(work(rounds))
         start = time.perf_counter()
         jax.block_until_ready(work(rounds))
         taken = time.perf_counter() - start

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
+from answers import EFFECTIVE
 from measured import Line, Ratio, Skipped, at_most
 
 import accord
@@ -14,8 +15,9 @@ ABOUT = """\
 Gradients of all rows, and exchanges, of the warm-up of a method that walks and is given no numbers (`whiten=True`),
 over those of the run that it serves, of 1,000 draws in 4 chains on a ring of 10; and its gradients over those of the
 adaptation of pooled NUTS, a dense metric, 1,000 steps in 4 chains. They are counted, so that they have no spread.
-What is drawn where nothing at all is given needs no warm-up. Both posteriors are far from Gaussian, so that warm-up
-makes a pilot run: less than that whitens their draws worse. The note has both counts."""
+The run is the default one; the share of one that goes on until the average has 4,000 effective draws, in proportion,
+stands beside. What is drawn where nothing at all is given needs no warm-up. Both posteriors are far from Gaussian, so
+that warm-up makes a pilot run: less than that whitens their draws worse. The note has both counts."""
 CHAINS = 4
 
 
@@ -35,11 +37,15 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
         gradients, exchanges = float(spent.gradient_rows.sum() / rows), float(spent.exchanges)
         walked = CHAINS * float((run.traffic.gradient_rows - spent.gradient_rows).sum() / rows)
         adapting = no_knobs.nuts(name, True, 10)[2]
+        ess, _ = no_knobs.least_ess(run.average)
         method = run.settings["method"].partition("(")[0]
         yield _line("gradients over the run's", f"{name}, {method}", gradients, walked, 0.1)
+        longer = f"gradients over those of {EFFECTIVE:,} effective draws"
+        yield _line(longer, f"{name}, {method}", gradients, walked * EFFECTIVE / ess, None)
         yield _line("exchanges over the run's", f"{name}, {method}", exchanges, run.traffic.exchanges - exchanges, 0.1)
         yield _line("gradients over those of NUTS' adaptation", name, gradients, adapting, 1.0)
 
 
-def _line(what: str, shape: str, own: float, other: float, most: float) -> Line:
-    return Line(what, shape, Ratio.of([own / other]), at_most(most), f"{own:,.0f} / {other:,.0f}")
+def _line(what: str, shape: str, own: float, other: float, most: float | None) -> Line:
+    goal = None if most is None else at_most(most)
+    return Line(what, shape, Ratio.of([own / other]), goal, f"{own:,.0f} / {other:,.0f}")

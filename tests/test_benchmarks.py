@@ -69,6 +69,19 @@ def test_rounds_are_enough_and_the_fastest_way_is_taken(waits):
     assert fastest(ways, repeats=2, seconds=4.0) is ways[1]
 
 
+def test_compiling_for_a_number_of_rounds_is_none_of_their_time(waits):
+    walk, compiling, known = waits(1.0), waits(100.0), set()
+
+    def compiled(rounds):
+        if rounds not in known:
+            known.add(rounds)
+            compiling(1)
+        walk(rounds)
+
+    found, own, other = compared(walk, compiled, repeats=3, seconds=8.0)
+    assert (found.median, own, other) == (1.0, 1.0, 1.0) and max(known) == 8
+
+
 def test_sides_take_turns_in_either_order():
     order = []
     found = side_by_side({name: partial(order.append, name) for name in "ab"}, 3)
