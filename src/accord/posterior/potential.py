@@ -114,7 +114,8 @@ class Potential:
             per_row = self.log_likelihood(params, shard.rows)
             return sum_of_rows(jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0))
         chosen = (batch % shard.size.astype(jnp.uint32)).astype(jnp.int32)
-        per_row = self.log_likelihood(params, jax.tree.map(lambda leaf: leaf[chosen], shard.rows))
+        rows = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="promise_in_bounds"), shard.rows)
+        per_row = self.log_likelihood(params, rows)
         return jnp.mean(per_row) * shard.size
 
     def gradient(self, shard: Shard, x: Float[Array, " dim"], batch: Array | None = None) -> Float[Array, " dim"]:
