@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .text import human_bytes
+from .text import counted, human_bytes
 
 # Times that a round has a state: before it, in it and after it.
 COPIES = 3
@@ -82,6 +82,6 @@ def require_memory(
     if kept <= moving < 2 * COPIES * more:
         remedy = "take fewer chains, fewer local steps or a smaller batch_size"
     raise ValueError(
-        f"draws = {draws:,} in {chains:,} chains, of {positions:,} positions of {dim:,} numbers, take "
+        f"draws = {draws:,} in {chains:,} chains, of {counted(positions, 'position')} of {dim:,} numbers, take "
         f"{human_bytes(kept)} at least{beside}; this machine has {human_bytes(int(there))} of memory: {remedy}"
     )
