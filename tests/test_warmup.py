@@ -210,6 +210,15 @@ def test_halves_that_are_apart_settle_nothing():
     assert not told.settled
 
 
+def test_halves_of_too_few_points_settle_nothing():
+    rng = np.random.default_rng(0)
+    z, slope = rng.normal(size=(64, 14)), rng.standard_cauchy(size=(64, 14)) ** 3
+    # three points of either half have all the weight: their covariance is singular, its rounding may be negative
+    log_weight = np.where(np.arange(64) < 6, 0.0, -60.0)
+    told = Told.by(z, slope, log_weight, np.arange(64) % 2 == 0)
+    assert told.apart == np.inf and not told.settled
+
+
 def test_warm_up_counts_what_its_sums_sent():
     post, net = unequal_curvature(3), accord.Network.star(AGENTS)
     with jax.enable_x64(True):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy import linalg
 
 from ..base import weights
 from ..fitting.adaptation import moments
@@ -96,8 +97,18 @@ def _plain(points: np.ndarray, gradients: np.ndarray, log_weight: np.ndarray) ->
 
 
 def _apart(one: Moments, other: Moments) -> float:
-    """Half of Jeffreys' divergence of two Gaussians, for each dimension; means by the average covariance."""
+    """Half of Jeffreys' divergence of two Gaussians, for each dimension; means by the average covariance.
+
+    Infinite where a covariance has no width in some direction, as that of a few points.
+    """
     (mean, cov), (other_mean, other_cov) = one, other
+    try:
+        # not as traces, whose rounding errors may make them negative where a covariance is nearly singular
+        ratios = linalg.eigvalsh(cov, other_cov)
+    except linalg.LinAlgError:
+        return np.inf
+    if ratios[0] <= 0.0:
+        return np.inf
     dim, off = mean.size, mean - other_mean
-    both = np.trace(np.linalg.solve(cov, other_cov)) + np.trace(np.linalg.solve(other_cov, cov)) - 2.0 * dim
+    both = (ratios + 1.0 / ratios - 2.0).sum()
     return float((both / 4.0 + off @ np.linalg.solve((cov + other_cov) / 2.0, off) / 2.0) / dim)
