@@ -188,6 +188,23 @@ def test_draws_without_a_density_are_not_certified():
     assert refused == ["support", "Stein's identity", "effective draws", "nested R-hat"]
 
 
+def test_a_far_place_that_makes_the_variance_is_missed_by_chains_and_told():
+    # Cauchy rows: the one at 60 has .08% of the mass and two thirds of the variance
+    post = accord.Posterior(
+        lambda x, y: -jnp.log1p((y - x) ** 2), lambda x: 0.0 * x, [np.array([y]) for y in (0.0, 1.0, 60.0)], 0.0
+    )
+    x = np.linspace(-3000.0, 3000.0, 6_000_001)
+    density = np.exp(-sum(np.log1p((y - x) ** 2) for y in (0.0, 1.0, 60.0)))
+    sd = np.sqrt(np.average(np.square(x - np.average(x, weights=density)), weights=density))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = accord.sample(post, accord.Network.ring(3), draws=1000, seed=0)
+    # by weights that are not certified it is right, by chains that are it was half
+    assert run.points is None and 0.5 < run.average.std() / sd < 0.7
+    (told,) = (check for check in run.certificate.checks if check.name == "places without chains")
+    assert not told.holds and re.search("[67].% of their variance, is where no chain came", told.text)
+
+
 @pytest.mark.long
 def test_constants_of_numpy_in_a_density_are_no_trouble():
     center = np.array([1.0, -2.0])

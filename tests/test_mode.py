@@ -1,5 +1,7 @@
 """The mode of a posterior, whatever the units of its parameters, and what is said where there is none."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,6 +129,26 @@ def test_a_density_without_bound_is_not_called_separated():
         with pytest.raises(ArithmeticError, match=r"no mode found.*still falls.* no lower bound") as error:
             find()
         assert "separated" not in str(error.value)
+
+
+@pytest.mark.parametrize("offset", [1e5, 1e6])
+def test_an_origin_too_far_for_single_precision_is_named(offset):
+    rows = [(np.ones((50, 1)), offset + np.random.default_rng(agent).normal(size=50)) for agent in range(4)]
+    post = accord.models.linear_regression(rows, noise_scale=1.0, prior_variance=1e14)
+    with pytest.raises(
+        ArithmeticError,
+        match=rf"float32 near x\[0\] = {re.escape(f'{offset:.6g}')} are 0\.\d+ standard deviations apart",
+    ):
+        warm_up(post, RING)
+    with jax.enable_x64(True):
+        np.testing.assert_allclose(warm_up(post, RING).mode, np.mean([y for _, y in rows]), atol=1e-3)
+
+
+def test_straight_pieces_are_said_to_have_no_curvature():
+    rows = [np.array([-1.0]), np.array([0.4]), np.array([0.5]), np.array([2.0])]
+    post = accord.Posterior(lambda x, y: -3.0 * jnp.abs(y - x), lambda x: -jnp.abs(x), rows, 0.1)
+    with pytest.raises(ArithmeticError, match="no curvature in any direction, as between the kinks"):
+        warm_up(post, RING)
 
 
 def test_a_flat_direction_is_named():

@@ -202,6 +202,19 @@ def test_divergence_without_a_bound_still_keeps_draws():
     assert e.value.run.draws.shape[1] == e.value.round
 
 
+@pytest.mark.long
+def test_who_gave_no_step_is_told_what_corrects_for_it():
+    # along a parabola the curvature across it grows with the square of the distance
+    post = accord.Posterior(
+        lambda p, y: -0.5 * (y - p["b"] - p["a"] ** 2) ** 2,
+        lambda p: -0.5 * (p["a"] / 2.0) ** 2 - 0.5 * (p["b"] / 5.0) ** 2,
+        [np.array([4.0, 3.0]), np.array([5.0, 3.5]), np.array([4.2, 4.1])],
+        {"a": 0.5, "b": 0.0},
+    )
+    with pytest.raises(accord.DivergenceError, match=r"numbers were chosen here.*Importance\(\), ChEES\(\) or Repli"):
+        accord.sample(post, accord.Network.ring(3), whiten=True, seed=2)
+
+
 @pytest.mark.parametrize("thin", [1, 20, 33])
 def test_chunks_grow_whatever_the_thinning(monkeypatch, thin):
     calls = []

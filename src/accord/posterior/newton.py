@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 # Newton steps after which there is said to be no mode.
@@ -122,7 +123,8 @@ def newton(
     while taken < _MOST_STEPS:
         taken += 1
         step, length = newton_step(here.gradient, here.hessian)
-        moved = _downhill(expand, x, here, step)
+        # without any curvature it has no end
+        moved = _downhill(expand, x, here, step) if np.isfinite(step).all() else None
         if moved is None:
             break
         changed = change(here.hessian, moved[1].hessian)
@@ -132,7 +134,8 @@ def newton(
             if away is None:
                 return x, here.hessian
             x, here = away
-    raise ArithmeticError(f"no mode found in {taken} Newton steps: {_seen(here, length, at_start, names)}")
+    seen = _rounded(x, here, last_step, names) or _seen(here, length, at_start, names)
+    raise ArithmeticError(f"no mode found in {taken} Newton steps: {seen}")
 
 
 def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, float]:
@@ -142,7 +145,7 @@ def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, 
     # where there is next to no curvature a step may be infinitely many of them long
     with np.errstate(over="ignore"):
         length = float(np.sqrt((slope**2 / found.size).sum()))
-    return -found.scale * (found.vectors @ (slope / found.size)), length
+        return -found.scale * (found.vectors @ (slope / found.size)), length
 
 
 def _downhill(
@@ -170,8 +173,26 @@ def _from_saddle(
     return _downhill(expand, x, here, step)
 
 
+def _rounded(x: np.ndarray, here: Expansion, last_step: float, names: Sequence[str]) -> str:
+    """What rounding does to positions, where that is more than the last step may be; else empty."""
+    width = jnp.result_type(float)
+    sds = np.spacing(np.abs(x).astype(width)) * np.sqrt(np.abs(np.diagonal(here.hessian)))
+    worst = int(np.argmax(sds))
+    if not sds[worst] > last_step:
+        return ""
+    return (
+        f"numbers of type {width} near {names[worst]} = {x[worst]:.6g} are {sds[worst]:.2g} standard deviations apart. "
+        'Take an origin nearer to the data, or double precision: jax.config.update("jax_enable_x64", True)'
+    )
+
+
 def _seen(here: Expansion, length: float, at_start: np.ndarray, names: Sequence[str]) -> str:
     """What there is in place of a mode."""
+    if not here.hessian.any():
+        return (
+            f"at {here.value:.6g} the potential has no curvature in any direction, as between the kinks of one made of "
+            "straight pieces (absolute values): its curvature says nothing of the posterior's width"
+        )
     if length > _FAR:
         return (
             f"at {here.value:.6g} the potential still falls, the next step is {length:.3g} standard deviations long. "

@@ -331,7 +331,10 @@ def _heat(found: Findings) -> str:
         f"{found.temperature_error:.2g}, where the method's law{left_out} has {law:.2f}"
     )
     if found.temperature > high:
-        return f"{number}: too wide. Minibatches heat, so a larger batch_size or smaller steps help; so may whiten=True"
+        remedy = (
+            "Minibatches heat, so a larger batch_size or smaller steps help" if found.left_out else "Smaller steps help"
+        )
+        return f"{number}: too wide. {remedy}; so may whiten=True where it is not taken yet"
     return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"
 
 

@@ -140,7 +140,21 @@ def _require_finite(
 
 
 def _remedy(recorder: Recorder, last: int) -> str:
-    """What to say of a diverged run: the step's bound where one is known."""
+    """What to say of a diverged run: who chose its step, and the step's bound where one is known."""
+    return _bound_of_step(recorder, last) + _other_methods(recorder)
+
+
+def _other_methods(recorder: Recorder) -> str:
+    """What to take where nobody gave the numbers of a diverged run."""
+    if not recorder.chosen:
+        return ""
+    return (
+        ". Its numbers were chosen here, for the Gaussian nearest to the posterior and the stiffest draw that was "
+        "seen: Importance(), ChEES() or Replicated(), which correct for steps that are too long, do not diverge"
+    )
+
+
+def _bound_of_step(recorder: Recorder, last: int) -> str:
     sampler, step = recorder.bound.sampler, getattr(recorder.bound.sampler, "step_size", None)
     try:
         bound = cheap_bound(recorder.post, recorder.network, sampler)

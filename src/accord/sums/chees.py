@@ -28,8 +28,9 @@ _DIVERGED = 1e-4
 _ENERGY = 0.3
 # Share of the weight of earlier points that may be where no chain came.
 _UNVISITED = 0.002
-# Times the chains' sd that the points' may be: their weights are what was not certified.
-_WIDER = 2.0
+# Share of the variance of earlier points that may be there, which makes an sd a twentieth too small, and times the
+# chains' sd that the points' may be: their weights are what was not certified.
+_UNSEEN, _WIDER = 0.1, 2.0
 # Chance that true draws are refused by the test of Stein's identity.
 _FALSE_ALARM = 1e-4
 # Errors of the identity that do not matter.
@@ -201,21 +202,31 @@ def _energetic(drawn: Chains) -> Check:
 
 
 def _everywhere(drawn: Chains, start: Start) -> Check:
-    """Whether chains came to where weighted points hold mass."""
-    name, share = "places without chains", 0.0
+    """Whether chains came to where weighted points hold mass, or what a variance is made of."""
+    share, spread, wider = 0.0, 0.0, 1.0
     if start.points is not None and start.weight is not None:
         low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
         margin = (high - low) / 4.0
         outside = ((start.points < low - margin) | (start.points > high + margin)).any(axis=1)
-        share = float(start.weight[outside].sum() / start.weight.sum())
-        # a far place of little weight shows in the width that the points have
         w = start.weight / start.weight.sum()
-        wide = np.sqrt(w @ np.square(start.points - w @ start.points)) / drawn.positions.std(axis=(0, 1))
-        share = 1.0 if wide.max() > _WIDER else share
-    holds = share <= _UNVISITED
-    text = f"{share:.2%} of the weight of points found before, or of their width, is where no chain came"
-    remedy = "" if holds else f" (above {_UNVISITED:.1%}): chains miss a part of the posterior"
-    return Check(name, share, _UNVISITED, holds, text + remedy)
+        share = float(w[outside].sum())
+        # a far place of little weight shows in the width that the points have
+        squares = np.square(start.points - w @ start.points)
+        spread = float(((w * outside) @ squares / (w @ squares)).max())
+        wider = float(np.sqrt((w @ squares) / drawn.positions.var(axis=(0, 1))).max())
+    holds = share <= _UNVISITED and spread <= _UNSEEN and wider <= _WIDER
+    text = (
+        f"{share:.2%} of the weight of points found before, and {spread:.0%} of their variance, is where no chain "
+        f"came; they are {wider:.2g} times as wide"
+    )
+    limits = f" (above {_UNVISITED:.1%}, {_UNSEEN:.0%} or {_WIDER:g})"
+    return Check(
+        "places without chains",
+        share,
+        _UNVISITED,
+        holds,
+        text + ("" if holds else f"{limits}: chains miss a part of the posterior"),
+    )
 
 
 def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
