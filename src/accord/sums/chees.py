@@ -203,17 +203,18 @@ def _energetic(drawn: Chains) -> Check:
 
 def _everywhere(drawn: Chains, start: Start) -> Check:
     """Whether chains came to where weighted points hold mass, or what a variance is made of."""
-    share, spread, wider = 0.0, 0.0, 1.0
-    if start.points is not None and start.weight is not None:
-        low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
-        margin = (high - low) / 4.0
-        outside = ((start.points < low - margin) | (start.points > high + margin)).any(axis=1)
-        w = start.weight / start.weight.sum()
-        share = float(w[outside].sum())
-        # a far place of little weight shows in the width that the points have
-        squares = np.square(start.points - w @ start.points)
-        spread = float(((w * outside) @ squares / (w @ squares)).max())
-        wider = float(np.sqrt((w @ squares) / drawn.positions.var(axis=(0, 1))).max())
+    name = "places without chains"
+    if start.points is None or start.weight is None:
+        return Check(name, 0.0, 1.0, True, "no points are known that chains should have come to")
+    low, high = drawn.positions.min(axis=(0, 1)), drawn.positions.max(axis=(0, 1))
+    margin = (high - low) / 4.0
+    outside = ((start.points < low - margin) | (start.points > high + margin)).any(axis=1)
+    w = start.weight / start.weight.sum()
+    share = float(w[outside].sum())
+    # a far place of little weight shows in the width that the points have
+    squares = np.square(start.points - w @ start.points)
+    spread = float(((w * outside) @ squares / (w @ squares)).max())
+    wider = float(np.sqrt((w @ squares) / drawn.positions.var(axis=(0, 1))).max())
     most = max(share / _UNVISITED, spread / _UNSEEN, wider / _WIDER)
     holds = most <= 1.0
     text = (
@@ -221,7 +222,7 @@ def _everywhere(drawn: Chains, start: Start) -> Check:
         f"came; they are {wider:.2g} times as wide"
     )
     remedy = f" (above {_UNVISITED:.1%}, {_UNSEEN:.0%} or {_WIDER:g}): chains miss a part of the posterior"
-    return Check("places without chains", most, 1.0, holds, text + ("" if holds else remedy))
+    return Check(name, most, 1.0, holds, text + ("" if holds else remedy))
 
 
 def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
