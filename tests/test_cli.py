@@ -116,6 +116,8 @@ SMALL = {
     "HubSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
     "FSGLD": "step_size = 0.01\nlocal_steps = [1, 2, 3]",
     "Replicated": "kernel = 'mala'\nwarmup = 5",
+    # these choose no step themselves
+    **dict.fromkeys(("DMAHMC", "ELF", "QLSD"), "step_size = 0.02"),
 }
 
 
