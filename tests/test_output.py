@@ -374,7 +374,7 @@ def wide(dim=100_000, agents=3, rows=2):
 @pytest.mark.parametrize(
     "method, said",
     [
-        (None, "5 at a time of 100,000 x 100,000 numbers each, take 400 GB at least; this machine has 25 GB"),
+        (None, "7 at a time of 100,000 x 100,000 numbers each, take 560 GB at least; this machine has 25 GB"),
         (ChEES(), "Newton's method"),
         (DESGLD(), "an agent's Hessian and its eigenvalues"),
         (GTBAOAB(), "an agent's Hessian and its eigenvalues"),

@@ -194,17 +194,13 @@ def _unbalanced(found: Findings, names: _Names) -> str:
         number = f"the sd is about {np.sqrt(max(1.0 + share, 0.0)) - 1.0:+.1%} off"
     else:
         number = f"the shape, skewness above all, is off by {balance.off[feature, d]:+.2g}"
+    noise, larger = (", or minibatches heat the draws", "a larger batch_size, ") if found.left_out else ("", "")
     return (
         f"the draws of {names.parameters[d]} do not fit the slope of the posterior there (Stein's identity): {number}, "
         f"{far[feature, d]:.1f} Monte Carlo errors where {allowed:.1f} are allowed. The step is too long for the "
-        f"posterior beyond its Gaussian approximation{_of_minibatches(found)} smaller steps, or Importance(), ChEES() "
-        "or Replicated(), which correct for it"
+        f"posterior beyond its Gaussian approximation{noise}: {larger}smaller steps, or Importance(), ChEES() or "
+        "Replicated(), which correct for it"
     )
-
-
-def _of_minibatches(found: Findings) -> str:
-    """Their part in what draws are off by, where there are any."""
-    return ", or minibatches heat the draws: a larger batch_size," if found.left_out else ":"
 
 
 def _by_law(expected: Expected) -> np.ndarray:

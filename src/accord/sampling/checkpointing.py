@@ -45,17 +45,15 @@ class Checkpointer:
         self.saved_draws, self.since, self.writing = 0, 0.0, 0.0
 
     def rounds_left(self) -> int:
-        """Rounds until the next checkpoint is due, if time does not tell."""
+        """Rounds until the next checkpoint is due, whatever the clock says."""
         if self.every is None:
             return self.recorder.total_rounds - self.recorder.rounds
         return self.every - self.recorder.rounds % self.every
 
-    def is_due(self, rounds: int, seconds: float) -> bool:
-        """Whether one is due after so many more rounds, which took so long by the clock of all processes."""
+    def is_late(self, seconds: float) -> bool:
+        """Whether the clock says that one is due, after so many more seconds by that of all processes."""
         self.since += seconds
-        if self.every is None:
-            return self.since >= max(_SECONDS, _TIMES * self.writing)
-        return self.recorder.rounds // self.every > (self.recorder.rounds - rounds) // self.every
+        return self.every is None and self.since >= max(_SECONDS, _TIMES * self.writing)
 
     def save(self, carry: Any) -> None:
         """Write the carry, and the draws since it was last written."""

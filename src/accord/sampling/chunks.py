@@ -60,7 +60,7 @@ def drive(
             error = float(records.statistics["consensus_error"][-1].mean())
         recorder.rounds += rounds
         ends = chunk.is_stopped or recorder.rounds == recorder.total_rounds
-        if checkpointer is not None and (checkpointer.is_due(rounds, chunk.seconds) or ends):
+        if checkpointer is not None and (rounds >= left or ends or checkpointer.is_late(chunk.seconds)):
             checkpointer.save(carry)
         told.after(rounds, error)
         if chunk.is_stopped and recorder.rounds < recorder.total_rounds:

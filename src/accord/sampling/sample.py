@@ -153,9 +153,14 @@ def sample(
     """
     arguments = dict(locals())
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
-    burn_in = None if burn_in is None else whole_number("burn_in", burn_in, 0)
-    thin = None if thin is None else whole_number("thin", thin, 1)
-    checkpoint_every = None if checkpoint_every is None else whole_number("checkpoint_every", checkpoint_every, 1)
+    burn_in, thin, checkpoint_every = (
+        None if value is None else whole_number(name, value, least)
+        for name, value, least in (
+            ("burn_in", burn_in, 0),
+            ("thin", thin, 1),
+            ("checkpoint_every", checkpoint_every, 1),
+        )
+    )
     seed_words(seed)
     kept = _kept_agents(keep, network.num_agents)
     try:
@@ -171,7 +176,7 @@ def sample(
         if isinstance(sampler, ByTotals) or nothing_given:
             by_totals: list[ByTotals] = [sampler] if isinstance(sampler, ByTotals) else [Importance(), ChEES()]
             # where parameters are too many, fewer draws do not help
-            require_hessians(post.dim, 1)
+            require_hessians(post.dim, builder.states_here(post.num_agents))
             # all agents have the same draws, which are there once
             doubles = min(DOUBLES[type(method)](post.dim) for method in by_totals)
             require_points(draws=draws, chains=chains, dim=post.dim, doubles=doubles)
