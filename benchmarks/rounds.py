@@ -28,7 +28,8 @@ ABOUT = (
     "One round over the gradients (or proximal steps) and the normal numbers that it needs, with the same shapes, in a "
     "loop of the same kind. The note has the time of a round and that of its floor. Where agents and parameters are "
     "many both wait for memory, and a round also writes new states beside those that neighbours still read: of 100,000 "
-    "agents one array of them with DE-SGLD, and three with GT-DULA."
+    "agents one array of them with DE-SGLD, and three with GT-DULA. *Its arrays too*: over a floor that also reads and "
+    "writes, in their places, the arrays that the method keeps beside positions."
 )
 GOAL = at_most(1.15)
 # small enough that no shape diverges: numbers that are no numbers take other times
@@ -43,6 +44,8 @@ class Shape(NamedTuple):
     network: Callable[[], accord.Network]
     sampler: Any
     chains: int
+    # arrays of the method's state beside positions, with which a second floor is measured
+    beside: int = 0
 
 
 def _random(agents: int, share: float) -> Callable[[], accord.Network]:
@@ -65,7 +68,7 @@ def shapes(small: bool) -> Iterator[Shape]:
     yield Shape(f"ring, {name}, linear", quadratic, ring(n), accord.samplers.DADMMS(2.0), chains)
     large = partial(problems.gaussian, many, 10)
     yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), desgld, 1)
-    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), gtdula, 1)
+    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), gtdula, 1, beside=2)
     name = f"ring, N=10, d=54, {10 * rows:,} rows, logistic"
     yield Shape(name, partial(problems.logistic, 10, 54, rows), ring(10), desgld, 1)
     yield Shape(f"ring, N=10, d={wide:,}", partial(problems.spheres, 10, wide), ring(10), desgld, 1)
@@ -77,9 +80,13 @@ def shapes(small: bool) -> Iterator[Shape]:
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
     """A line a shape."""
+    effort = (3, 0.002) if small else (9, 0.2)
     for shape in shapes(small):
         try:
-            yield measured(shape, *((3, 0.002) if small else (9, 0.2)))
+            yield measured(shape, *effort)
+            if shape.beside:
+                found = measured(shape, *effort, beside=shape.beside)
+                yield found._replace(what=f"{found.what}, its arrays too", goal=None)
         except ImportError as error:
             yield Skipped(shape.name, str(error))
 
@@ -95,11 +102,11 @@ def advancing(
     return engine, lambda rounds: engine.advance(carry, rounds)
 
 
-def measured(shape: Shape, repeats: int, seconds: float) -> Line:
-    """The line of one shape, by so many repeats of so many seconds each."""
+def measured(shape: Shape, repeats: int, seconds: float, beside: int = 0) -> Line:
+    """The line of one shape, by so many repeats of so many seconds each; `beside` as in `floor`."""
     post = shape.posterior()
     engine, own = advancing(post, shape.network(), shape.sampler, shape.chains)
-    least = floor(engine, post.init, repeats=7, seconds=seconds / 4)
+    least = floor(engine, post.init, repeats=7, seconds=seconds / 4, beside=beside)
     found, ours, bare = compared(own, least, repeats=repeats, seconds=seconds)
     return Line(type(shape.sampler).__name__, shape.name, found, GOAL, against(ours, bare))
 
@@ -142,11 +149,13 @@ def not_worse(shape: Shape, usual: float) -> Line:
     return line
 
 
-def floor(engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: float) -> Callable[[int], Any]:
+def floor(
+    engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: float, beside: int = 0
+) -> Callable[[int], Any]:
     """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
 
     The noise is drawn a round ahead, once the state before it is known, as the engine does, or at any time, or in the
-    round: whichever is fastest here.
+    round: whichever is fastest here. So many arrays `beside` x are read and written in every round, in their places.
     """
     problem, chains = engine.problem, engine.chains
     dim, dtype = problem.dim, problem.degree.dtype
@@ -156,26 +165,29 @@ def floor(engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: floa
         words = bits(problem.seed, chains, k, Stream.NORMAL, problem.index, dim)
         return paired(normals(words, dtype))
 
-    def moved(problem: Any, k: Any, x: Any, noise: Any) -> Any:
-        return everywhere(step, problem.agents(k), (x, joined(parted(noise), dim)))
+    def moved(problem: Any, k: Any, state: Any, noise: Any) -> Any:
+        x, *others = state
+        x = everywhere(step, problem.agents(k), (x, joined(parted(noise), dim)))
+        return [x, *(other + STEP * x for other in others)]
 
-    def ahead(following: Callable[[Any, Any], Any], problem: Any, x: Any, rounds: Any) -> Any:
+    def ahead(following: Callable[[Any, Any], Any], problem: Any, state: Any, rounds: Any) -> Any:
         def round(k: Any, both: Any) -> Any:
-            x = moved(problem, k, *both)
-            return x, draw(following(x, k + 1))
+            state = moved(problem, k, *both)
+            return state, draw(following(state, k + 1))
 
-        return jax.lax.fori_loop(0, rounds, round, (x, draw(jnp.int32(0))))[0]
+        return jax.lax.fori_loop(0, rounds, round, (state, draw(jnp.int32(0))))[0]
 
-    def within(problem: Any, x: Any, rounds: Any) -> Any:
-        return jax.lax.fori_loop(0, rounds, lambda k, x: moved(problem, k, x, draw(k)), x)
+    def within(problem: Any, state: Any, rounds: Any) -> Any:
+        return jax.lax.fori_loop(0, rounds, lambda k, state: moved(problem, k, state, draw(k)), state)
 
     x = jnp.broadcast_to(jnp.asarray(start, dtype)[:, None], (problem.index.size, dim, chains))
+    state = [x, *(jnp.zeros_like(x) for _ in range(beside))]
     ways = partial(ahead, once_known), partial(ahead, lambda _, k: k), within
-    return fastest([_run(jax.jit(way), problem, x) for way in ways], repeats=repeats, seconds=seconds)
+    return fastest([_run(jax.jit(way), problem, state) for way in ways], repeats=repeats, seconds=seconds)
 
 
-def _run(program: Any, problem: Any, x: Any) -> Callable[[int], Any]:
-    return lambda rounds: program(problem, x, rounds)
+def _run(program: Any, problem: Any, state: Any) -> Callable[[int], Any]:
+    return lambda rounds: program(problem, state, rounds)
 
 
 def _gradient(agent, x, noise):

@@ -7,25 +7,30 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import problems
 from growth import slope
-from measured import REST, Line, Ratio, at_least, at_most, side_by_side
+from measured import REST, Line, Ratio, at_least, at_most, duration, side_by_side
 from rounds import advancing
 
 import accord
+from accord.base.softplus import softplus
 from accord.fitting.evaluations import slope_of, value_of
 
 TITLE = "Totals, and memory"
 ABOUT = """\
 Sums over all rows of ten agents in one process, at many points at a time, in double precision. *Of the peak*: the
 multiplications and additions of the matrix products that a total needs, in a second, over those of NumPy's product of
-two square matrices of 2,000, beside each other. A logistic regression also takes a softplus of each row and point; a
-linear one whose noise is known is read off its closed form, without the products, so that it is beyond the peak. For
-a row, a point and a core the product of 50 columns takes 2.5 ns and a softplus 2.1 ns, which leaves half of the peak.
+two square matrices of 2,000, beside each other. A linear regression whose noise is known is read off its closed form,
+without the products, so that it is beyond the peak. A logistic one also takes a softplus of each row and point, for
+gradients with a logistic function: *at most* is what its total would reach if products ran at the peak and nothing
+else took time but these functions, of numbers in the processor's caches.
 *Slopes* are as in Growth, of the time of one total. *Memory of a round*: what the compiled loop holds at its peak
 beside the data and the kept draws, over the bytes of all agents' states and noise, which it is given and gives back."""
 AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000
+# Totals that take about as long as the product of the squares; less is mostly how a resting processor begins.
+IN_A_TURN = 4
 
 
 def lines(small: bool) -> Iterator[Line]:
@@ -57,15 +62,44 @@ def of_the_peak(small: bool) -> Iterator[Line]:
             post = made(AGENTS, dim, rows)
             for name, function, products in (("values", value_of, 1), ("values and gradients", slope_of, 2)):
                 # two operations for each row, column and point, of each product
-                work = {
-                    "own": (partial(total_of(post, function, POINTS), 1), 2 * products * AGENTS * rows * dim * POINTS),
-                    "peak": (lambda: square @ square, 2 * size**3),
-                }
-                found = side_by_side({side: run for side, (run, _) in work.items()}, 3 if small else 7, REST)
-                own, peak = (count / found[side] for side, (_, count) in work.items())
+                numbers = IN_A_TURN * AGENTS * rows * POINTS
+                count, squares = 2 * products * numbers * dim, 2 * size**3
+                work = {"own": partial(total_of(post, function, POINTS), IN_A_TURN), "peak": lambda: square @ square}
+                if model == "logistic":
+                    work["functions"] = partial(FUNCTIONS[function], numbers // _BLOCK.size)
+                found = side_by_side(work, 3 if small else 7, REST)
+                own, peak = count / found["own"], squares / found["peak"]
                 note = f"{np.median(own) / 1e9:.3g} of {np.median(peak) / 1e9:.3g} billion a second"
                 shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"
                 yield Line(f"{name}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
+                if "functions" in found:
+                    products_alone = count / peak
+                    most = products_alone / (products_alone + found["functions"])
+                    note = f"functions take {duration(float(np.median(found['functions'])))}"
+                    yield Line(f"{name}, at most", shape, Ratio.of(most), None, note)
+
+
+# Numbers that the processor's caches hold, about as many as a total has of a part of the rows.
+_BLOCK = np.random.default_rng(0).standard_normal((500, 500))
+
+
+def _softplus_and_logistic(z: jax.Array) -> jax.Array:
+    value, slope = jax.jvp(softplus, (z,), (jnp.ones_like(z),))
+    return value + slope
+
+
+def _alone(function: Callable[[jax.Array], jax.Array]) -> Callable[[int], Any]:
+    """A function of the numbers of a block, so many times, each of what the last one left."""
+
+    @jax.jit
+    def work(block: jax.Array, times: int) -> jax.Array:
+        return jax.lax.fori_loop(0, times, lambda _, z: z + 1e-12 * function(z), block)
+
+    return lambda times: work(_BLOCK, times)
+
+
+# What a logistic regression's total takes beside products.
+FUNCTIONS = {value_of: _alone(softplus), slope_of: _alone(_softplus_and_logistic)}
 
 
 def slopes(small: bool, effort: dict) -> Iterator[Line]:

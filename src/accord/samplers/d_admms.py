@@ -24,7 +24,7 @@ class DADMMSState(NamedTuple):
 
 class DADMMSInfo(NamedTuple):
     # Error of the proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
-    unsolved_error: Float[Array, ""]
+    unsolved_error: Float[Array, ""] | None
     # Gradients and products with Hessians that it took; None where it takes one, in closed form.
     gradients: Int[Array, ""] | None
 
@@ -111,8 +111,11 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
         if self.noise == "common":
             spread = spread * self.common_scale(agent)
         found = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
-        gradients = None if agent.shard.quadratic is not None else found.evaluations
-        return DADMMSState(found.point, dual), DADMMSInfo(found.error / spread, gradients)
+        state = DADMMSState(found.point, dual)
+        # a closed form misses nothing, and is no gradient
+        if agent.shard.quadratic is not None:
+            return state, DADMMSInfo(None, None)
+        return state, DADMMSInfo(found.error / spread, found.evaluations)
 
     def common_scale(self, agent: Agent) -> Array:
         _, common = _NOISE[self.calibration]
@@ -133,7 +136,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
         return 1.0 / (2.0 * total * at(self.rho, 0))
 
     def warning(self, statistics: dict[str, np.ndarray]) -> str | None:
-        worst = float(statistics["unsolved_error"].max())
+        worst = float(statistics.get("unsolved_error", np.zeros(1)).max())
         if worst == 0:
             return None
         return (
