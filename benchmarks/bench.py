@@ -155,7 +155,10 @@ def main() -> None:
         if path is not None:
             # after each section: what has been measured is not lost where the rest is broken off
             path.write_text(page(sections, title, command), "utf-8")
-    out.print(f"\n{duration(sum(section.seconds for section in sections))} in all")
+    out.print()
+    for section in sections:
+        out.print(f"{section.title}: {duration(section.seconds)}")
+    out.print(f"{duration(sum(section.seconds for section in sections))} in all")
 
 
 if __name__ == "__main__":

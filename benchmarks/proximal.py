@@ -24,7 +24,7 @@ GOAL = at_most(4.0)
 
 
 def lines(small: bool) -> Iterator[Line]:
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.2}
+    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.1}
     for agents, dim, chains, rows in (
         ((4, 3, 2, 5),) if small else ((20, 30, 1, 100), (20, 30, 16, 100), (10, 11, 16, 60))
     ):

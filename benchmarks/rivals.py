@@ -33,7 +33,7 @@ STEP = 1e-6
 
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.2}
+    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.1}
     yield from beside_blackjax(*((100, 5) if small else (10_000, 50)), effort)
     yield from beside_desgld(2 if small else 100, effort)
     yield from beside_numpy(2 if small else 100, effort)

@@ -80,7 +80,7 @@ def shapes(small: bool) -> Iterator[Shape]:
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
     """A line a shape."""
-    effort = (3, 0.002) if small else (9, 0.2)
+    effort = (3, 0.002) if small else (9, 0.1)
     for shape in shapes(small):
         try:
             yield measured(shape, *effort)
