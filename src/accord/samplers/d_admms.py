@@ -24,6 +24,7 @@ class DADMMSState(NamedTuple):
 
 class DADMMSInfo(NamedTuple):
     # Error of the proximal step if it missed its tolerance, in standard deviations of that step's noise; else 0.
+    # None of a closed form.
     unsolved_error: Float[Array, ""] | None
     # Gradients and products with Hessians that it took; None where it takes one, in closed form.
     gradients: Int[Array, ""] | None
@@ -112,7 +113,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
             spread = spread * self.common_scale(agent)
         found = proximal_point(agent, center, strength, start=x, tolerance=self.tolerance * spread)
         state = DADMMSState(found.point, dual)
-        # a closed form misses nothing, and is no gradient
+        # a closed form misses nothing, and takes one gradient as any round does
         if agent.shard.quadratic is not None:
             return state, DADMMSInfo(None, None)
         return state, DADMMSInfo(found.error / spread, found.evaluations)
