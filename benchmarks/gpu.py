@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import rounds
-from measured import Line, Skipped, against, compared
+from measured import Line, Skipped, against, compared, effort
 
 TITLE = "On a GPU"
 ABOUT = """\
@@ -21,17 +21,17 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
     except RuntimeError:
         yield Skipped("all", "JAX finds no GPU here")
         return
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.2}
+    turns = effort(small)
     for shape in rounds.shapes(small):
         try:
             with jax.default_device(device):
-                yield rounds.measured(shape, **effort)
+                yield from rounds.measured(shape, **turns)
                 there = advancing(shape)
         except ImportError as error:
             yield Skipped(shape.name, str(error))
             continue
         # arrays stay where they were made, and programs run where their arrays are
-        found, *seconds = compared(advancing(shape), there, **effort)
+        found, *seconds = compared(advancing(shape), there, **turns)
         yield Line(f"{type(shape.sampler).__name__}, processor over GPU", shape.name, found, None, against(*seconds))
 
 

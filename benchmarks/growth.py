@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 import problems
-from measured import Line, Ratio, at_most, duration, enough, side_by_side
+from measured import Line, Ratio, at_most, duration, effort, enough, side_by_side
 from rounds import advancing
 
 import accord
@@ -31,12 +31,12 @@ BEYOND = 4.0
 
 def lines(small: bool) -> Iterator[Line]:
     desgld = accord.samplers.DESGLD(STEP)
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 5, "seconds": 0.05}
+    turns = effort(small, 5, 0.05)
 
     def line(name: str, at: Callable[[int], tuple[accord.Posterior, accord.Network, int]], sizes: list[int]) -> Line:
         chosen = sizes[:2] if small else sizes
         works = {size: advancing(post, net, desgld, chains)[1] for size in chosen for post, net, chains in [at(size)]}
-        return slope(name, works, **effort)
+        return slope(name, works, **turns)
 
     gaussian = cache(partial(problems.gaussian, dim=2))
 
@@ -48,7 +48,7 @@ def lines(small: bool) -> Iterator[Line]:
     yield line("agents, 8-regular, d=2, Gaussian", partial(of_agents, regular), many)
     gaussian.cache_clear()
     alone = {size: neighbour_sums(regular(size)) for size in (many[:2] if small else many)}
-    yield slope("sums over neighbours alone, 8-regular, d=2", alone, **effort)._replace(goal=None)
+    yield slope("sums over neighbours alone, 8-regular, d=2", alone, **turns)._replace(goal=None)
     regular.cache_clear()
     ring = accord.Network.ring(10)
     yield line("parameters, 10 agents", lambda dim: (problems.spheres(10, dim), ring, 1), [10**k for k in range(6)])

@@ -14,6 +14,11 @@ import numpy as np
 REST = 0.1
 
 
+def effort(small: bool, repeats: int = 9, seconds: float = 0.1) -> dict[str, Any]:
+    """How often two sides take turns, and for how many seconds each time; hardly at all where shapes are tiny too."""
+    return {"repeats": 3, "seconds": 0.002} if small else {"repeats": repeats, "seconds": seconds}
+
+
 class Ratio(NamedTuple):
     """A ratio over repeats: its median, and its quartiles."""
 

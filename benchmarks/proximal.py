@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import problems
-from measured import Line, against, at_most, compared
+from measured import Line, against, at_most, compared, effort
 from rounds import advancing
 
 import accord
@@ -24,7 +24,6 @@ GOAL = at_most(4.0)
 
 
 def lines(small: bool) -> Iterator[Line]:
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.1}
     for agents, dim, chains, rows in (
         ((4, 3, 2, 5),) if small else ((20, 30, 1, 100), (20, 30, 16, 100), (10, 11, 16, 60))
     ):
@@ -32,7 +31,7 @@ def lines(small: bool) -> Iterator[Line]:
         for penalty in (1.0, 10.0):
             method = accord.samplers.DADMMS(penalty, noise="common")
             engine, own = advancing(post, net, method, chains)
-            found, ours, theirs = compared(own, expansions(engine), **effort)
+            found, ours, theirs = compared(own, expansions(engine), **effort(small))
             shape = f"logistic, ring, N={agents}, d={dim}, {rows} rows an agent, {chains} chains, rho={penalty:g}"
             yield Line("DADMMS", shape, found, GOAL, against(ours, theirs))
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import problems
-from measured import Goal, Line, Skipped, against, at_least, compared
+from measured import Goal, Line, Skipped, against, at_least, compared, effort
 from rounds import advancing
 
 import accord
@@ -33,21 +33,21 @@ STEP = 1e-6
 
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 9, "seconds": 0.1}
-    yield from beside_blackjax(*((100, 5) if small else (10_000, 50)), effort)
-    yield from beside_desgld(2 if small else 100, effort)
-    yield from beside_numpy(2 if small else 100, effort)
+    turns, chains = effort(small), 2 if small else 100
+    yield from beside_blackjax(*((100, 5) if small else (10_000, 50)), turns)
+    yield from beside_desgld(chains, turns)
+    yield from beside_numpy(chains, turns)
 
 
 def faster(
-    what: str, shape: str, own: Callable[[int], Any], other: Callable[[int], Any], goal: Goal, effort: dict
+    what: str, shape: str, own: Callable[[int], Any], other: Callable[[int], Any], goal: Goal, turns: dict
 ) -> Line:
     """How many times faster accord's rounds are."""
-    found, ours, theirs = compared(other, own, **effort)
+    found, ours, theirs = compared(other, own, **turns)
     return Line(what, shape, found, goal, against(theirs, ours))
 
 
-def beside_blackjax(count: int, dim: int, effort: dict) -> Iterator[Line | Skipped]:
+def beside_blackjax(count: int, dim: int, turns: dict) -> Iterator[Line | Skipped]:
     try:
         import blackjax
     except ImportError as error:
@@ -85,7 +85,7 @@ def beside_blackjax(count: int, dim: int, effort: dict) -> Iterator[Line | Skipp
             own = advancing(post, net, method(STEP, batch_size=batch), 1)[1]
             other = chain(step, rows, None if batch is None else 10 * batch, start, gradients)
             shape = f"logistic, {count:,} x {dim}, b = {batch or 'all'}"
-            yield faster(f"BlackJAX {name}", shape, own, other, at_least(1.0), effort)
+            yield faster(f"BlackJAX {name}", shape, own, other, at_least(1.0), turns)
 
 
 def chain(move: Any, rows: Any, batch: int | None, start: Any, gradients: int) -> Callable[[int], Any]:
@@ -122,7 +122,7 @@ def everybody(chains: int, batch: int | None) -> Callable[[int], Any]:
     return advancing(post, accord.Network.complete(AGENTS), sampler, chains)[1]
 
 
-def beside_desgld(chains: int, effort: dict) -> Iterator[Line | Skipped]:
+def beside_desgld(chains: int, turns: dict) -> Iterator[Line | Skipped]:
     try:
         # which imports matplotlib too, and prints
         with contextlib.redirect_stdout(io.StringIO()):
@@ -138,16 +138,16 @@ def beside_desgld(chains: int, effort: dict) -> Iterator[Line | Skipped]:
         return walk.vanila_desgld()[0]
 
     shape = f"{AGENTS} agents, {chains} chains, d={DIM}, b = {BATCH}"
-    yield faster("desgld", shape, everybody(chains, BATCH), other, at_least(500.0), effort)
+    yield faster("desgld", shape, everybody(chains, BATCH), other, at_least(500.0), turns)
 
 
-def beside_numpy(chains: int, effort: dict) -> Iterator[Line]:
+def beside_numpy(chains: int, turns: dict) -> Iterator[Line]:
     for batch in (BATCH, None):
         for dtype in (np.float64, np.float32):
             what = f"NumPy, {'double' if dtype is np.float64 else 'single'} precision"
             shape = f"{AGENTS} agents, {chains} chains, d={DIM}, b = {batch or 'all'}"
             other = partial(in_numpy, chains=chains, batch=batch, dtype=dtype)
-            yield faster(what, shape, everybody(chains, batch), other, at_least(3.0), effort)
+            yield faster(what, shape, everybody(chains, batch), other, at_least(3.0), turns)
 
 
 def in_numpy(rounds: int, chains: int, batch: int | None, dtype: Any) -> np.ndarray:

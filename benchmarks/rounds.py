@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import problems
-from measured import Line, Skipped, against, at_most, compared, fastest
+from measured import Line, Skipped, against, at_most, compared, effort, fastest
 
 import accord
+from accord.base.compiler import WIDE
 from accord.engines.local import LocalEngine
 from accord.engines.loop import once_known
 from accord.engines.noise import Stream, bits, joined, normals, paired, parted
@@ -80,13 +81,9 @@ def shapes(small: bool) -> Iterator[Shape]:
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
     """A line a shape."""
-    effort = (3, 0.002) if small else (9, 0.1)
     for shape in shapes(small):
         try:
-            yield measured(shape, *effort)
-            if shape.beside:
-                found = measured(shape, *effort, beside=shape.beside)
-                yield found._replace(what=f"{found.what}, its arrays too", goal=None)
+            yield from measured(shape, **effort(small))
         except ImportError as error:
             yield Skipped(shape.name, str(error))
 
@@ -102,13 +99,17 @@ def advancing(
     return engine, lambda rounds: engine.advance(carry, rounds)
 
 
-def measured(shape: Shape, repeats: int, seconds: float, beside: int = 0) -> Line:
-    """The line of one shape, by so many repeats of so many seconds each; `beside` as in `floor`."""
-    post = shape.posterior()
+def measured(shape: Shape, repeats: int, seconds: float) -> Iterator[Line]:
+    """The line of one shape, by so many repeats of so many seconds each; and that over its second floor, if any."""
+    post, name = shape.posterior(), type(shape.sampler).__name__
     engine, own = advancing(post, shape.network(), shape.sampler, shape.chains)
-    least = floor(engine, post.init, repeats=7, seconds=seconds / 4, beside=beside)
-    found, ours, bare = compared(own, least, repeats=repeats, seconds=seconds)
-    return Line(type(shape.sampler).__name__, shape.name, found, GOAL, against(ours, bare))
+    floors = [(name, 0, GOAL)]
+    if shape.beside:
+        floors.append((f"{name}, its arrays too", shape.beside, None))
+    for what, beside, goal in floors:
+        least = floor(engine, post.init, repeats=7, seconds=seconds / 4, beside=beside)
+        found, ours, bare = compared(own, least, repeats=repeats, seconds=seconds)
+        yield Line(what, shape.name, found, goal, against(ours, bare))
 
 
 WATCHED_FOR = "Small shapes whose rounds are to be at most half as slow again, beside their floors, as they were."
@@ -143,7 +144,7 @@ def watched() -> Iterator[Line]:
 def not_worse(shape: Shape, usual: float) -> Line:
     """The line of a shape whose ratio is to be at most `MARGIN` times what is usual: the first that is, or the last."""
     for _ in range(_TRIES):
-        line = measured(shape, repeats=11, seconds=0.02)._replace(goal=at_most(MARGIN * usual))
+        line = next(measured(shape, repeats=11, seconds=0.02))._replace(goal=at_most(MARGIN * usual))
         if line.verdict == "met":
             break
     return line
@@ -155,7 +156,8 @@ def floor(
     """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
 
     The noise is drawn a round ahead, once the state before it is known, as the engine does, or at any time, or in the
-    round: whichever is fastest here. So many arrays `beside` x are read and written in every round, in their places.
+    round: whichever is fastest here. So many arrays `beside` x are read and written in every round, in their places. It
+    is compiled as the engine's rounds are.
     """
     problem, chains = engine.problem, engine.chains
     dim, dtype = problem.dim, problem.degree.dtype
@@ -183,7 +185,9 @@ def floor(
     x = jnp.broadcast_to(jnp.asarray(start, dtype)[:, None], (problem.index.size, dim, chains))
     state = [x, *(jnp.zeros_like(x) for _ in range(beside))]
     ways = partial(ahead, once_known), partial(ahead, lambda _, k: k), within
-    return fastest([_run(jax.jit(way), problem, state) for way in ways], repeats=repeats, seconds=seconds)
+    return fastest(
+        [_run(jax.jit(way, compiler_options=WIDE), problem, state) for way in ways], repeats=repeats, seconds=seconds
+    )
 
 
 def _run(program: Any, problem: Any, state: Any) -> Callable[[int], Any]:

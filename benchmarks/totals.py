@@ -11,21 +11,22 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 from growth import slope
-from measured import REST, Line, Ratio, at_least, at_most, duration, side_by_side
+from measured import REST, Line, Ratio, at_least, at_most, duration, effort, side_by_side
 from rounds import advancing
 
 import accord
+from accord.base.compiler import WIDE
 from accord.base.softplus import softplus
 from accord.fitting.evaluations import slope_of, value_of
 
 TITLE = "Totals, and memory"
 ABOUT = """\
 Sums over all rows of ten agents in one process, at many points at a time, in double precision. *Of the peak*: the
-multiplications and additions of the matrix products that a total needs, in a second, over those of NumPy's product of
-two square matrices of 2,000, beside each other. A linear regression whose noise is known is read off its closed form,
-without the products, so that it is beyond the peak. A logistic one also takes a softplus of each row and point, for
-gradients with a logistic function: *at most* is what its total would reach if products ran at the peak and nothing
-else took time but these functions, of numbers in the processor's caches.
+multiplications and additions of the matrix products that a total needs, in a second, over those of a product of two
+square matrices of 2,000, NumPy's or XLA's, whichever is faster, beside each other. A linear regression whose noise is
+known is read off its closed form, without the products, so that it is beyond the peak. A logistic one also takes a
+softplus of each row and point, for gradients with a logistic function: *at most* is what its total would reach if
+products ran at the peak and nothing else took time but these functions, of numbers in the processor's caches.
 *Slopes* are as in Growth, of the time of one total. *Memory of a round*: what the compiled loop holds at its peak
 beside the data and the kept draws, over the bytes of all agents' states and noise, which it is given and gives back."""
 AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000
@@ -34,10 +35,9 @@ IN_A_TURN = 4
 
 
 def lines(small: bool) -> Iterator[Line]:
-    effort = {"repeats": 3, "seconds": 0.002} if small else {"repeats": 7, "seconds": 0.05}
     with jax.enable_x64(True):
         yield from of_the_peak(small)
-        yield from slopes(small, effort)
+        yield from slopes(small)
     yield from memory(small)
 
 
@@ -56,27 +56,29 @@ def total_of(post: accord.Posterior, function: Callable[..., Any], points: int) 
 def of_the_peak(small: bool) -> Iterator[Line]:
     size = 100 if small else SQUARE
     square = np.random.default_rng(0).standard_normal((size, size))
+    product, on_device = jax.jit(jnp.matmul), jax.device_put(square)
+    peaks = {"NumPy": lambda: square @ square, "XLA": lambda: product(on_device, on_device)}
     shapes = [(100, 5)] if small else [(2000, 50), (2000, 200)]
     for model, made in (("linear", problems.linear), ("logistic", problems.logistic)):
         for rows, dim in shapes:
             post = made(AGENTS, dim, rows)
-            for name, function, products in (("values", value_of, 1), ("values and gradients", slope_of, 2)):
+            for what, function, products in (("values", value_of, 1), ("values and gradients", slope_of, 2)):
                 # two operations for each row, column and point, of each product
                 numbers = IN_A_TURN * AGENTS * rows * POINTS
                 count, squares = 2 * products * numbers * dim, 2 * size**3
-                work = {"own": partial(total_of(post, function, POINTS), IN_A_TURN), "peak": lambda: square @ square}
+                work = {"own": partial(total_of(post, function, POINTS), IN_A_TURN), **peaks}
                 if model == "logistic":
                     work["functions"] = partial(FUNCTIONS[function], numbers // _BLOCK.size)
                 found = side_by_side(work, 3 if small else 7, REST)
-                own, peak = count / found["own"], squares / found["peak"]
+                own, peak = count / found["own"], squares / np.minimum(*(found[name] for name in peaks))
                 note = f"{np.median(own) / 1e9:.3g} of {np.median(peak) / 1e9:.3g} billion a second"
                 shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"
-                yield Line(f"{name}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
+                yield Line(f"{what}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
                 if "functions" in found:
                     products_alone = count / peak
                     most = products_alone / (products_alone + found["functions"])
                     note = f"functions take {duration(float(np.median(found['functions'])))}"
-                    yield Line(f"{name}, at most", shape, Ratio.of(most), None, note)
+                    yield Line(f"{what}, at most", shape, Ratio.of(most), None, note)
 
 
 # Numbers that the processor's caches hold, about as many as a total has of a part of the rows.
@@ -91,7 +93,7 @@ def _softplus_and_logistic(z: jax.Array) -> jax.Array:
 def _alone(function: Callable[[jax.Array], jax.Array]) -> Callable[[int], Any]:
     """A function of the numbers of a block, so many times, each of what the last one left."""
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=WIDE)
     def work(block: jax.Array, times: int) -> jax.Array:
         return jax.lax.fori_loop(0, times, lambda _, z: z + 1e-12 * function(z), block)
 
@@ -102,11 +104,11 @@ def _alone(function: Callable[[jax.Array], jax.Array]) -> Callable[[int], Any]:
 FUNCTIONS = {value_of: _alone(softplus), slope_of: _alone(_softplus_and_logistic)}
 
 
-def slopes(small: bool, effort: dict) -> Iterator[Line]:
+def slopes(small: bool) -> Iterator[Line]:
     def line(name: str, made: Callable[[int], accord.Posterior], sizes: list[int], points: int | None = None) -> Line:
         chosen = sizes[:2] if small else sizes
         works = {size: total_of(made(size), slope_of, size if points is None else points) for size in chosen}
-        return slope(f"total against {name}", works, **effort)
+        return slope(f"total against {name}", works, **effort(small, 7, 0.05))
 
     few = problems.logistic(AGENTS, DIM, 100)
     yield line(

@@ -1,5 +1,7 @@
 import gc
+import importlib.util
 import os
+import warnings
 from pathlib import Path
 
 # Most of the suite's time is XLA compiling programs that run for a moment, so they are hardly optimised, which halves
@@ -30,6 +32,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Tests of several processes take longest, a minute or more: begun first, they do not keep one worker at the end.
 _FIRST = ("test_silo.py::test_inside", "test_mesh.py::test_four_devices", "test_processes.py", "test_readme.py")
+
+
+def pytest_configure(config):
+    # ArviZ, which PyMC imports, writes down the day of its first import, and two workers that do so at once fail
+    if getattr(config.option, "numprocesses", None) and importlib.util.find_spec("arviz"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("arviz")
 
 
 def pytest_collection_modifyitems(items):

@@ -39,7 +39,7 @@ def test_a_slower_round_is_noticed():
 
 def test_one_good_measurement_is_enough_and_none_is_not(monkeypatch):
     ratios = iter([3.0, 1.49, 1.51, 1.6, 2.0, 9.0, 1.52])
-    monkeypatch.setattr(rounds, "measured", lambda *_, **__: Line("a", "b", Ratio.of([next(ratios)])))
+    monkeypatch.setattr(rounds, "measured", lambda *_, **__: iter([Line("a", "b", Ratio.of([next(ratios)]))]))
     good, bad = (rounds.not_worse(rounds.WATCHED[0][0], 1.0) for _ in range(2))
     assert (good.verdict, good.ratio.median) == ("met", 1.49)
     assert (bad.verdict, bad.ratio.median) == ("not met", 1.52) and next(ratios, None) is None

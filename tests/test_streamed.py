@@ -55,16 +55,14 @@ def whole():
 
 
 def in_parts(post, monkeypatch):
-    monkeypatch.setattr(totals, "_FEW_ROWS", 32)
-    monkeypatch.setattr(totals, "_IN_CACHE", 128)
+    monkeypatch.setattr(totals, "_IN_CACHE", 32 * totals.AT_ONCE)
     made = post.totals_here()
     assert made.parts == 13
     return made
 
 
 def in_chunks(post, monkeypatch):
-    monkeypatch.setattr(totals, "_FEW_ROWS", 32)
-    monkeypatch.setattr(totals, "_IN_CACHE", 128)
+    monkeypatch.setattr(totals, "_IN_CACHE", 32 * totals.AT_ONCE)
     # two blocks a chunk
     monkeypatch.setattr(streamed, "_CHUNK", 2 * 32 * 3 * 4 * 8 + 1)
     monkeypatch.setattr(streamed, "memory_bytes", lambda: 1000.0)

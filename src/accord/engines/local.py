@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..base.compiler import WIDE
 from ..network import Network
 from ..posterior import Posterior
 from .arrays import ArrayEngine, Programs
@@ -14,7 +15,7 @@ from .loop import finite, record, start
 from .round import Problem, build_problem
 
 _start = jax.jit(start, static_argnames="chains")
-_record = jax.jit(record, static_argnames=("chains", "capacity"))
+_record = jax.jit(record, static_argnames=("chains", "capacity"), compiler_options=WIDE)
 _finite = jax.jit(finite)
 
 

@@ -33,7 +33,7 @@ from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, minimum, quadratic_likelihood, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .streamed import TotalsInChunks, is_large, require_memory_for
-from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, rows_at_once, sums_rows
+from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
 
 # Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
@@ -593,7 +593,7 @@ class Posterior:
         if self.reads_in_chunks:
             return TotalsInChunks(self.potential, self._read)
         longest = int(self.sizes.max())
-        parts = -(-longest // rows_at_once(len(self.held)))
+        parts = parts_of(longest)
         filled = Extent(parts * -(-longest // parts), None)
         return TotalsHere(self.potential, self.stacked(agents=self.held, extent=filled), parts)
 

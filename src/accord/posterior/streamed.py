@@ -15,7 +15,7 @@ from ..base.progress import step
 from ..base.text import human_bytes
 from .potential import Potential, Shard
 from .shards import Shards, padded, row_counts
-from .totals import TotalsHere, rows_at_once, sums_rows
+from .totals import TotalsHere, parts_of, sums_rows
 
 # Share of the machine's memory up to which rows are held.
 _HELD = 0.25
@@ -61,14 +61,15 @@ class TotalsInChunks(TotalsHere):
 
     def __init__(self, potential: Potential, shards: Shards) -> None:
         self.source, self.rows = shards, row_counts(shards)
-        longest, block = int(self.rows.max()), rows_at_once(len(shards))
-        # of as many blocks as a chunk has, all chunks alike
-        self.parts = max(1, min(_CHUNK // bytes_of(shards, block), -(-longest // block)))
-        self.size = block * self.parts
+        longest = int(self.rows.max())
+        rows = min(longest, max(1, _CHUNK // bytes_of(shards, 1)))
+        self.parts = parts_of(rows)
+        # parts alike
+        self.size = self.parts * -(-rows // self.parts)
         self.chunks = -(-longest // self.size)
         self.potential = potential.divided(self.chunks)
 
-    def _pieces(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
+    def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
         """All chunks, each read while the one before is worked on."""
         if not sums_rows(function):
             name = getattr(function, "__name__", type(function).__name__)

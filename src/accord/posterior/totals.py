@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from ..base.compiler import WIDE
 from ..base.interruptions import let_through
 from ..base.progress import step
 from ..network.averaging import Averaging
@@ -22,12 +23,10 @@ from .masks import Masks, Words, added, decoded, encoded
 from .potential import Potential, Shard
 
 # Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then: at
-# most, and where rows come in parts, so that the processor's caches hold them.
-AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 250_000
-# Rows of an agent below which they are not parted.
-_FEW_ROWS = 64
-# Parts from which on few points are worth a program of their own, which does not fill them up with others.
-_MANY_PARTS = 16
+# most, and where agents are taken one after another and rows in parts, so that the processor's caches hold them.
+AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 2**18
+# Pieces from which on few points are worth a program of their own, which does not fill them up with others.
+_MANY_PIECES = 16
 
 F = TypeVar("F", bound=Callable[..., PyTree])
 
@@ -78,9 +77,12 @@ def sums_rows(function: Callable[..., PyTree]) -> bool:
     return getattr(function, _MARK, False)
 
 
-def rows_at_once(agents: int) -> int:
-    """Rows of each agent that functions which are marked as sums over rows are given at a time."""
-    return max(_FEW_ROWS, _IN_CACHE // AT_ONCE // agents)
+def parts_of(rows: int) -> int:
+    """Parts of so many rows of an agent, of which functions that are marked as sums over rows are given one at a time.
+
+    Large ones: where few rows at a time are multiplied, threads wait for each other more than they multiply.
+    """
+    return ceil(rows * AT_ONCE / _IN_CACHE)
 
 
 class TotalsHere:
@@ -117,14 +119,15 @@ class TotalsHere:
         """The sum of what a program says of each piece; what it says of many points has them on this axis."""
         parts = self.parts if sums_rows(function) else 1
         found: PyTree = None
-        for shards in self._pieces(function):
-            own = {**options, "at_once": _at_once(shards, parts, **options)}
-            some = self._said(partial(program, function, parts, self.potential, shards), arguments, axis, **own)
+        for shards in self._chunks(function):
+            at_once, together = _at_once(shards, parts, **options)
+            said = partial(program, function, together, parts, self.potential, shards)
+            some = self._said(said, arguments, axis, **{**options, "at_once": at_once})
             found = some if found is None else jax.tree.map(np.add, found, some)
         return found
 
-    def _pieces(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
-        """What the rows come in, for a function that is given all pieces: here one."""
+    def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
+        """What the rows come in, for a function that is given all chunks: here one."""
         yield self.shards
 
     def _said(self, program: Callable[..., PyTree], arguments: tuple[Any, ...], axis: int, **options: Any) -> PyTree:
@@ -170,13 +173,20 @@ class TotalsHere:
         return jax.tree.map(joined, *found)
 
 
-def _at_once(shards: Shard, parts: int, *, points: ArrayLike | None = None, at_once: int = AT_ONCE, **_: Any) -> int:
-    """Points at which a part of the rows is evaluated at a time, so that memory holds what they are worth."""
-    if points is not None and parts >= _MANY_PARTS:
+def _at_once(
+    shards: Shard, parts: int, *, points: ArrayLike | None = None, at_once: int = AT_ONCE, **_: Any
+) -> tuple[int, int]:
+    """Points at which a piece of the rows is evaluated at a time, and of how many agents a piece has some rows."""
+    agents = shards.size.shape[0]
+    rows = max((leaf.shape[1] // parts for leaf in jax.tree.leaves(shards.rows) if leaf.ndim > 1), default=1)
+    if points is None:
+        at_once = 1
+    elif rows * parts * agents * AT_ONCE >= _MANY_PIECES * _IN_CACHE:
         at_once = min(at_once, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
-    leaves = jax.tree.leaves(shards.rows)
-    rows = max((leaf.shape[0] * leaf.shape[1] // parts for leaf in leaves if leaf.ndim > 1), default=1)
-    return int(min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
+    at_once = int(min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
+    fit = max(1, _IN_CACHE // (max(1, rows) * at_once))
+    # pieces alike
+    return at_once, ceil(agents / ceil(agents / fit))
 
 
 class ConsensusTotals:
@@ -275,9 +285,36 @@ def masked_here(here: TotalsHere, num_agents: int) -> MaskedTotals:
     return MaskedTotals(here, masks)
 
 
-@partial(jax.jit, static_argnames=("function", "parts"))
-def _total(
+_program = partial(jax.jit, static_argnames=("function", "together", "parts"), compiler_options=WIDE)
+
+
+@_program
+def _total(function: Callable[..., PyTree], together: int, parts: int, *arguments: Any) -> PyTree:
+    """The sum over agents of what a function says of them; arguments as `_over_pieces` has them."""
+
+    def add(sums: PyTree, first: Array, found: PyTree) -> PyTree:
+        return jax.tree.map(lambda total, leaf: total + leaf.sum(axis=0), sums, found)
+
+    return _over_pieces(add, (), function, together, parts, *arguments)
+
+
+@_program
+def _each(
+    function: Callable[..., PyTree], together: int, parts: int, potential: Potential, shards: Shard, *arguments: Any
+) -> PyTree:
+    """What a function says of each agent, on a leading axis."""
+
+    def add(own: PyTree, first: Array, found: PyTree) -> PyTree:
+        return jax.tree.map(lambda whole, leaf: whole.at[first + np.arange(together)].add(leaf), own, found)
+
+    return _over_pieces(add, shards.size.shape, function, together, parts, potential, shards, *arguments)
+
+
+def _over_pieces(
+    add: Callable[[PyTree, Array, PyTree], PyTree],
+    kept: tuple[int, ...],
     function: Callable[..., PyTree],
+    together: int,
     parts: int,
     potential: Potential,
     shards: Shard,
@@ -285,35 +322,14 @@ def _total(
     points: Float[Array, "point dim"] | None,
     arguments: tuple[Any, ...],
 ) -> PyTree:
-    values = _values(function, parts, potential, shards, coordinates, points, arguments)
-    return jax.tree.map(lambda leaf: leaf.sum(axis=0), values)
+    """What a function says of pieces of the data, so many agents and one of so many parts of their rows each, added up.
 
-
-def _values(
-    function: Callable[..., PyTree],
-    parts: int,
-    potential: Potential,
-    shards: Shard,
-    coordinates: Coordinates | None,
-    points: Float[Array, "point dim"] | None,
-    arguments: tuple[Any, ...],
-) -> PyTree:
-    """Each agent's own, on a leading axis."""
-    if parts > 1:
-        divided = potential.divided(parts)
-
-        def of(part: Array | int) -> PyTree:
-            some = _some(shards, part, parts)
-            own = _values(function, 1, divided, some, coordinates, points, arguments)
-            # truths are counted, as the sum over agents counts them
-            return jax.tree.map(lambda leaf: 0 + leaf, own)
-
-        def more(part: Array, sums: PyTree) -> PyTree:
-            return jax.tree.map(jnp.add, sums, of(part))
-
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(of, 0))
-        return jax.lax.fori_loop(0, parts, more, nothing)
-    moved = potential if coordinates is None else potential.within(coordinates)
+    `add(sums, first, found)` adds what is found of the agents from the first one on, on a leading axis; sums have
+    `kept` leading axes in its place.
+    """
+    num_agents = shards.size.shape[0]
+    divided = potential.divided(parts)
+    moved = divided if coordinates is None else divided.within(coordinates)
 
     def one(shard: Shard) -> PyTree:
         own = shard if coordinates is None else place_shard(shard, coordinates)
@@ -321,17 +337,46 @@ def _values(
             return function(moved, own, *arguments)
         return jax.vmap(lambda x: function(moved, own, x, *arguments))(points)
 
-    return jax.vmap(one)(shards)
+    # traced once, though it is asked for its shapes too
+    @jax.jit
+    def of(piece: Array) -> tuple[Array, PyTree]:
+        # the last piece has as many agents as any other, and those that were counted before count as nothing
+        begun = piece // parts * together
+        first = jnp.minimum(begun, num_agents - together)
+        new = first + np.arange(together) >= begun
+        found = _of_each(one, _some(shards, first, together, piece % parts, parts))
+
+        def counted(leaf: Array) -> Array:
+            # truths are counted, and whole numbers as wide as their sum
+            wide = leaf.astype(jax.eval_shape(jnp.sum, leaf).dtype)
+            return jnp.where(new.reshape(-1, *(1,) * (leaf.ndim - 1)), wide, 0)
+
+        return first, jax.tree.map(counted, found)
+
+    def more(piece: Array, sums: PyTree) -> PyTree:
+        return add(sums, *of(piece))
+
+    shapes = jax.eval_shape(of, jax.ShapeDtypeStruct((), jnp.int32))[1]
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(kept + leaf.shape[1:], leaf.dtype), shapes)
+    return jax.lax.fori_loop(np.int32(0), np.int32(ceil(num_agents / together) * parts), more, nothing)
 
 
-def _some(shards: Shard, part: Array | int, parts: int) -> Shard:
-    """A part of the rows of each agent."""
+def _of_each(function: Callable[[Shard], PyTree], shards: Shard) -> PyTree:
+    """A function of each agent, on a leading axis; products for one alone take longer where they have that axis too."""
+    if shards.size.shape[0] > 1:
+        return jax.vmap(function)(shards)
+    alone = function(jax.tree.map(lambda leaf: leaf[0], shards))
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], alone)
+
+
+def _some(shards: Shard, first: Array, agents: int, part: Array, parts: int) -> Shard:
+    """A part of the rows of so many agents from the first on."""
+    here = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, agents), shards)
+    if parts == 1:
+        return here
     rows = jax.tree.leaves(shards.rows)[0].shape[1] // parts
 
     def cut(leaf: Array) -> Array:
         return jax.lax.dynamic_slice_in_dim(leaf, part * rows, rows, axis=1)
 
-    return shards._replace(rows=jax.tree.map(cut, shards.rows), size=jnp.clip(shards.size - part * rows, 0, rows))
-
-
-_each = jax.jit(_values, static_argnames=("function", "parts"))
+    return here._replace(rows=jax.tree.map(cut, here.rows), size=jnp.clip(here.size - part * rows, 0, rows))

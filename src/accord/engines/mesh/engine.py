@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
+from ...base.compiler import WIDE
 from ...base.pytree import unchecked
 from ...network import Network
 from ...posterior import Posterior
@@ -92,7 +93,7 @@ def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chai
     )
 
 
-@partial(jax.jit, static_argnames=("mesh", "chains", "capacity"))
+@partial(jax.jit, static_argnames=("mesh", "chains", "capacity"), compiler_options=WIDE)
 def _record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, mesh: Mesh, chains: int, capacity: int
 ) -> tuple[Carry, Records]:

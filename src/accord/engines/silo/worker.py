@@ -20,6 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
+from ...base.compiler import WIDE
 from ...data.elsewhere import Work
 from ...data.meeting import ByCorrespondence, Unanswered
 from ...network import Network
@@ -453,7 +454,7 @@ def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> 
     return start(problem, mean, factor, chains)
 
 
-@partial(jax.jit, static_argnames=("chains", "capacity"))
+@partial(jax.jit, static_argnames=("chains", "capacity"), compiler_options=WIDE)
 def _record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, chains: int, capacity: int
 ) -> tuple[Carry, tuple[Array, dict[str, Array]]]:
