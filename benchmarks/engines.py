@@ -136,7 +136,7 @@ def start(kind, dims, repeats):
 
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
-    dims, repeats = ([10], 3) if small else ([10, 1000, 100_000], 7)
+    dims, repeats = ([10], 3) if small else ([10, 1000, 100_000], 5)
     for kind in KINDS:
         if kind == "silo" and importlib.util.find_spec("ray") is None:
             yield Skipped(kind, "No module named 'ray'")

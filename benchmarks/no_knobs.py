@@ -89,21 +89,29 @@ def least_ess(draws):
 @cache
 def nuts(name, dense, draws):
     """Draws (chain, draw, dim) of NUTS on the pooled data; its gradients after adaptation and in it; seconds."""
+    began = time.perf_counter()
+    made = jax.block_until_ready(_walk(name, dense, draws))
+    seconds = time.perf_counter() - began
+    adapting = adaptation(name, dense)
+    return np.asarray(made.positions), float(made.gradients.sum()) - adapting, adapting, seconds
+
+
+def adaptation(name, dense):
+    """Gradients of NUTS' adaptation on the pooled data, of all chains."""
+    # the same keys adapt in the same way, whatever follows
+    return float(_walk(name, dense, 1).gradients.sum())
+
+
+def _walk(name, dense, draws):
     post = posterior(name, 10)
     start = jnp.asarray(post.init, jnp.result_type(float))
 
     @jax.jit
     @jax.vmap
-    def both(key):
-        made = nuts_chain(key, post.logdensity, start, draws=draws, warmup=1000, dense=dense)
-        # the same keys adapt in the same way
-        return made, nuts_chain(key, post.logdensity, start, draws=1, warmup=1000, dense=dense).gradients
+    def walk(key):
+        return nuts_chain(key, post.logdensity, start, draws=draws, warmup=1000, dense=dense)
 
-    keys = jax.random.split(jax.random.key(SEED), CHAINS)
-    began = time.perf_counter()
-    made, adapting = jax.block_until_ready(both(keys))
-    adapted = float(adapting.sum())
-    return np.asarray(made.positions), float(made.gradients.sum()) - adapted, adapted, time.perf_counter() - began
+    return walk(jax.random.split(jax.random.key(SEED), CHAINS))
 
 
 def moments(draws):

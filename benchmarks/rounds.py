@@ -17,7 +17,7 @@ import problems
 from measured import Line, Skipped, against, at_most, compared, effort, fastest
 
 import accord
-from accord.base.compiler import WIDE
+from accord.base.program import Program
 from accord.engines.local import LocalEngine
 from accord.engines.loop import once_known
 from accord.engines.noise import Stream, bits, joined, normals, paired, parted
@@ -185,9 +185,8 @@ def floor(
     x = jnp.broadcast_to(jnp.asarray(start, dtype)[:, None], (problem.index.size, dim, chains))
     state = [x, *(jnp.zeros_like(x) for _ in range(beside))]
     ways = partial(ahead, once_known), partial(ahead, lambda _, k: k), within
-    return fastest(
-        [_run(jax.jit(way, compiler_options=WIDE), problem, state) for way in ways], repeats=repeats, seconds=seconds
-    )
+    runs = [_run(Program(way, static=()).of(chains), problem, state) for way in ways]
+    return fastest(runs, repeats=repeats, seconds=seconds)
 
 
 def _run(program: Any, problem: Any, state: Any) -> Callable[[int], Any]:

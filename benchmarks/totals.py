@@ -15,7 +15,7 @@ from measured import REST, Line, Ratio, at_least, at_most, duration, effort, sid
 from rounds import advancing
 
 import accord
-from accord.base.compiler import WIDE
+from accord.base.program import WIDE
 from accord.base.softplus import softplus
 from accord.fitting.evaluations import slope_of, value_of
 

@@ -36,7 +36,7 @@ def lines(small: bool) -> Iterator[Line | Skipped]:
         rows = post.sizes.sum()
         gradients, exchanges = float(spent.gradient_rows.sum() / rows), float(spent.exchanges)
         walked = CHAINS * float((run.traffic.gradient_rows - spent.gradient_rows).sum() / rows)
-        adapting = no_knobs.nuts(name, True, 10)[2]
+        adapting = no_knobs.adaptation(name, True)
         ess, _ = no_knobs.least_ess(run.average)
         method = run.settings["method"].partition("(")[0]
         yield _line("gradients over the run's", f"{name}, {method}", gradients, walked, 0.1)

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,17 @@ def main():
         asked.append(0)
         return call(self, *arguments, **options)
 
-    def dying(*arguments):
-        asked[-1] += 1
-        if len(asked) == limit and asked[-1] == block:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return program(*arguments)
+    class Dying:
+        def of(self, abreast):
+            return partial(self, program.of(abreast))
 
-    TotalsHere.__call__, totals._total = counted, dying
+        def __call__(self, compiled, *arguments):
+            asked[-1] += 1
+            if len(asked) == limit and asked[-1] == block:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return compiled(*arguments)
+
+    TotalsHere.__call__, totals._total = counted, Dying()
     run = draw(checkpoint=folder)
     np.savez(out, draws=run.draws, asked=len(asked), sums=run.traffic.sums)
 

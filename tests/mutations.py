@@ -163,8 +163,8 @@ FAULTS = [
     Fault(
         "Gibbs conditional",
         "samplers/conditional.py",
-        "noise.normal / jnp.sqrt(precision)",
-        "noise.normal / precision",
+        "form.spread(strength, noise.normal)",
+        "form.solved(strength, noise.normal)",
         "test_gibbs.py test_law.py",
     ),
     Fault(
@@ -375,6 +375,27 @@ FAULTS = [
         "np.clip(self.rows - first, 0, self.size)",
         "np.minimum(self.rows, self.size)",
         "test_streamed.py",
+    ),
+    Fault(
+        "agents of the last piece",
+        "posterior/totals.py",
+        "new = first + np.arange(together) >= begun",
+        "new = first + np.arange(together) >= first",
+        "test_streamed.py",
+    ),
+    Fault(
+        "parts of agents",
+        "posterior/totals.py",
+        "begun = piece // parts * together",
+        "begun = piece * together",
+        "test_streamed.py",
+    ),
+    Fault(
+        "halves of neighbours",
+        "engines/operators.py",
+        "of(columns[half:], values[half:])",
+        "of(columns[half:], values[:half])",
+        "test_exchange.py",
     ),
     Fault(
         "small quadratic forms",

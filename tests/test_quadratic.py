@@ -7,6 +7,7 @@ import pytest
 
 from accord import models
 from accord.posterior.coordinates import Coordinates, place_shard
+from accord.posterior.quadratic import Quadratic
 
 PRIOR = 1e16
 
@@ -124,3 +125,18 @@ def test_forms_that_have_no_minimum_have_values():
             own = post.alone(agent)
             found = jax.vmap(own.potential.value, (0, None))(own.stacked(agents=[agent]), x)
             np.testing.assert_allclose(found, right[agent : agent + 1], rtol=1e-14)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 6, 7, 20])
+def test_proximal_steps_and_their_noise_are_those_of_the_hessian(dim):
+    rng = np.random.default_rng(dim)
+    factor, target, strength = rng.standard_normal((dim, dim)), rng.standard_normal(dim), 0.7
+    hessian = factor @ factor.T
+    precision = hessian + strength * np.eye(dim)
+    with jax.enable_x64(True):
+        values, vectors = np.linalg.eigh(hessian)
+        form = Quadratic(*map(jnp.asarray, (hessian, np.zeros(dim))), eigenvalues=values, eigenvectors=vectors)
+        solved = form.solved(jnp.asarray(strength), jnp.asarray(target))
+        root = np.asarray(jax.vmap(lambda normal: form.spread(jnp.asarray(strength), normal))(jnp.eye(dim))).T
+    np.testing.assert_allclose(solved, np.linalg.solve(precision, target), rtol=1e-10)
+    np.testing.assert_allclose(root @ root.T, np.linalg.inv(precision), rtol=1e-9, atol=1e-12)

@@ -108,9 +108,9 @@ def test_one_compilation_serves_other_numbers(method):
         "FALD": lambda s: FALD(0.01 * s, 2),
     }[method]
     accord.sample(post, RING, make(1), draws=5, burn_in=3, chains=2, seed=0)
-    before = local._record._cache_size()
+    before = local._record.of(2)._cache_size()
     accord.sample(post, RING, make(2), draws=11, burn_in=8, thin=2, chains=2, seed=7)
-    assert local._record._cache_size() == before
+    assert local._record.of(2)._cache_size() == before
 
 
 @pytest.mark.parametrize("method", among(METHODS, "DESGLD", "DADMMS"))

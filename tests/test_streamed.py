@@ -80,6 +80,27 @@ def test_sums_of_some_rows_at_a_time_are_those_of_all_at_once(way, place, whole,
             np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("together", [1, 3, 4, 7])
+def test_agents_that_are_taken_some_at_a_time_count_once(together, monkeypatch):
+    def asked(potential, shard, x):
+        return {"slope": slope_of(potential, shard, x), "rows": shard.size, "large": shard.size > 20}
+
+    lengths = np.array([30, 7, 19, 24, 3, 30, 11])
+    with jax.enable_x64(True):
+        post = accord.models.logistic_regression(list(shards(lengths)), prior_variance=4.0)
+        made = totals.TotalsHere(post.potential, post.stacked())
+        own = [post.alone(agent).totals_here()(asked, points=POINTS) for agent in range(7)]
+        # rows of so many agents, the longest of 30
+        monkeypatch.setattr(totals, "_IN_CACHE", 30 * totals.AT_ONCE * together)
+        assert totals._at_once(made.shards, 1, points=POINTS) == (totals.AT_ONCE, together)
+        total, each = made(asked, points=POINTS), made.each(asked, points=POINTS)
+    for name, sums in total.items():
+        expected = np.stack([alone[name] for alone in own])
+        np.testing.assert_allclose(each[name], expected, rtol=1e-12)
+        np.testing.assert_allclose(sums, expected.sum(axis=0), rtol=1e-12)
+    assert (total["rows"] == lengths.sum()).all() and (total["large"] == 3).all()
+
+
 @pytest.mark.parametrize("options", [{"masks": True}, {"consensus": 1e-12}], ids=["masks", "consensus"])
 def test_masked_and_gossiped_sums_are_made_in_chunks_too(options, whole, monkeypatch):
     with jax.enable_x64(True):

@@ -1,9 +1,8 @@
-"""What XLA must be told: against wrong numbers, against programs that never end, and for speed."""
+"""What XLA must be told: a guard against wrong numbers, and against programs that never end."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import jaxlib
 
@@ -16,11 +15,6 @@ _OFF = "--xla_cpu_experimental_ynn_fusion_type="
 # Batches of triangular solves, as those of a multivariate normal, wait for threads of the pool that they run on: two of
 # them at a time, on two processors, wait for ever (jaxlib 0.10.1). One operation after another there are no two.
 _ONE_AFTER_ANOTHER = "--xla_cpu_enable_concurrency_optimized_scheduler="
-
-# Options of the programs that take most of a run's time. LLVM takes half of the widest vectors (AVX-512) unless told, as
-# some processors slow down for whole ones. With these softplus and exponentials take half of the time, and rounds of
-# logistic regressions two thirds to nine tenths. Processors that have none take no notice.
-WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
 
 
 def guard() -> None:

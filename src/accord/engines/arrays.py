@@ -68,9 +68,9 @@ class ArrayEngine(abc.ABC):
         self.fingerprint = fingerprint or {}
         self.bound = bound
         self.num_agents = network.num_agents
+        self.chains = chains
         self.problem = self._problem(post, network, seed)
         self.programs = self._programs()
-        self.chains = chains
         states = 1 if self.problem.needs.at_hub else self.states_here(network.num_agents)
         _require_states(self.problem, type(bound.sampler).__name__, states, chains)
         self.keep = np.asarray(keep, np.int32)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..base.compiler import WIDE
+from ..base.program import Program
 from ..network import Network
 from ..posterior import Posterior
 from .arrays import ArrayEngine, Programs
@@ -15,7 +15,7 @@ from .loop import finite, record, start
 from .round import Problem, build_problem
 
 _start = jax.jit(start, static_argnames="chains")
-_record = jax.jit(record, static_argnames=("chains", "capacity"), compiler_options=WIDE)
+_record = Program(record, static=("chains", "capacity"))
 _finite = jax.jit(finite)
 
 
@@ -26,7 +26,7 @@ class LocalEngine(ArrayEngine):
         return build_problem(post, network, self.bound, seed)
 
     def _programs(self) -> Programs:
-        return Programs(_start, _record, _finite)
+        return Programs(_start, _record.of(self.chains), _finite)
 
     def _rows(self, rows: np.ndarray) -> Array:
         return jnp.asarray(rows)

@@ -16,6 +16,8 @@ from ..base.pytree import pytree, static
 DENSE_AGENTS, DENSE_SHARE = 256, 0.25
 # unless rows have as few entries as those of rings and grids. Up to as many distances to neighbours rows are shifted.
 FEW = 5
+# Numbers of an agent, of all chains, from which on rows are shifted by looking them up.
+_MANY_NUMBERS = 16
 
 
 @runtime_checkable
@@ -39,8 +41,8 @@ class Dense:
 class Shifts:
     """A matrix of few diagonals, wrapped around, as of rings and grids.
 
-    Whole arrays are shifted: of agents with few numbers each this takes a fifth to a quarter less of a round's time
-    than looking neighbours up one by one.
+    Whole arrays are shifted where agents have few numbers each: there this takes a fifth to a quarter less of a round's
+    time than looking neighbours up one by one, and a tenth to a quarter more where they have many.
     """
 
     values: Float[Array, "shift agent"]
@@ -48,11 +50,18 @@ class Shifts:
     offsets: tuple[int, ...] = static()
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        if x.shape[1] >= _MANY_NUMBERS:
+            return _gathered(self._columns(), self.values.T, x)
         terms = [
             own[:, None] * (jnp.roll(x, -offset, axis=0) if offset else x)
             for own, offset in zip(self.values, self.offsets, strict=True)
         ]
         return sum(terms[1:], start=terms[0])
+
+    def _columns(self) -> Int[Array, "agent shift"]:
+        agents = self.values.shape[1]
+        columns = jnp.arange(agents, dtype=jnp.int32)[:, None] + np.array([self.offsets], np.int32) % agents
+        return jnp.where(columns < agents, columns, columns - agents)
 
 
 @pytree
@@ -63,9 +72,25 @@ class Gather:
     values: Float[Array, "agent slot"]
 
     def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
-        slots = range(self.columns.shape[1])
-        terms = [self.values[:, k, None] * x.at[self.columns[:, k]].get(mode="promise_in_bounds") for k in slots]
+        return _gathered(self.columns, self.values, x)
+
+
+def _gathered(
+    columns: Int[Array, "agent slot"], values: Float[Array, "agent slot"], x: Float[Array, "held rest"]
+) -> Float[Array, "agent rest"]:
+    """Row i is the sum over slots k of values_ik times row columns_ik of x.
+
+    Joined of two halves: what is joined XLA makes once, where it makes any other sum again for each of its uses, with
+    an array in memory for every slot.
+    """
+    half = columns.shape[0] // 2
+
+    def of(columns: Array, values: Array) -> Array:
+        slots = range(columns.shape[1])
+        terms = [values[:, k, None] * x.at[columns[:, k]].get(mode="promise_in_bounds") for k in slots]
         return sum(terms[1:], start=terms[0])
+
+    return jnp.concatenate([of(columns[:half], values[:half]), of(columns[half:], values[half:])])
 
 
 @pytree

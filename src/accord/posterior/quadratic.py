@@ -12,6 +12,8 @@ from ..base.linear import product
 
 # Parameters of few: a matrix product is a call for each of many agents.
 _FEW = 16
+# Parameters of fewer: making a matrix takes less than a second product for each chain.
+_FEWER = 6
 # Eigenvalues closer than this, relative to the largest, count as one.
 _SAME = 1e-10
 # Least eigenvalue of the summed forms, relative to the largest and in no units, down to which values are those of the
@@ -46,6 +48,19 @@ class Quadratic(NamedTuple):
         """f(x) of one agent."""
         away = x - self.center
         return self.level + (self.slope + product(self.hessian, away, _FEW) / 2.0) @ away
+
+    def solved(self, strength: Array, target: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """(H + strength I)^-1 target of one agent."""
+        inverse = 1.0 / (self.eigenvalues + strength)
+        if target.size > _FEWER:
+            return product(self.eigenvectors, inverse * product(self.eigenvectors.T, target, _FEW), _FEW)
+        # one matrix of an agent, which all its chains share
+        matrix = jnp.sum((inverse[None] * self.eigenvectors)[:, None] * self.eigenvectors[None], axis=2)
+        return product(matrix, target, _FEW)
+
+    def spread(self, strength: Array, normal: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """Of standard normal numbers a vector of one agent whose covariance is (H + strength I)^-1."""
+        return product(self.eigenvectors / jnp.sqrt(self.eigenvalues + strength)[None], normal, _FEW)
 
     def placed(self, origin: Float[Array, " dim"], factor: Float[Array, "dim dim"]) -> Quadratic:
         """The form of one agent in z, x = origin + factor z, without eigenvectors; its center, if any, is z = 0."""

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
-from ..base.compiler import WIDE
 from ..base.interruptions import let_through
+from ..base.program import Program
 from ..base.progress import step
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, place_shard
@@ -110,7 +110,7 @@ class TotalsHere:
 
     def _made(
         self,
-        program: Callable[..., PyTree],
+        program: Program,
         function: Callable[..., PyTree],
         arguments: tuple[Any, ...],
         axis: int,
@@ -121,7 +121,7 @@ class TotalsHere:
         found: PyTree = None
         for shards in self._chunks(function):
             at_once, together = _at_once(shards, parts, **options)
-            said = partial(program, function, together, parts, self.potential, shards)
+            said = partial(program.of(at_once), function, together, parts, self.potential, shards)
             some = self._said(said, arguments, axis, **{**options, "at_once": at_once})
             found = some if found is None else jax.tree.map(np.add, found, some)
         return found
@@ -183,8 +183,9 @@ def _at_once(
         at_once = 1
     elif rows * parts * agents * AT_ONCE >= _MANY_PIECES * _IN_CACHE:
         at_once = min(at_once, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
-    at_once = int(min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / max(1, rows))))))
-    fit = max(1, _IN_CACHE // (max(1, rows) * at_once))
+    rows = max(1, rows)
+    at_once = min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / rows))))
+    fit = max(1, _IN_CACHE // (rows * at_once))
     # pieces alike
     return at_once, ceil(agents / ceil(agents / fit))
 
@@ -285,7 +286,7 @@ def masked_here(here: TotalsHere, num_agents: int) -> MaskedTotals:
     return MaskedTotals(here, masks)
 
 
-_program = partial(jax.jit, static_argnames=("function", "together", "parts"), compiler_options=WIDE)
+_program = partial(Program, static=("function", "together", "parts"))
 
 
 @_program

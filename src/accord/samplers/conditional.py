@@ -99,9 +99,8 @@ class Exact(Conditional):
     ) -> tuple[Vector, None]:
         form = agent.shard.quadratic
         assert form is not None and form.eigenvectors is not None and noise.normal is not None
-        precision = form.eigenvalues + strength
-        target = form.eigenvectors.T @ (strength * center + form.linear)
-        return form.eigenvectors @ (target / precision + noise.normal / jnp.sqrt(precision)), None
+        mean = form.solved(strength, strength * center + form.linear)
+        return mean + form.spread(strength, noise.normal), None
 
 
 @pytree

@@ -66,9 +66,8 @@ def proximal_point(
 
 def _closed_form(agent: Agent, center: Vector, strength: Array) -> Proximal:
     form = agent.shard.quadratic
-    assert form is not None and form.eigenvalues is not None and form.eigenvectors is not None
-    target = form.eigenvectors.T @ (strength * center + form.linear)
-    point = form.eigenvectors @ (target / (form.eigenvalues + strength))
+    assert form is not None and form.eigenvectors is not None
+    point = form.solved(strength, strength * center + form.linear)
     return Proximal(point, jnp.zeros((), center.dtype), jnp.int32(1))
 
 

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from ...base.compiler import WIDE
+from ...base.program import Program
 from ...base.pytree import unchecked
 from ...network import Network
 from ...posterior import Posterior
@@ -93,7 +93,7 @@ def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chai
     )
 
 
-@partial(jax.jit, static_argnames=("mesh", "chains", "capacity"), compiler_options=WIDE)
+@partial(Program, static=("mesh", "chains", "capacity"))
 def _record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, mesh: Mesh, chains: int, capacity: int
 ) -> tuple[Carry, Records]:
@@ -171,7 +171,7 @@ class MeshEngine(ArrayEngine):
         return jax.tree.map(self._put, spread, specs)
 
     def _programs(self) -> Programs:
-        programs = (_start, _record, _finite)
+        programs = (_start, _record.of(self.chains), _finite)
         return Programs(*(partial(program, mesh=self.mesh) for program in programs))
 
     def _rows(self, rows: np.ndarray) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from ...base.compiler import WIDE
+from ...base.program import Program
 from ...data.elsewhere import Work
 from ...data.meeting import ByCorrespondence, Unanswered
 from ...network import Network
@@ -379,8 +379,8 @@ class Worker:
         return self._report(seen)
 
     def _recorded(self, carry: Carry, draws: int, thin: int, capacity: int) -> tuple[Carry, Any]:
-        numbers = np.int32(draws), np.int32(thin)
-        return _record(self.problem, carry, *numbers, chains=self.task.chains, capacity=capacity)
+        numbers, chains = (np.int32(draws), np.int32(thin)), self.task.chains
+        return _record.of(chains)(self.problem, carry, *numbers, chains=chains, capacity=capacity)
 
     def _follow(self, goal: Goal) -> Report:
         """Answer what the hub asks, until it has run its rounds."""
@@ -454,7 +454,7 @@ def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> 
     return start(problem, mean, factor, chains)
 
 
-@partial(jax.jit, static_argnames=("chains", "capacity"), compiler_options=WIDE)
+@partial(Program, static=("chains", "capacity"))
 def _record(
     problem: Problem, carry: Carry, draws: Array, thin: Array, chains: int, capacity: int
 ) -> tuple[Carry, tuple[Array, dict[str, Array]]]:
