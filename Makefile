@@ -41,7 +41,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Some twenty minutes, where nothing else runs: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as
+# Ten minutes or more, where nothing else runs: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as
 # in make bench BENCH=--small, which takes tiny shapes and writes nothing.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH)

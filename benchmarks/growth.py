@@ -69,17 +69,13 @@ def regular(agents: int) -> accord.Network:
 
 def neighbour_sums(network: accord.Network) -> Callable[[int], Any]:
     """x_i <- the sum of x_j over the neighbours j, over the most that any agent has: a function of rounds."""
-    neighbours = gather(network.adjacency).columns
 
     @jax.jit
     def run(neighbours: Any, x: Any, rounds: Any) -> Any:
-        def summed(x: Any) -> Any:
-            # the scale keeps numbers as large as they are
-            return x.at[neighbours].get(mode="promise_in_bounds").sum(axis=1) / neighbours.shape[1]
+        # the scale keeps numbers as large as they are
+        return jax.lax.fori_loop(0, rounds, lambda _, x: neighbours(x) / neighbours.columns.shape[1], x)
 
-        return jax.lax.fori_loop(0, rounds, lambda _, x: summed(x), x)
-
-    return partial(run, neighbours, np.ones((network.num_agents, 2), np.float32))
+    return partial(run, gather(network.adjacency), np.ones((network.num_agents, 2), np.float32))
 
 
 def slope(name: str, works: dict[int, Callable[[int], Any]], repeats: int, seconds: float) -> Line:

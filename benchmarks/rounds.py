@@ -30,7 +30,7 @@ ABOUT = (
     "loop of the same kind. The note has the time of a round and that of its floor. Where agents and parameters are "
     "many both wait for memory, and a round also writes new states beside those that neighbours still read: of 100,000 "
     "agents one array of them with DE-SGLD, and three with GT-DULA. *Its arrays too*: over a floor that also reads and "
-    "writes, in their places, the arrays that the method keeps beside positions."
+    "writes, in their places, the arrays that the method keeps beside positions: D-ADMMS one, GT-DULA two."
 )
 GOAL = at_most(1.15)
 # small enough that no shape diverges: numbers that are no numbers take other times
@@ -66,7 +66,7 @@ def shapes(small: bool) -> Iterator[Shape]:
     yield Shape(f"ring, {name}, linear", quadratic, ring(n), desgld, chains)
     yield Shape(f"ring, {name}, logistic, 50 rows", partial(problems.logistic, n, 2, 50), ring(n), desgld, chains)
     yield Shape(f"random graph, {name}, linear", quadratic, _random(n, 0.5 if small else 0.1), desgld, chains)
-    yield Shape(f"ring, {name}, linear", quadratic, ring(n), accord.samplers.DADMMS(2.0), chains)
+    yield Shape(f"ring, {name}, linear", quadratic, ring(n), accord.samplers.DADMMS(2.0), chains, beside=1)
     large = partial(problems.gaussian, many, 10)
     yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), desgld, 1)
     yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), gtdula, 1, beside=2)
