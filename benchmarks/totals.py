@@ -54,33 +54,37 @@ def total_of(post: accord.Posterior, function: Callable[..., Any], points: int) 
 
 
 def of_the_peak(small: bool) -> Iterator[Line]:
-    size = 100 if small else SQUARE
+    rows, dims, size = (100, (5,), 100) if small else (2000, (50, 200), SQUARE)
+    numbers = IN_A_TURN * AGENTS * rows * POINTS
     square = np.random.default_rng(0).standard_normal((size, size))
     product, on_device = jax.jit(jnp.matmul), jax.device_put(square)
     peaks = {"NumPy": lambda: square @ square, "XLA": lambda: product(on_device, on_device)}
-    shapes = [(100, 5)] if small else [(2000, 50), (2000, 200)]
-    for model, made in (("linear", problems.linear), ("logistic", problems.logistic)):
-        for rows, dim in shapes:
-            post = made(AGENTS, dim, rows)
-            for what, function, products in (("values", value_of, 1), ("values and gradients", slope_of, 2)):
-                # two operations for each row, column and point, of each product
-                numbers = IN_A_TURN * AGENTS * rows * POINTS
-                count, squares = 2 * products * numbers * dim, 2 * size**3
-                work = {"own": partial(total_of(post, function, POINTS), IN_A_TURN), **peaks}
-                if model == "logistic":
-                    work["functions"] = partial(FUNCTIONS[function], numbers // _BLOCK.size)
-                found = side_by_side(work, 3 if small else 7, REST)
-                own, peak = count / found["own"], squares / np.minimum(*(found[name] for name in peaks))
-                note = f"{np.median(own) / 1e9:.3g} of {np.median(peak) / 1e9:.3g} billion a second"
-                shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"
-                yield Line(f"{what}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
-                if "functions" in found:
-                    # the least time that they took in any turn: what is at most reached
-                    products_alone, functions = count / peak, float(found["functions"].min())
-                    most = products_alone / (products_alone + functions)
-                    note = f"functions take {duration(functions)}"
-                    yield Line(f"{what}, at most", shape, Ratio.of(most), None, note)
+    functions = {function: partial(work, numbers // _BLOCK.size) for function, work in FUNCTIONS.items()}
+    models = {"linear": problems.linear, "logistic": problems.logistic}
+    shapes = [(model, dim, function) for model in models for dim in dims for function in PRODUCTS]
+    posts = {(model, dim): models[model](AGENTS, dim, rows) for model in models for dim in dims}
+    totals = {shape: partial(total_of(posts[shape[:2]], shape[2], POINTS), IN_A_TURN) for shape in shapes}
+    # all in each turn: a processor that is slow for a while, as those of virtual machines, is so for some turns of each
+    found = side_by_side({**totals, **peaks, **functions}, 3 if small else 9, REST)
+    peak = 2 * size**3 / np.minimum(*(found[name] for name in peaks))
+    for model, dim, function in shapes:
+        what, products = PRODUCTS[function]
+        # two operations for each row, column and point, of each product
+        count = 2 * products * numbers * dim
+        own = count / found[model, dim, function]
+        note = f"{np.median(own) / 1e9:.3g} of {np.median(peak) / 1e9:.3g} billion a second"
+        shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"
+        yield Line(f"{what}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
+        if model == "logistic":
+            # the least time that functions took in any turn: what is at most reached
+            alone = count / peak
+            least = float(found[function].min())
+            note = f"functions take {duration(least)}"
+            yield Line(f"{what}, at most", shape, Ratio.of(alone / (alone + least)), None, note)
 
+
+# The functions that are summed, each with its name and the matrix products that it needs.
+PRODUCTS = {value_of: ("values", 1), slope_of: ("values and gradients", 2)}
 
 # Numbers that the processor's caches hold, about as many as a total has of a part of the rows.
 _BLOCK = np.random.default_rng(0).standard_normal((500, 500))
