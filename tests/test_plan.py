@@ -507,6 +507,8 @@ def test_a_plan_refuses_what_does_not_fit():
         accord.plan(post, accord.Network.ring(5), [GTBAOAB()])
     with pytest.raises(ValueError, match="methods is empty"):
         accord.plan(post, net, [])
+    with pytest.raises(ValueError, match=r"methods must be several, as in \[GTBAOAB\(...\)\]"):
+        accord.plan(post, net, GTBAOAB())
 
 
 def test_numbers_that_are_not_defaults_are_shown():

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from accord import models
+from accord import Network, models, sample, samplers
 from accord.posterior.coordinates import Coordinates, place_shard
-from accord.posterior.quadratic import Quadratic
+from accord.posterior.quadratic import Quadratic, with_eigenvectors
 
 PRIOR = 1e16
 
@@ -140,3 +140,37 @@ def test_proximal_steps_and_their_noise_are_those_of_the_hessian(dim):
         root = np.asarray(jax.vmap(lambda normal: form.spread(jnp.asarray(strength), normal))(jnp.eye(dim))).T
     np.testing.assert_allclose(solved, np.linalg.solve(precision, target), rtol=1e-10)
     np.testing.assert_allclose(root @ root.T, np.linalg.inv(precision), rtol=1e-9, atol=1e-12)
+
+
+# the gap of the small ones is far below the rounding of the large one, and above it
+@pytest.mark.parametrize("large", [1e8, 1e2])
+def test_eigenvectors_are_those_of_hessians_in_any_units(large):
+    rng = np.random.default_rng(0)
+    rotation = np.linalg.qr(rng.standard_normal((2, 2)))[0]
+    hessian = np.diag([large, 0.0, 0.0])
+    hessian[1:, 1:] = rotation * [4e-3, 5e-3] @ rotation.T
+    form = with_eigenvectors(Quadratic(hessian[None], np.zeros((1, 3))))
+    V, values = form.eigenvectors[0], form.eigenvalues[0]
+    root = np.sqrt(np.diagonal(hessian))
+    np.testing.assert_allclose((V * values @ V.T) / np.outer(root, root), hessian / np.outer(root, root), atol=1e-6)
+
+
+def test_units_that_eigenvectors_do_not_bear_are_refused():
+    hessians = np.array([np.eye(3), np.diag([1e8, 1e-8, 3e-8])])
+    with pytest.raises(ValueError, match=r"units too far apart: .* from 1e-08 to 1e\+08, .*; take whiten=True"):
+        with_eigenvectors(Quadratic(hessians, np.zeros((2, 3))))
+
+
+def test_a_regression_whose_columns_have_other_units_is_solved_by_all_of_its_eigenvectors():
+    rng = np.random.default_rng(0)
+    shards = []
+    for _ in range(4):
+        X = np.stack([rng.normal(3e4, 1e4, 60), rng.normal(0.02, 0.01, 60), rng.normal(0.1, 0.05, 60)], axis=1)
+        shards.append((X, X @ [1e-3, 3.0, -2.0] + 1.0 + 0.1 * rng.standard_normal(60)))
+    post = models.linear_regression(shards, noise_scale=1.0, prior_variance=100.0)
+    exact, method = post.exact(), samplers.DADMMS(rho=0.1, temperature=0.0)
+    with jax.enable_x64(True):
+        run = sample(post, Network.complete(4), method, draws=1, burn_in=20_000, chains=1, seed=1, progress=False)
+    off = (run.draws[0, -1] - exact.mean) / np.sqrt(np.diagonal(exact.cov))
+    # it was 15 standard deviations; the large column of single agents is known to a fifth of one in double precision
+    assert np.abs(off.mean(axis=0)).max() < 0.05 and np.abs(off).max() < 0.5

@@ -189,3 +189,17 @@ def test_the_first_number_that_is_none_is_found_wherever_it_is(monkeypatch):
 
 def test_memory_is_what_the_machine_has():
     assert 1e8 < memory.memory_bytes() < 1e15
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_function_is_traced_once_for_a_total(wide):
+    traced = []
+
+    @totals.of_rows
+    def value(potential, shard, x):
+        traced.append(x)
+        return potential.value(shard, x)
+
+    with jax.enable_x64(wide):
+        logistic().totals_here()(value, points=POINTS)
+    assert len(traced) == 1

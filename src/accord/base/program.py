@@ -26,4 +26,6 @@ class Program:
 
     def of(self, abreast: int) -> Any:
         """The compiled function for so many chains or points side by side."""
-        return self._abreast if abreast > 1 else self._alone
+        # what compiles for other devices may not know the option
+        wide = abreast > 1 and jax.default_backend() == "cpu"
+        return self._abreast if wide else self._alone

@@ -664,11 +664,18 @@ class Posterior:
         self._require(range(self.num_agents))
         form = self._quadratic_form
         precision = form.hessian.sum(axis=0)
-        smallest = np.linalg.eigvalsh(precision)[0]
-        if not smallest > 1e-12 * np.abs(precision).max():
-            raise ValueError(f"the posterior is improper: its precision has the eigenvalue {smallest:.3g}")
-        cov = np.linalg.inv(precision)
-        return Gaussian(np.linalg.solve(precision, form.linear.sum(axis=0)), (cov + cov.T) / 2)
+        # in units in which its diagonal is one: columns may be in any
+        units = np.abs(np.diagonal(precision)) ** -0.5 if np.diagonal(precision).all() else np.ones(self.dim)
+        scaled = precision * units[:, None] * units
+        smallest = np.linalg.eigvalsh(scaled)[0]
+        if not smallest > 1e-12 * np.abs(scaled).max():
+            raise ValueError(
+                "the posterior is improper: its precision, in units in which its diagonal is one, has the eigenvalue "
+                f"{smallest:.3g}"
+            )
+        cov = np.linalg.inv(scaled) * units[:, None] * units
+        mean = units * np.linalg.solve(scaled, units * form.linear.sum(axis=0))
+        return Gaussian(mean, (cov + cov.T) / 2)
 
     def laplace(self) -> Posterior:
         """The Gaussian posterior whose local potentials are the second-order expansions at the pooled mode."""

@@ -14,8 +14,10 @@ from ..base.linear import product
 _FEW = 16
 # Parameters of fewer: making a matrix takes less than a second product for each chain.
 _FEWER = 6
-# Eigenvalues closer than this, relative to the largest, count as one.
-_SAME = 1e-10
+# Eigenvalues closer than so many roundings of the largest, for each parameter, count as one: eigh tells no more.
+_SAME = 8 * np.finfo(float).eps
+# What eigenvectors may miss of a Hessian in units of its diagonal.
+_MISSED = 1e-3
 # Least eigenvalue of the summed forms, relative to the largest and in no units, down to which values are those of the
 # closed form: along flatter directions products with the Hessian cancel where residuals of rows do not.
 _FLAT = 1e-7
@@ -98,14 +100,33 @@ def with_eigenvectors(form: Quadratic) -> Quadratic:
     Draws by eigenvectors depend on which are chosen: on their signs, and on their rotation where eigenvalues coincide,
     as a flat prior makes them where rows are few. LAPACK's choice turns on the last digits of the Hessian; this one,
     fixed by what a random matrix is to the eigenspace, does not, so that all engines draw the same.
+
+    Raises
+    ------
+    ValueError
+        Parameters' units lie so far apart that the eigenvectors of an agent are not those of its Hessian.
     """
     values, vectors = np.linalg.eigh(form.hessian)
     dim = values.shape[1]
     compass = np.random.default_rng(0).standard_normal((dim, dim))
-    for own_values, own_vectors in zip(values, vectors, strict=True):
-        ends = np.flatnonzero(np.diff(own_values) > _SAME * np.abs(own_values).max()) + 1
+    for hessian, own_values, own_vectors in zip(form.hessian, values, vectors, strict=True):
+        ends = np.flatnonzero(np.diff(own_values) > dim * _SAME * np.abs(own_values).max()) + 1
         for space in np.split(np.arange(dim), ends):
             basis = own_vectors[:, space]
             rotation, triangle = np.linalg.qr(basis.T @ compass[:, : space.size])
             own_vectors[:, space] = basis @ (rotation * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
+        _require_hessian(np.asarray(hessian), own_values, own_vectors)
     return form._replace(eigenvalues=values, eigenvectors=vectors)
+
+
+def _require_hessian(hessian: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> None:
+    """Raise `ValueError` where eigenvectors are not those of a Hessian, in units in which its diagonal is one."""
+    root = np.sqrt(np.abs(np.diagonal(hessian)))
+    units = 1.0 / np.where(root > 0, root, 1.0)
+    missed = np.abs((vectors * values @ vectors.T - hessian) * units[:, None] * units).max()
+    if not missed <= _MISSED:
+        least, largest = root.min() ** 2, root.max() ** 2
+        raise ValueError(
+            f"parameters have units too far apart: an agent's Hessian has diagonal entries from {least:.3g} to "
+            f"{largest:.3g}, and its eigenvectors miss {missed:.1%} of it; take whiten=True, or scale the columns"
+        )

@@ -355,11 +355,11 @@ def _over_pieces(
         return first, jax.tree.map(counted, found)
 
     def more(piece: Array, sums: PyTree) -> PyTree:
-        return add(sums, *of(piece))
+        return add(sums, *of(jax.lax.convert_element_type(piece, jnp.int32)))
 
     shapes = jax.eval_shape(of, jax.ShapeDtypeStruct((), jnp.int32))[1]
     nothing = jax.tree.map(lambda leaf: jnp.zeros(kept + leaf.shape[1:], leaf.dtype), shapes)
-    return jax.lax.fori_loop(np.int32(0), np.int32(ceil(num_agents / together) * parts), more, nothing)
+    return jax.lax.fori_loop(0, ceil(num_agents / together) * parts, more, nothing)
 
 
 def _of_each(function: Callable[[Shard], PyTree], shards: Shard) -> PyTree:

@@ -104,6 +104,8 @@ def plan(
     seed_words(seed)
     post.require_agents_of(network)
     network.require_connected()
+    if isinstance(methods, Sampler | ByTotals):
+        raise ValueError(f"methods must be several, as in [{type(methods).__name__}(...)]; found one method by itself")
     methods = every_method(post, network) if methods is None else list(methods)
     if not methods:
         raise ValueError("methods is empty: name at least one, or leave it out to compare all")

@@ -115,7 +115,8 @@ def _enough(found: Weighing, target: float) -> Check:
 def _weights(found: Weighing) -> Check:
     k = pareto(found.log_weight)
     holds = bool(k <= _K_WEIGHTS)
-    text = f"Pareto k of the weights is {k:.2f}, the largest is {found.weight.max():.3g} times their mean"
+    tail = "the weights have no tail" if k == -np.inf else f"Pareto k of the weights is {k:.2f}"
+    text = f"{tail}, the largest is {found.weight.max():.3g} times their mean"
     remedy = "" if holds else f" (k above {_K_WEIGHTS} is too heavy a tail for error bars): draws miss a tail"
     return Check("weights", k, _K_WEIGHTS, holds, text + remedy)
 
