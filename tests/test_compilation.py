@@ -10,6 +10,7 @@ import pytest
 from tables import NETWORKS, among, unequal_shards
 
 import accord
+from accord.base.program import Program
 from accord.engines.local import LocalEngine
 from accord.exact.impulse_response import respond
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
@@ -127,3 +128,12 @@ def test_a_round_holds_its_noise_once():
     assert len(re.findall(rf"= c64\[1,{n * 5}\]\S* copy\(", program.as_text())) == 1
     # states before they take the place of those before, and the indices of neighbours and of numbers
     assert program.memory_analysis().temp_size_in_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
+
+
+def test_wide_vectors_are_for_several_chains_on_processors(monkeypatch):
+    program = Program(lambda x, times: times * x, static=("times",))
+    alone, abreast = program.of(1), program.of(2)
+    assert alone is not abreast and program.of(100) is abreast
+    np.testing.assert_array_equal(abreast(np.arange(3.0), times=2), alone(np.arange(3.0), times=2))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert program.of(2) is alone
