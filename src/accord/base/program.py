@@ -9,8 +9,8 @@ import jax
 
 # LLVM takes half of the widest vectors (AVX-512) unless told, as some processors slow down for whole ones. With these
 # softplus and exponentials of several chains or points take half of the time, and rounds of logistic regressions two
-# thirds to nine tenths. Products of a matrix and one vector may take twice the time: a row's last columns, fewer than
-# such a vector holds, are taken one by one. Processors that have none take no notice.
+# thirds to nine tenths. Products of a matrix and one vector take up to three times as long: a row's last columns, fewer
+# than such a vector holds, are taken one by one. Processors that have none take no notice.
 WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
 
 
