@@ -42,7 +42,7 @@ class Shifts:
     """A matrix of few diagonals, wrapped around, as of rings and grids.
 
     Whole arrays are shifted where agents have few numbers each: there this takes a fifth to a quarter less of a round's
-    time than looking neighbours up one by one, and a tenth to a quarter more where they have many.
+    time than looking neighbours up one by one, and up to a quarter more where they have many.
     """
 
     values: Float[Array, "shift agent"]

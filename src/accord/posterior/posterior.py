@@ -30,7 +30,7 @@ from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
-from .quadratic import Quadratic, flat_prior, minimum, quadratic_likelihood, with_eigenvectors
+from .quadratic import Quadratic, flat_prior, minimum, quadratic_likelihood, units_of, with_eigenvectors
 from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
@@ -665,7 +665,7 @@ class Posterior:
         form = self._quadratic_form
         precision = form.hessian.sum(axis=0)
         # in units in which its diagonal is one: columns may be in any
-        units = np.abs(np.diagonal(precision)) ** -0.5 if np.diagonal(precision).all() else np.ones(self.dim)
+        units = units_of(precision)
         scaled = precision * units[:, None] * units
         smallest = np.linalg.eigvalsh(scaled)[0]
         if not smallest > 1e-12 * np.abs(scaled).max():

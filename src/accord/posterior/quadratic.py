@@ -74,11 +74,16 @@ class Quadratic(NamedTuple):
         return Quadratic(hessian, -slope, jnp.zeros_like(away), self.value(origin), slope)
 
 
+def units_of(hessian: Float[np.ndarray, "*agent dim dim"]) -> Float[np.ndarray, "*agent dim"]:
+    """Units of the parameters in which the diagonal of a Hessian is one in size; 1 of a parameter that has none."""
+    root = np.sqrt(np.abs(np.diagonal(hessian, axis1=-2, axis2=-1)))
+    return 1.0 / np.where(root > 0, root, 1.0)
+
+
 def minimum(hessian: Float[np.ndarray, "dim dim"], linear: Float[np.ndarray, " dim"]) -> np.ndarray | None:
     """Where x' H x / 2 - b' x is least, (dim,); None where H is nearly singular."""
-    root = np.sqrt(np.abs(np.diagonal(hessian)))
     # columns may be in any units
-    units = 1.0 / np.where(root > 0, root, 1.0)
+    units = units_of(hessian)
     scaled = hessian * units[:, None] * units
     values = np.linalg.eigvalsh(scaled)
     return units * np.linalg.solve(scaled, units * linear) if values[0] > _FLAT * values[-1] else None
@@ -109,24 +114,26 @@ def with_eigenvectors(form: Quadratic) -> Quadratic:
     values, vectors = np.linalg.eigh(form.hessian)
     dim = values.shape[1]
     compass = np.random.default_rng(0).standard_normal((dim, dim))
-    for hessian, own_values, own_vectors in zip(form.hessian, values, vectors, strict=True):
+    for own_values, own_vectors in zip(values, vectors, strict=True):
         ends = np.flatnonzero(np.diff(own_values) > dim * _SAME * np.abs(own_values).max()) + 1
         for space in np.split(np.arange(dim), ends):
             basis = own_vectors[:, space]
             rotation, triangle = np.linalg.qr(basis.T @ compass[:, : space.size])
             own_vectors[:, space] = basis @ (rotation * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
-        _require_hessian(np.asarray(hessian), own_values, own_vectors)
+    _require_hessians(form.hessian, values, vectors)
     return form._replace(eigenvalues=values, eigenvectors=vectors)
 
 
-def _require_hessian(hessian: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> None:
-    """Raise `ValueError` where eigenvectors are not those of a Hessian, in units in which its diagonal is one."""
-    root = np.sqrt(np.abs(np.diagonal(hessian)))
-    units = 1.0 / np.where(root > 0, root, 1.0)
-    missed = np.abs((vectors * values @ vectors.T - hessian) * units[:, None] * units).max()
-    if not missed <= _MISSED:
-        least, largest = root.min() ** 2, root.max() ** 2
+def _require_hessians(hessians: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> None:
+    """Raise `ValueError` where eigenvectors of an agent are not those of its Hessian, in units of its diagonal."""
+    units = units_of(hessians)
+    found = vectors * values[:, None] @ vectors.swapaxes(1, 2)
+    missed = np.abs((found - hessians) * units[:, :, None] * units[:, None]).max(axis=(1, 2))
+    if not (missed <= _MISSED).all():
+        worst = int(np.argmax(missed))
+        diagonal = np.abs(np.diagonal(hessians[worst]))
         raise ValueError(
-            f"parameters have units too far apart: an agent's Hessian has diagonal entries from {least:.3g} to "
-            f"{largest:.3g}, and its eigenvectors miss {missed:.1%} of it; take whiten=True, or scale the columns"
+            "parameters have units too far apart: an agent's Hessian has diagonal entries from "
+            f"{diagonal.min():.3g} to {diagonal.max():.3g}, and its eigenvectors miss {missed[worst]:.1%} of it; take "
+            "whiten=True, or scale the columns"
         )

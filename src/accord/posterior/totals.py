@@ -178,12 +178,11 @@ def _at_once(
 ) -> tuple[int, int]:
     """Points at which a piece of the rows is evaluated at a time, and of how many agents a piece has some rows."""
     agents = shards.size.shape[0]
-    rows = max((leaf.shape[1] // parts for leaf in jax.tree.leaves(shards.rows) if leaf.ndim > 1), default=1)
+    rows = max([1, *(leaf.shape[1] // parts for leaf in jax.tree.leaves(shards.rows) if leaf.ndim > 1)])
     if points is None:
         at_once = 1
     elif rows * parts * agents * AT_ONCE >= _MANY_PIECES * _IN_CACHE:
         at_once = min(at_once, 2 ** ceil(log2(max(1, len(np.asarray(points))))))
-    rows = max(1, rows)
     at_once = min(at_once, 2 ** floor(log2(max(1.0, _NUMBERS / rows))))
     fit = max(1, _IN_CACHE // (rows * at_once))
     # pieces alike
