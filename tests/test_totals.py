@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -12,7 +13,9 @@ from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
 from accord.base.errors import DataError
+from accord.base.program import as_here
 from accord.engines.totals import TotalsEngine
+from accord.fitting.evaluations import value_of
 from accord.fitting.network_sums import NetworkSums, expand
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, HubSGLD, Replicated
@@ -73,6 +76,44 @@ def test_a_total_is_the_sum_of_what_each_agent_says(make, place):
     for name in ("value", "rows"):
         np.testing.assert_allclose(here[name], each[name].sum(), rtol=1e-12)
         np.testing.assert_allclose(there[name], each[name].sum(), rtol=1e-12)
+
+
+def test_many_points_are_evaluated_under_the_settings_of_the_caller():
+    here, points = logistic().totals_here(), np.random.default_rng(0).standard_normal((40, 2))
+    with jax.enable_x64(True):
+        sums = here(value_of, points=points, at_once=8)
+        assert sums.dtype == np.float64
+        np.testing.assert_array_equal(sums, [here(value_of, points=x[None], at_once=8)[0] for x in points])
+    assert here(value_of, points=points, at_once=8).dtype == np.float32
+    with jax.default_matmul_precision("highest"), jax.default_device(jax.devices()[0]):
+        names = "jax_enable_x64", "jax_default_matmul_precision", "jax_default_device"
+        here = as_here(lambda: [getattr(jax.config, name) for name in names])
+    with ThreadPoolExecutor(1) as worker:
+        assert worker.submit(here).result() == [False, "highest", jax.devices()[0]]
+
+
+def test_after_an_interrupt_no_sum_runs_on(monkeypatch):
+    begun, done = [], []
+
+    def slow(x):
+        begun.append(1)
+        time.sleep(0.1)
+        done.append(1)
+        return np.float32(x.sum())
+
+    def waits(potential, shard, x):
+        return jax.pure_callback(slow, jax.ShapeDtypeStruct((), jnp.float32), x, vmap_method="sequential")
+
+    def pressed():
+        raise KeyboardInterrupt
+
+    here = accord.models.gaussian(np.zeros((1, 2)), np.eye(2)[None]).totals_here()
+    monkeypatch.setattr("accord.posterior.totals.let_through", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        here(waits, points=np.zeros((20, 2)), at_once=1)
+    assert len(begun) == len(done) < 10
+    time.sleep(0.3)
+    assert len(begun) == len(done) < 10
 
 
 def test_an_expansion_is_that_of_the_sum():

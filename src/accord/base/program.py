@@ -1,9 +1,10 @@
-"""Programs that XLA compiles for one vector of numbers, or for several side by side."""
+"""Programs that XLA compiles for one vector of numbers, or for several side by side, and threads that run them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -12,6 +13,16 @@ import jax
 # thirds to nine tenths. Products of a matrix and one vector take up to three times as long: a row's last columns, fewer
 # than such a vector holds, are taken one by one. Processors that have none take no notice.
 WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
+
+# Settings that programs depend on, and what sets each for a thread.
+_CONTEXTS: dict[str, Callable[[Any], Any]] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_default_device": jax.default_device,
+}
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Program:
@@ -29,3 +40,16 @@ class Program:
         # what compiles for other devices may not know the option
         wide = abreast > 1 and jax.default_backend() == "cpu"
         return self._abreast if wide else self._alone
+
+
+def as_here(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, called in any thread as it would be in this one: JAX's contexts are each thread's own."""
+    own = [(context, getattr(jax.config, name)) for name, context in _CONTEXTS.items()]
+
+    def called(*arguments: P.args, **options: P.kwargs) -> T:
+        with ExitStack() as stack:
+            for context, value in own:
+                stack.enter_context(context(value))
+            return function(*arguments, **options)
+
+    return called

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import ceil, floor, log2
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
 from ..base.interruptions import let_through
-from ..base.program import Program
+from ..base.program import Program, as_here
 from ..base.progress import step
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, place_shard
@@ -25,6 +26,8 @@ from .potential import Potential, Shard
 # Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then: at
 # most, and where agents are taken one after another and rows in parts, so that the processor's caches hold them.
 AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 2**18
+# Programs at a time: while the cores of one wait for each other, the other's have work.
+_AT_A_TIME = 2
 # Pieces from which on few points are worth a program of their own, which does not fill them up with others.
 _MANY_PIECES = 16
 
@@ -157,14 +160,23 @@ class TotalsHere:
         # as many in the last block as in any other: one program does for all
         rest = np.repeat(points[-1:], blocks * at_once - len(points), axis=0)
         parts = np.concatenate([points, rest]).reshape(blocks, at_once, -1)
-        found: list[PyTree] = []
-        for done, part in enumerate(parts):
-            found.append(program(coordinates, part, arguments))
-            if done > 0:
-                # one works while the one before is taken: many that wait could not be called back
-                found[-2] = jax.tree.map(np.asarray, found[-2])
+
+        def at(part: np.ndarray) -> PyTree:
+            return jax.tree.map(np.asarray, program(coordinates, part, arguments))
+
+        # it returns when it is compiled, before its numbers are there
+        first = program(coordinates, parts[0], arguments)
+        workers = ThreadPoolExecutor(_AT_A_TIME)
+        found: list[PyTree] = [first]
+        try:
+            for done, one in enumerate(workers.map(as_here(at), parts[1:]), 1):
                 step(done, blocks)
                 let_through()
+                found.append(one)
+        finally:
+            # none of them runs on after an interrupt
+            workers.shutdown(cancel_futures=True)
+            jax.block_until_ready(first)
 
         def joined(*leaves: Any) -> np.ndarray:
             whole = np.concatenate([np.asarray(leaf) for leaf in leaves], axis=axis)
