@@ -18,6 +18,7 @@ import accord
 from accord.base.program import WIDE
 from accord.base.softplus import softplus
 from accord.fitting.evaluations import slope_of, value_of
+from accord.posterior.totals import AT_ONCE
 
 TITLE = "Totals, and memory"
 ABOUT = """\
@@ -26,7 +27,8 @@ multiplications and additions of the matrix products that a total needs, in a se
 square matrices of 2,000, NumPy's or XLA's, whichever is faster, beside each other. A linear regression whose noise is
 known is read off its closed form, without the products, so that it is beyond the peak. A logistic one also takes a
 softplus of each row and point, for gradients with a logistic function: *at most* is what its total would reach if
-products ran at the peak and nothing else took time but these functions, of numbers in the processor's caches.
+nothing took time but these functions, of numbers in the processor's caches, and the products, of the shapes that they
+have there, each at the least time that it took in any turn.
 *Slopes* are as in Growth, of the time of one total. *Memory of a round*: what the compiled loop holds at its peak
 beside the data and the kept draws, over the bytes of all agents' states and noise, which it is given and gives back."""
 AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000
@@ -60,12 +62,17 @@ def of_the_peak(small: bool) -> Iterator[Line]:
     product, on_device = jax.jit(jnp.matmul), jax.device_put(square)
     peaks = {"NumPy": lambda: square @ square, "XLA": lambda: product(on_device, on_device)}
     functions = {function: partial(work, numbers // _BLOCK.size) for function, work in FUNCTIONS.items()}
+    bare = {
+        (dim, name): partial(work, numbers // (rows * AT_ONCE))
+        for dim in dims
+        for name, work in products_of(rows, dim).items()
+    }
     models = {"linear": problems.linear, "logistic": problems.logistic}
     shapes = [(model, dim, function) for model in models for dim in dims for function in PRODUCTS]
     posts = {(model, dim): models[model](AGENTS, dim, rows) for model in models for dim in dims}
     totals = {shape: partial(total_of(posts[shape[:2]], shape[2], POINTS), IN_A_TURN) for shape in shapes}
     # all in each turn: a processor that is slow for a while, as those of virtual machines, is so for some turns of each
-    found = side_by_side({**totals, **peaks, **functions}, 3 if small else 9, REST)
+    found = side_by_side({**totals, **peaks, **functions, **bare}, 3 if small else 9, REST)
     peak = 2 * size**3 / np.minimum(*(found[name] for name in peaks))
     for model, dim, function in shapes:
         what, products = PRODUCTS[function]
@@ -76,15 +83,46 @@ def of_the_peak(small: bool) -> Iterator[Line]:
         shape = f"{AGENTS * rows:,} x {dim}, {model}, {POINTS} points"
         yield Line(f"{what}, of the peak", shape, Ratio.of(own / peak), at_least(0.6), note)
         if model == "logistic":
-            # the least time that functions took in any turn: what is at most reached
-            alone = count / peak
-            least = float(found[function].min())
-            note = f"functions take {duration(least)}"
-            yield Line(f"{what}, at most", shape, Ratio.of(alone / (alone + least)), None, note)
+            parts = {"functions": function, **{name: (dim, name) for name in BARE[:products]}}
+            least = {name: float(found[part].min()) for name, part in parts.items()}
+            note = ", ".join(f"{name} {duration(time)}" for name, time in least.items())
+            yield Line(f"{what}, at most", shape, Ratio.of(count / sum(least.values()) / peak), None, note)
 
 
 # The functions that are summed, each with its name and the matrix products that it needs.
 PRODUCTS = {value_of: ("values", 1), slope_of: ("values and gradients", 2)}
+
+# The products of a regression by themselves: with its points, and of what comes out with its rows.
+BARE = "rows times points", "their sums by rows"
+
+
+def products_of(rows: int, dim: int) -> dict[str, Callable[[int], Any]]:
+    """The products of a regression as totals have them, an agent after another, so many times."""
+    rng = np.random.default_rng(0)
+    X = jax.device_put(rng.standard_normal((AGENTS, rows, dim)))
+
+    def times_points(own: jax.Array, points: jax.Array) -> jax.Array:
+        return jnp.tensordot(own, points, (1, 1))
+
+    def by_rows(own: jax.Array, weights: jax.Array) -> jax.Array:
+        return jax.lax.optimization_barrier(own.T) @ weights
+
+    def repeated(product: Callable[[jax.Array, jax.Array], jax.Array], other: np.ndarray) -> Callable[[int], Any]:
+        found = jax.eval_shape(product, X[0], other)
+
+        @partial(jax.jit, compiler_options=WIDE)
+        def work(X: jax.Array, other: jax.Array, times: int) -> jax.Array:
+            def once(k: Any, last: jax.Array) -> jax.Array:
+                # of what came out before, so that none is left out
+                return product(X[k % AGENTS], other + 0.0 * last[0, 0])
+
+            return jax.lax.fori_loop(0, times, once, jnp.zeros(found.shape))
+
+        return partial(work, X, jax.device_put(other))
+
+    points, weights = rng.standard_normal((AT_ONCE, dim)), rng.standard_normal((rows, AT_ONCE))
+    return dict(zip(BARE, [repeated(times_points, points), repeated(by_rows, weights)], strict=True))
+
 
 # Numbers that the processor's caches hold, about as many as a total has of a part of the rows.
 _BLOCK = np.random.default_rng(0).standard_normal((500, 500))
