@@ -218,6 +218,8 @@ def test_sites_are_plotted_with_their_intervals(run):
     middle = next(line for line in ax.lines if line.get_marker() == "o").get_xdata()
     np.testing.assert_allclose(middle, run.table()["average", "mean"], rtol=1e-6)
     ax = run.plot_sites(NAMES[1])
+    said = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert said == ["all together", "the site alone", "without the site"]
     marks = {line.get_marker(): [] for line in ax.lines}
     for line in ax.lines:
         marks[line.get_marker()].append(float(np.mean(line.get_xdata())))

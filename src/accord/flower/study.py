@@ -190,6 +190,6 @@ def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:
     rows = int(post.sizes[0])
     if post.dim > floors.parameters * rows:
         raise DataError(
-            f"{site}: the model's {post.dim} parameters are more than {floors.parameters:g} of the rows, which the "
-            "site's policy does not allow"
+            f"{site}: the model's {post.dim} parameters are more than {floors.parameters:g} of the rows, the floor of "
+            "the site (`parameters` in its policy): take fewer columns"
         )

@@ -67,15 +67,19 @@ def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:
 def sites(ax: Any, found: Sequence[OfSite], together: Interval, parameter: int) -> None:
     """One parameter by each site alone, without each site, and of all together, which is the band."""
     assert together.mean is not None and together.low is not None and together.high is not None
-    ax.axvspan(together.low[parameter], together.high[parameter], color=SOFT, alpha=0.15, linewidth=0)
+    low, high = together.low[parameter], together.high[parameter]
+    ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0, label="all together")
     ax.axvline(together.mean[parameter], color=SOFT, linewidth=1.0)
     kinds = [
-        ([one.alone for one in found], COLORS["vermillion"], "o"),
-        ([one.without for one in found], COLORS["blue"], "s"),
+        ([one.alone for one in found], COLORS["vermillion"], "o", "the site alone"),
+        ([one.without for one in found], COLORS["blue"], "s", "without the site"),
     ]
     # where no site's is known, the reason stands below once
     known = [kind for kind in kinds if any(own.mean is not None for own in kind[0])]
-    for offset, (intervals, color, marker) in zip((0.0,) if len(known) == 1 else (-0.17, 0.17), known, strict=False):
+    offsets = (0.0,) if len(known) == 1 else (-0.17, 0.17)
+    for offset, (intervals, color, marker, label) in zip(offsets, known, strict=False):
+        # one for the legend, if there is to be one
+        ax.scatter([], [], color=color, marker=marker, s=12, label=label)
         for place, own in enumerate(intervals):
             _interval(ax, own, parameter, place + offset, color, marker)
     _lines(ax, [shortened(one.name, 20) for one in found])

@@ -97,6 +97,7 @@ class Shown:
         ax = figures.axes(6.0, forest.EDGES + 1.7 * forest.LINE * len(found)) if ax is None else ax
         forest.sites(ax, found, together(self.average), self.names.index(parameter))
         ax.set_xlabel(parameter, parse_math=False)
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
         return ax
 
     def report(
