@@ -14,11 +14,14 @@ import jax
 # than such a vector holds, are taken one by one. Processors that have none take no notice.
 WIDE: dict[str, Any] = {"xla_cpu_prefer_vector_width": 512}
 
-# Settings that programs depend on, and what sets each for a thread.
+# Settings that what programs compute depends on, and what sets each for a thread.
 _CONTEXTS: dict[str, Callable[[Any], Any]] = {
     "jax_enable_x64": jax.enable_x64,
     "jax_default_matmul_precision": jax.default_matmul_precision,
     "jax_default_device": jax.default_device,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+    "jax_debug_nans": jax.debug_nans,
 }
 
 P = ParamSpec("P")
