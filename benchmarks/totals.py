@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from measured import REST, Line, Ratio, at_least, at_most, duration, effort, sid
 from rounds import advancing
 
 import accord
-from accord.base.program import WIDE
+from accord.base.program import WIDE, as_here
 from accord.base.softplus import softplus
 from accord.fitting.evaluations import slope_of, value_of
 from accord.posterior.totals import AT_ONCE
@@ -28,9 +29,9 @@ square matrices of 2,000, NumPy's or XLA's, whichever is faster, beside each oth
 known is read off its closed form, without the products, so that it is beyond the peak, and has no goal. A logistic one
 also takes a softplus of each row and point, for gradients with a logistic function: *at most* is what its total would
 reach if nothing took time but these functions, of numbers in the processor's caches, and the products, of the shapes
-that they have there, each at the least time that it took in any turn. *Slopes* are as in Growth, of the time of one
-total. *Memory of a round*: what the compiled loop holds at its peak beside the data and the kept draws, over the bytes
-of all agents' states and noise, which it is given and gives back."""
+that they have there, two programs at a time, each at the least time that it took in any turn. *Slopes* are as in
+Growth, of the time of one total. *Memory of a round*: what the compiled loop holds at its peak beside the data and the
+kept draws, over the bytes of all agents' states and noise, which it is given and gives back."""
 AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000
 # Totals that take about as long as the product of the squares; less is mostly how a resting processor begins.
 IN_A_TURN = 4
@@ -61,9 +62,9 @@ def of_the_peak(small: bool) -> Iterator[Line]:
     square = np.random.default_rng(0).standard_normal((size, size))
     product, on_device = jax.jit(jnp.matmul), jax.device_put(square)
     peaks = {"NumPy": lambda: square @ square, "XLA": lambda: product(on_device, on_device)}
-    functions = {function: partial(work, numbers // _BLOCK.size) for function, work in FUNCTIONS.items()}
+    functions = {function: partial(abreast, work, numbers // _BLOCK.size) for function, work in FUNCTIONS.items()}
     bare = {
-        (dim, name): partial(work, numbers // (rows * AT_ONCE))
+        (dim, name): partial(abreast, work, numbers // (rows * AT_ONCE))
         for dim in dims
         for name, work in products_of(rows, dim).items()
     }
@@ -89,6 +90,16 @@ def of_the_peak(small: bool) -> Iterator[Line]:
             least = {name: float(found[part].min()) for name, part in parts.items()}
             note = ", ".join(f"{name} {duration(time)}" for name, time in least.items())
             yield Line(f"{what}, at most", shape, Ratio.of(count / sum(least.values()) / peak), None, note)
+
+
+def abreast(work: Callable[[int], Any], times: int) -> None:
+    """Some work so many times, half of it in either of two threads, as totals run two programs at a time."""
+
+    def half(times: int) -> None:
+        jax.block_until_ready(work(times))
+
+    with ThreadPoolExecutor(2) as workers:
+        list(workers.map(as_here(half), (times // 2, times - times // 2)))
 
 
 # The functions that are summed, each with its name and the matrix products that it needs.
