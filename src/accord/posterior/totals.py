@@ -141,7 +141,17 @@ class TotalsHere:
                 raise
         # JAX gives arrays of NumPy that a user's function has within in the float width that it first met them in
         jax.clear_caches()
-        return self._over_points(program, arguments, axis, **options)
+        try:
+            return self._over_points(program, arguments, axis, **options)
+        except TypeError as error:
+            if _STALE[0] not in str(error):
+                raise
+            # one that a derivative needs again is kept for as long as the process lives
+            raise TypeError(
+                "a function of the posterior multiplies by an array of NumPy, and JAX keeps such an array in the float "
+                "width in which it met it first, where sums are found in another: take jnp.asarray(array) of it within "
+                "the function"
+            ) from error
 
     def _over_points(
         self,
