@@ -26,7 +26,7 @@ from .potential import Potential, Shard
 # Points that an agent evaluates at a time, at most, and numbers, one for each row and point, that are held then: at
 # most, and where agents are taken one after another and rows in parts, so that the processor's caches hold them.
 AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 2**18
-# Programs at a time: while the cores of one wait for each other, the other's have work.
+# Programs at a time, beside the first: while the cores of one wait for each other, those of another have work.
 _AT_A_TIME = 2
 # Pieces from which on few points are worth a program of their own, which does not fill them up with others.
 _MANY_PIECES = 16
@@ -148,9 +148,9 @@ class TotalsHere:
                 raise
             # one that a derivative needs again is kept for as long as the process lives
             raise TypeError(
-                "a function of the posterior multiplies by an array of NumPy, and JAX keeps such an array in the float "
-                "width in which it met it first, where sums are found in another: take jnp.asarray(array) of it within "
-                "the function"
+                f"a function of the posterior mixes float widths ({str(error).splitlines()[0]}). Where it multiplies by "
+                "an array of NumPy, which JAX keeps in the width in which it met it first, while sums are found in "
+                "another: take jnp.asarray(array) of it within the function"
             ) from error
 
     def _over_points(
