@@ -148,8 +148,8 @@ class TotalsHere:
                 raise
             # one that a derivative needs again is kept for as long as the process lives
             raise TypeError(
-                f"a function of the posterior mixes float widths ({str(error).splitlines()[0]}). Where it multiplies by "
-                "an array of NumPy, which JAX keeps in the width in which it met it first, while sums are found in "
+                f"a function of the posterior mixes float widths ({str(error).splitlines()[0]}). Where it multiplies "
+                "by an array of NumPy, which JAX keeps in the width in which it met it first, while sums are found in "
                 "another: take jnp.asarray(array) of it within the function"
             ) from error
 
