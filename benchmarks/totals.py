@@ -16,6 +16,7 @@ from measured import REST, Line, Ratio, at_least, at_most, duration, effort, sid
 from rounds import advancing
 
 import accord
+from accord.base.linear import linear_predictor
 from accord.base.program import WIDE, as_here
 from accord.base.softplus import softplus
 from accord.fitting.evaluations import slope_of, value_of
@@ -115,10 +116,11 @@ def products_of(rows: int, dim: int) -> dict[str, Callable[[int], Any]]:
     X = jax.device_put(rng.standard_normal((AGENTS, rows, dim)))
 
     def times_points(own: jax.Array, points: jax.Array) -> jax.Array:
-        return jnp.tensordot(own, points, (1, 1))
+        return jax.vmap(partial(linear_predictor, own), out_axes=1)(points)
 
     def by_rows(own: jax.Array, weights: jax.Array) -> jax.Array:
-        return jax.lax.optimization_barrier(own.T) @ weights
+        transposed = jax.linear_transpose(partial(linear_predictor, own), own[0])
+        return jax.vmap(lambda numbers: transposed(numbers)[0], in_axes=1, out_axes=1)(weights)
 
     def repeated(product: Callable[[jax.Array, jax.Array], jax.Array], other: np.ndarray) -> Callable[[int], Any]:
         found = jax.eval_shape(product, X[0], other)

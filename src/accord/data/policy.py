@@ -49,6 +49,15 @@ class Policy:
         if self.rare not in RARE:
             raise unknown_name_error("rare of a policy", self.rare, RARE)
 
+    def refusals(self, site: str, parameters: int, rows: int) -> list[str]:
+        """Why a site of so many rows takes no part in a model of so many parameters; empty where it does."""
+        if parameters <= self.parameters * rows:
+            return []
+        return [
+            f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the site "
+            "(`parameters` in its policy): take fewer columns"
+        ]
+
     @classmethod
     def read(cls, path: Path) -> Policy:
         """A policy from a TOML file with these names as keys.

@@ -69,12 +69,7 @@ class Study:
             A site refuses; each of them is named, with its floor.
         """
         refusals = [
-            [
-                f"{site}: {parameters} parameters are more than {policy.parameters:g} of the rows, the floor of the "
-                "site (`parameters` in its policy): take fewer columns"
-            ]
-            if parameters > policy.parameters * len(frame)
-            else []
+            policy.refusals(site, parameters, len(frame))
             for site, policy, frame in zip(self.meeting.names_here, self.policies, self.frames, strict=True)
         ]
         _raise(_flat(self.meeting.gathered(refusals)))

@@ -187,9 +187,5 @@ class StudyDocument:
 
 def _require_few_parameters(post: Posterior, site: str, floors: Policy) -> None:
     """Raise `DataError` where a model has more parameters than a site's floors allow for its rows."""
-    rows = int(post.sizes[0])
-    if post.dim > floors.parameters * rows:
-        raise DataError(
-            f"{site}: the model's {post.dim} parameters are more than {floors.parameters:g} of the rows, the floor of "
-            "the site (`parameters` in its policy): take fewer columns"
-        )
+    for refusal in floors.refusals(site, post.dim, int(post.sizes[0])):
+        raise DataError(refusal)

@@ -34,7 +34,8 @@ _MANY_PIECES = 16
 F = TypeVar("F", bound=Callable[..., PyTree])
 
 # How JAX says that it mixed float widths up.
-_STALE = ("to have the same dtypes", "RuntimeProgramInputMismatch", "verifier errors")
+_MIXED = "to have the same dtypes"
+_STALE = (_MIXED, "RuntimeProgramInputMismatch", "verifier errors")
 
 
 @runtime_checkable
@@ -144,7 +145,7 @@ class TotalsHere:
         try:
             return self._over_points(program, arguments, axis, **options)
         except TypeError as error:
-            if _STALE[0] not in str(error):
+            if _MIXED not in str(error):
                 raise
             # one that a derivative needs again is kept for as long as the process lives
             raise TypeError(
