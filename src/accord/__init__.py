@@ -5,6 +5,7 @@ import sys
 from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
 from .adapters import from_numpyro, from_pymc
 from .base.compiler import guard
+from .base.constants import keep_widths_apart
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
 from .base.text import __version__
@@ -72,3 +73,4 @@ for _name, _module in {
 
 # importing makes no array, so that nothing has been compiled yet
 guard()
+keep_widths_apart()

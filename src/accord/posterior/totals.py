@@ -33,10 +33,6 @@ _MANY_PIECES = 16
 
 F = TypeVar("F", bound=Callable[..., PyTree])
 
-# How JAX says that it mixed float widths up.
-_MIXED = "to have the same dtypes"
-_STALE = (_MIXED, "RuntimeProgramInputMismatch", "verifier errors")
-
 
 @runtime_checkable
 class Totals(Protocol):
@@ -126,33 +122,13 @@ class TotalsHere:
         for shards in self._chunks(function):
             at_once, together = _at_once(shards, parts, **options)
             said = partial(program.of(at_once), function, together, parts, self.potential, shards)
-            some = self._said(said, arguments, axis, **{**options, "at_once": at_once})
+            some = self._over_points(said, arguments, axis, **{**options, "at_once": at_once})
             found = some if found is None else jax.tree.map(np.add, found, some)
         return found
 
     def _chunks(self, function: Callable[..., PyTree]) -> Iterator[Shard]:
         """What the rows come in, for a function that is given all chunks: here one."""
         yield self.shards
-
-    def _said(self, program: Callable[..., PyTree], arguments: tuple[Any, ...], axis: int, **options: Any) -> PyTree:
-        try:
-            return self._over_points(program, arguments, axis, **options)
-        except (TypeError, ValueError, jax.errors.JaxRuntimeError) as error:
-            if not any(sign in str(error) for sign in _STALE):
-                raise
-        # JAX gives arrays of NumPy that a user's function has within in the float width that it first met them in
-        jax.clear_caches()
-        try:
-            return self._over_points(program, arguments, axis, **options)
-        except TypeError as error:
-            if _MIXED not in str(error):
-                raise
-            # one that a derivative needs again is kept for as long as the process lives
-            raise TypeError(
-                f"a function of the posterior mixes float widths ({str(error).splitlines()[0]}). Where it multiplies "
-                "by an array of NumPy, which JAX keeps in the width in which it met it first, while sums are found in "
-                "another: take jnp.asarray(array) of it within the function"
-            ) from error
 
     def _over_points(
         self,
