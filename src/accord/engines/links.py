@@ -112,10 +112,15 @@ class UnreliableExchange:
             sums, mass = step.pushed
             parts, shares = parts | sums, (held.mass, mass)
         found = self._message(messages, parts)
-        if self.needs.inbox == "neighbour_sum":
+
+        def of_neighbours(owns: float) -> PyTree:
             # what did not arrive counts as the agent's own
-            found = jax.tree.map(lambda own, new: along(degree, own) * own + (new - own), messages, found)
-            inbox = Inbox(summed=found)
+            return jax.tree.map(lambda own, new: owns * along(degree, own) * own + (new - own), messages, found)
+
+        if self.needs.inbox == "neighbour_sum":
+            inbox = Inbox(summed=of_neighbours(1.0))
+        elif self.needs.inbox == "pair_sum":
+            inbox = Inbox(paired=of_neighbours(2.0))
         else:
             inbox = Inbox(mixed=found)
         if self.needs.differences is not None:
