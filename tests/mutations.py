@@ -152,13 +152,6 @@ FAULTS = [
         "earlier * inbox.differences() * 1.01",
         LAW,
     ),
-    Fault(
-        "pairs over links",
-        "engines/links.py",
-        "Inbox(paired=of_neighbours(2.0))",
-        "Inbox(paired=of_neighbours(1.0))",
-        "test_own_method.py",
-    ),
     Fault("DADMMS published", "samplers/d_admms.py", "0.5**0.5 / rho", "0.5 / rho", LAW),
     Fault(
         "Gibbs centre",

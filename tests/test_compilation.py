@@ -47,7 +47,7 @@ def fresh():
 METHODS = {
     "mix": lambda h: GTDULA(h / 10, 1.5 * h, h, mix_rounds=3, batch_size=2),
     "mix by schedule": lambda h: DULA(Polynomial(h, 10.0, 0.6), Polynomial(2 * h, 2.0, 0.3)),
-    "pair_sum": lambda h: DADMMS(1.0 / h, noise="common"),
+    "neighbour_sum": lambda h: DADMMS(1.0 / h, noise="common"),
     "mix by colour": lambda h: Gibbs(h, "mala"),
     "total": lambda h: DGLMC(4 * h, h / 3, (1, 3, 2, 4, 1, 2)),
     "visitor": lambda h: HubSGLD(h / 10, (1, 2, 1, 2, 1, 2), batch_size=2),
@@ -57,7 +57,7 @@ STEP, OTHER = 0.1, 0.11
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("inbox", among(METHODS, "mix", "pair_sum", "mix by colour", "total"))
+@pytest.mark.parametrize("inbox", among(METHODS, "mix", "neighbour_sum", "mix by colour", "total"))
 def test_a_second_run_compiles_nothing(inbox, monkeypatch):
     net, start = NETWORKS["irregular"], accord.Gaussian([1.0, -1.0], np.eye(2))
 
@@ -77,14 +77,14 @@ def test_a_second_run_compiles_nothing(inbox, monkeypatch):
     for seconds in (0.0, 1e9):
         monkeypatch.setattr(chunks, "_CHUNK_SECONDS", seconds)
         assert run(draws=200, burn_in=100) == []
-    if inbox == "pair_sum":
+    if inbox == "neighbour_sum":
         assert {"jit(start)", "jit(record)"} <= set(run(chains=4))
 
 
 EXACT = {**METHODS, "mix by colour": lambda h: Gibbs(h)}
 
 
-@pytest.mark.parametrize("inbox", ["mix", "pair_sum", "mix by colour", "total"])
+@pytest.mark.parametrize("inbox", ["mix", "neighbour_sum", "mix by colour", "total"])
 def test_a_second_law_compiles_nothing(inbox):
     net = NETWORKS["irregular"]
 

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, LINKS, NETWORKS, unequal_curvature, unequal_shards
+from tables import AGENTS, NETWORKS, unequal_curvature
 
 import accord
-from accord.samplers import DADMMS
 from accord.samplers.protocol import Bound, HasLaw, Needs, Sampler, pytree
 
 RING = NETWORKS["ring"]
@@ -127,24 +126,3 @@ def test_a_law_is_refused_where_rounds_are_not_what_is_said():
     for method in (Later(), Early()):
         with pytest.raises(TypeError, match=r"is not round 1, though its is_constant\(\) says so"):
             accord.law(post, RING, method).at(3)
-
-
-@pytree
-class BySums(DADMMS):
-    """D-ADMMS that hears the sums of its neighbours' messages alone."""
-
-    def needs(self, dim):
-        return super().needs(dim)._replace(inbox="neighbour_sum")
-
-    def transition(self, agent, state, inbox, noise):
-        pairs = agent.degree * state.position + inbox.neighbour_sum()
-        return super().transition(agent, state, inbox._replace(paired=pairs), noise)
-
-
-@pytest.mark.parametrize("net", [NETWORKS["irregular"], LINKS["lossy"]], ids=["reliable", "lossy"])
-def test_sums_of_neighbours_and_of_pairs_tell_the_same(net):
-    post = unequal_shards(2)
-    with jax.enable_x64(True):
-        by_pairs, by_sums = (accord.sample(post, net, of(0.7), draws=30, burn_in=5, seed=0) for of in (DADMMS, BySums))
-    np.testing.assert_allclose(by_sums.draws, by_pairs.draws, rtol=1e-9, atol=1e-9)
-    assert np.ptp(by_sums.draws, axis=2).max() > 0.1

@@ -112,15 +112,10 @@ class UnreliableExchange:
             sums, mass = step.pushed
             parts, shares = parts | sums, (held.mass, mass)
         found = self._message(messages, parts)
-
-        def of_neighbours(owns: float) -> PyTree:
-            # what did not arrive counts as the agent's own
-            return jax.tree.map(lambda own, new: owns * along(degree, own) * own + (new - own), messages, found)
-
         if self.needs.inbox == "neighbour_sum":
-            inbox = Inbox(summed=of_neighbours(1.0))
-        elif self.needs.inbox == "pair_sum":
-            inbox = Inbox(paired=of_neighbours(2.0))
+            # what did not arrive counts as the agent's own
+            found = jax.tree.map(lambda own, new: along(degree, own) * own + (new - own), messages, found)
+            inbox = Inbox(summed=found)
         else:
             inbox = Inbox(mixed=found)
         if self.needs.differences is not None:

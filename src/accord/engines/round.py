@@ -36,7 +36,6 @@ class Exchange:
 
     mix: Operator | None
     neighbours: Operator | None
-    pairs: Operator | None
     # (a_k, b_k) of the Chebyshev recursion over the exchanges of one step
     coefficients: Float[Array, "exchange 2"] | None
     total: bool = static()
@@ -45,14 +44,12 @@ class Exchange:
 
     def __call__(self, messages: Any, collectives: Collectives, order: Array | None = None) -> Inbox:
         """Every agent's inbox, after all agents sent their messages."""
-        mixed = summed = paired = totalled = exchanged = None
+        mixed = summed = totalled = exchanged = None
         if self.mix is not None:
             assert self.coefficients is not None
             mixed = self._mixed(self.mix, self.coefficients, messages, collectives)
         if self.neighbours is not None:
             summed = collectives.apply(self.neighbours, messages)
-        if self.pairs is not None:
-            paired = collectives.apply(self.pairs, messages)
         if self.averaged is not None:
             sums = collectives.total(messages)
             mixed = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum / self.averaged, leaf.shape), sums, messages)
@@ -61,7 +58,7 @@ class Exchange:
             totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
         if order is not None:
             exchanged = collectives.permuted(messages, order)
-        return Inbox(mixed, summed, paired, totalled, exchanged)
+        return Inbox(mixed, summed, totalled, exchanged)
 
     @staticmethod
     def _mixed(mix: Operator, coefficients: Array, messages: Any, collectives: Collectives) -> Any:
@@ -185,11 +182,10 @@ def build_problem(
         raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
     links = linked(network, weights, needs, held)
     # its matrices are for links that deliver, and their eigenvalues take a while
-    mixes, adds, pairs = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum", "pair_sum"))
+    mixes, adds = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum"))
     exchange = Exchange(
         place(weights) if mixes else None,
         place(network.adjacency) if adds else None,
-        place(scipy.sparse.csr_array(network.adjacency + scipy.sparse.diags_array(degrees))) if pairs else None,
         jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))) if mixes else None,
         needs.inbox == "total",
         network.num_agents if needs.inbox == "average" else None,
@@ -319,8 +315,7 @@ def _differences(messages: Any, inbox: Inbox, degree: Array) -> Any:
     """What messages are apart from what is in the inbox, on links that deliver all of them."""
     if inbox.mixed is not None:
         return jax.tree.map(jnp.subtract, messages, inbox.mixed)
-    owns, sums = (1.0, inbox.summed) if inbox.paired is None else (2.0, inbox.paired)
-    return jax.tree.map(lambda own, sum: owns * along(degree, own) * own - sum, messages, sums)
+    return jax.tree.map(lambda own, sum: along(degree, own) * own - sum, messages, inbox.summed)
 
 
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:

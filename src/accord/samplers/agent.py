@@ -82,7 +82,6 @@ class Inbox(NamedTuple):
 
     mixed: PyTree = None
     summed: PyTree = None
-    paired: PyTree = None
     totalled: PyTree = None
     exchanged: PyTree = None
     evaluate: Callable[[Any], PyTree] | None = None
@@ -98,12 +97,8 @@ class Inbox(NamedTuple):
         """The sum of the neighbours' messages, without the agent's own."""
         return self._declared(self.summed, "neighbour_sum")
 
-    def pair_sum(self) -> PyTree:
-        """The sum over the neighbours of the agent's own message and theirs: sum_j (message_i + message_j)."""
-        return self._declared(self.paired, "pair_sum")
-
     def differences(self) -> PyTree:
-        """The agent's own message less what `mix()` gives, or the sum over the neighbours of its own less theirs.
+        """The agent's own message less what `mix()` gives, or its degree times it less `neighbour_sum()`.
 
         Sums of it over all agents are zero, also where links lose messages: there every difference counts once, when
         a later message of the link arrives.

@@ -87,7 +87,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
             raise ValueError(f'calibration must be "calibrated" or "published", found {self.calibration!r}')
 
     def needs(self, dim: int) -> Needs:
-        return Needs("pair_sum", common=self.noise == "common", eigenvectors=True, differences=1)
+        return Needs("neighbour_sum", common=self.noise == "common", eigenvectors=True, differences=1)
 
     def init(self, agent: Agent, position: Float[Array, " dim"], noise: Noise) -> DADMMSState:
         return DADMMSState(position, jnp.zeros_like(position))
@@ -98,7 +98,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
     def transition(
         self, agent: Agent, state: DADMMSState, inbox: Inbox, noise: Noise
     ) -> tuple[DADMMSState, DADMMSInfo]:
-        x, degree = state.position, agent.degree
+        x, neighbours, degree = state.position, inbox.neighbour_sum(), agent.degree
         # The dual step that ends round k - 1 needs the neighbours' positions of that round. They arrive now, with
         # the message of round k: one exchange serves both steps. Before round 0 there was no dual step.
         earlier = jnp.where(agent.round > 0, at(self.rho, jnp.maximum(agent.round - 1, 0)), 0.0)
@@ -107,8 +107,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
         strength = 2.0 * rho * degree
         noise_scale, _ = _NOISE[self.calibration]
         scale = noise_scale(rho, degree)
-        # no x of its own: new positions then take the place of the old ones, with no copy
-        center = inbox.pair_sum() / (2.0 * degree) - dual / strength - scale * noise.normal
+        center = (x + neighbours / degree) / 2.0 - dual / strength - scale * noise.normal
         spread = scale * max(self.temperature**0.5, _COLD)
         if self.noise == "common":
             spread = spread * self.common_scale(agent)

@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 # The forms in which an inbox can be read.
-InboxName = Literal["mix", "average", "neighbour_sum", "pair_sum", "total", "permuted", "query"]
+InboxName = Literal["mix", "average", "neighbour_sum", "total", "permuted", "query"]
 # Langevin steps that a plan tries, each half of the one before.
 _HALVINGS = 16
 
@@ -72,9 +72,8 @@ class Needs(NamedTuple):
     Parameters
     ----------
     inbox
-        Which form of the messages `update` reads: `inbox.mix()`, `inbox.neighbour_sum()`, `inbox.pair_sum()`,
-        `inbox.total()`, `inbox.permuted()` or `inbox.query(state)`. "average" is `inbox.mix()` too, of all agents
-        alike.
+        Which form of the messages `update` reads: `inbox.mix()`, `inbox.neighbour_sum()`, `inbox.total()`,
+        `inbox.permuted()` or `inbox.query(state)`. "average" is `inbox.mix()` too, of all agents alike.
     turns
         "together": all agents update at once. "by color": colour by colour, so that each reads the neighbours' values
         of this round where their colour came before its own; a draw is the state after all colours. "at the hub": the

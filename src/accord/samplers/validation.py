@@ -36,7 +36,7 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
         raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")
     post.require_agents_of(network)
     needs = sampler.needs(post.dim)
-    if needs.turns == "by color" or needs.inbox in ("neighbour_sum", "pair_sum"):
+    if needs.turns == "by color" or needs.inbox == "neighbour_sum":
         if network.num_agents == 1 or network.is_empty:
             raise ValueError(
                 f"{type(sampler).__name__} needs a neighbour for every agent: its draws are tied to the neighbours'"

@@ -45,7 +45,6 @@ def _specs(problem: Problem) -> Problem:
     operators = {
         "mix": None if exchange.mix is None else apart,
         "neighbours": None if exchange.neighbours is None else apart,
-        "pairs": None if exchange.pairs is None else apart,
         "coefficients": None if exchange.coefficients is None else everywhere,
     }
     return unchecked(
