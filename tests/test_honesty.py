@@ -348,3 +348,16 @@ def test_where_the_data_is_elsewhere_only_what_was_expected_before_is_known():
     assert found.left_out == ""
     found = examination(post, RING, GTBAOAB(0.2, 1.0, batch_size=1), None, law)(normal())
     assert "(batch_size=1)" in found.left_out and "temperature" in told(made(normal(), findings=found))[-1]
+
+
+@pytest.mark.long
+def test_whitened_duals_do_not_drift_far_from_zero():
+    agents = np.random.default_rng(0).standard_normal((10, 2))
+    net, method = accord.Network.star(10), DADMMS(5.0, noise="common")
+    sds = {}
+    for whiten in (False, True):
+        post = accord.models.gaussian(1e4 + agents, np.array([10.0 * np.eye(2)] * 10))
+        run = accord.sample(post, net, method, draws=10_000, burn_in=1000, chains=4, seed=0, whiten=whiten)
+        sds[whiten] = run.average[..., 0].std()
+    # what the docstring warns of, and what it says to do
+    assert sds[False] > 1.5 and abs(sds[True] - 1.0) < 0.1

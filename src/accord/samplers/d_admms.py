@@ -42,8 +42,10 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
     implicit Langevin steps of size h = 1 / (2 rho sum_i deg_i) on F. The noise above is the `calibrated` one, which has
     the temperature of that step on every graph; the `published` noise is `sqrt(2) deg_i w_i`, whose temperature is
     r / (2 rho) on an r-regular graph, so that its error bars are right only at rho = r/2. Any rho is stable on convex
-    potentials whose proximal steps are solved: columns in units a thousand times apart want ``whiten=True``. Every
-    agent needs a neighbour. At `temperature=0` this is C-ADMM, which converges to the mode.
+    potentials whose proximal steps are solved: columns in units a thousand times apart want ``whiten=True``. So do
+    posteriors a thousand standard deviations or more from zero in single precision, as rounding moves the sum of the
+    duals, which nothing restores, by more the larger rho is and the more rounds there are. Every agent needs a
+    neighbour. At `temperature=0` this is C-ADMM, which converges to the mode.
 
     The proximal step is solved in closed form for quadratic potentials, and else by Newton's method with conjugate
     gradients, preconditioned by the agent's Hessian at init up to a few hundred parameters.
