@@ -205,6 +205,14 @@ def test_a_far_place_that_makes_the_variance_is_missed_by_chains_and_told():
     assert not told.holds and re.search("[67].% of their variance, is where no chain came", told.text)
 
 
+@pytest.mark.long
+def test_constants_of_numpy_in_a_density_are_no_trouble():
+    center = np.array([1.0, -2.0])
+    post = toy(lambda x: -0.5 * jnp.sum((x - center) ** 2), np.zeros(2))
+    run = accord.sample(post, RING, Importance(), draws=500)
+    np.testing.assert_allclose(run.points.mean, center, atol=0.1)
+
+
 @pytest.mark.parametrize(
     "density",
     [
@@ -217,10 +225,9 @@ def test_arrays_of_numpy_in_a_density_follow_the_float_width(density):
     scale = np.array([1.0, -2.0])
     post = toy(lambda x: density(x, scale), np.zeros(2))
     # walks in single precision, sums in double, and again: neither gets what was made for the other
-    for method, width in ((Importance(), np.float64), (accord.samplers.DESGLD(0.01), np.float32)) * 2:
+    for method, width in ((accord.samplers.DESGLD(0.01), np.float32), (Importance(), np.float64)) * 2:
         run = accord.sample(post, RING, method, draws=500, seed=0)
         assert run.draws.dtype == width
-    run = accord.sample(post, RING, Importance(), draws=500, seed=0)
     np.testing.assert_allclose(run.points.sd, 1.0 / np.abs(scale), rtol=0.1)
 
 
