@@ -11,7 +11,7 @@ import scipy.sparse
 import accord
 from accord.engines import operators
 from accord.engines.local import LocalEngine
-from accord.samplers import DESGLD
+from accord.samplers import DESGLD, EXTRASGLD
 
 GRAPHS = {
     "ring": (accord.Network.ring(400), operators.Shifts),
@@ -35,6 +35,37 @@ def test_operators_are_the_matrix(name):
         apply = operators.operator(matrix)
         np.testing.assert_allclose(apply(x), scipy.sparse.csr_array(matrix) @ x, rtol=1e-4, atol=1e-5)
     assert isinstance(operators.operator(net.weights("metropolis")), form)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_differences_are_rounded_by_what_agents_are_apart(name):
+    net, _ = GRAPHS[name]
+    apart = np.random.default_rng(0).standard_normal((net.num_agents, 20))
+    # multiples of 2^-10, which single precision holds
+    x = np.float32(1e4 + np.round(apart * 1024) / 1024)
+    for matrix in (net.weights("metropolis"), net.adjacency):
+        sums = np.asarray(matrix.sum(axis=1)).reshape(-1, 1)
+        right = sums * x.astype(float) - matrix @ x.astype(float)
+        for columns in (slice(6), slice(None)):
+            own = jnp.asarray(x[:, columns])
+            found = operators.operator(matrix).differences(own, own)
+            np.testing.assert_allclose(found, right[:, columns], rtol=1e-5, atol=2e-4)
+            # and over all agents they are none; sums of the numbers themselves are off by some 1e-3 an agent
+            np.testing.assert_allclose(np.asarray(found, float).sum(axis=0), 0.0, atol=2e-4)
+
+
+@pytest.mark.parametrize("exchanges", [1, 2, 5])
+def test_what_several_exchanges_take_off_is_added_up_by_differences(exchanges):
+    net = accord.Network.path(8)
+    x = np.float32(1e4 + np.random.default_rng(0).standard_normal((8, 3, 5)))
+    method = EXTRASGLD(0.01, mix_rounds=exchanges)
+    post = accord.models.gaussian(np.zeros((8, 3)), np.array([np.eye(3)] * 8))
+    made = LocalEngine(post, net, method.bind(post, net), chains=5, seed=0, keep=np.arange(8))
+    inbox = made.problem.exchange(jnp.asarray(x), made.problem.degree, made.problem.collectives)
+    right = np.einsum("ij,jdc->idc", np.eye(8) - method.effective_weights(net).toarray(), x.astype(float))
+    np.testing.assert_allclose(inbox.differences(), right, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(inbox.mix(), x - right, rtol=2e-7)
+    np.testing.assert_allclose(np.asarray(inbox.differences(), float).sum(axis=0), 0.0, atol=1e-5)
 
 
 FORMS = {
@@ -76,6 +107,8 @@ def test_all_forms_are_the_product_written_out(pattern, double):
         for i in range(n):
             for j in range(n):
                 expected[name][i] += matrix[i, j] * x[j].astype(np.float64)
+    sums = np.asarray(matrix.sum(axis=1))
+    differences = {name: sums.reshape(-1, *[1] * (x.ndim - 1)) * x - expected[name] for name, x in messages.items()}
     with jax.enable_x64(double):
         # all forms in one program
         forms = {form: make(matrix) for form, make in FORMS.items()}
@@ -88,6 +121,11 @@ def test_all_forms_are_the_product_written_out(pattern, double):
             # sums of at most nine products of numbers below 4, each rounded
             error = np.abs(y - expected[name]).max()
             assert y.dtype == dtype and error < 100 * np.finfo(dtype).eps, f"{form}, {name}: {error:.3g}"
+            with jax.enable_x64(double):
+                flat = jnp.asarray(messages[name].reshape(n, -1))
+                y = np.asarray(forms[form].differences(flat, flat)).reshape(messages[name].shape)
+            error = np.abs(y - differences[name]).max()
+            assert y.dtype == dtype and error < 100 * np.finfo(dtype).eps, f"differences, {form}, {name}: {error:.3g}"
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -17,7 +17,7 @@ from accord.results.diagnostics import pareto
 from accord.results.findings import Expected, Findings, recalled
 from accord.results.netcdf import as_tree
 from accord.results.run import Traffic
-from accord.samplers import DADMMS, DESGLD, GTBAOAB, HubSGLD, Replicated
+from accord.samplers import DADMMS, DESGLD, EXTRASGLD, GTBAOAB, HubSGLD, Replicated
 from accord.sampling import examination as honesty
 from accord.sampling.examination import examination, examine
 from accord.schedules import diminishing
@@ -351,13 +351,15 @@ def test_where_the_data_is_elsewhere_only_what_was_expected_before_is_known():
 
 
 @pytest.mark.long
-def test_whitened_duals_do_not_drift_far_from_zero():
+@pytest.mark.parametrize("network", ["star", "ring"])
+@pytest.mark.parametrize("method", [DADMMS(20.0, noise="common"), EXTRASGLD(0.05, noise="common")])
+def test_what_adds_up_differences_does_not_drift_far_from_zero(method, network):
     agents = np.random.default_rng(0).standard_normal((10, 2))
-    net, method = accord.Network.star(10), DADMMS(5.0, noise="common")
-    sds = {}
-    for whiten in (False, True):
-        post = accord.models.gaussian(1e4 + agents, np.array([10.0 * np.eye(2)] * 10))
-        run = accord.sample(post, net, method, draws=10_000, burn_in=1000, chains=4, seed=0, whiten=whiten)
-        sds[whiten] = run.average[..., 0].std()
-    # what the docstring warns of, and what it says to do
-    assert sds[False] > 1.5 and abs(sds[True] - 1.0) < 0.1
+    post = accord.models.gaussian(1e4 + agents, np.array([10.0 * np.eye(2)] * 10))
+    net = getattr(accord.Network, network)(10)
+    run = accord.sample(
+        post, net, method, draws=10_000, burn_in=12_000, thin=4, chains=16, seed=0, init=np.full(2, 1e4)
+    )
+    draws = run.average[..., 0].astype(float) - post.exact().mean[0]
+    # sums over neighbours put D-ADMMS on the star 20 standard deviations off, whose rounding adds up in its duals
+    assert abs(draws.mean()) < 0.15 and abs(draws.std() - 1.0) < 0.1

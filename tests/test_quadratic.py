@@ -130,16 +130,32 @@ def test_forms_that_have_no_minimum_have_values():
 @pytest.mark.parametrize("dim", [1, 2, 6, 7, 20])
 def test_proximal_steps_and_their_noise_are_those_of_the_hessian(dim):
     rng = np.random.default_rng(dim)
-    factor, target, strength = rng.standard_normal((dim, dim)), rng.standard_normal(dim), 0.7
+    factor, center, linear = rng.standard_normal((dim, dim)), rng.standard_normal(dim), rng.standard_normal(dim)
+    strength = 0.7
     hessian = factor @ factor.T
     precision = hessian + strength * np.eye(dim)
     with jax.enable_x64(True):
-        values, vectors = np.linalg.eigh(hessian)
-        form = Quadratic(*map(jnp.asarray, (hessian, np.zeros(dim))), eigenvalues=values, eigenvectors=vectors)
-        solved = form.solved(jnp.asarray(strength), jnp.asarray(target))
+        form = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf[0]), with_eigenvectors(Quadratic(hessian[None], linear[None]))
+        )
+        point = form.proximal_point(jnp.asarray(strength), jnp.asarray(center))
         root = np.asarray(jax.vmap(lambda normal: form.spread(jnp.asarray(strength), normal))(jnp.eye(dim))).T
-    np.testing.assert_allclose(solved, np.linalg.solve(precision, target), rtol=1e-10)
+    np.testing.assert_allclose(point, np.linalg.solve(precision, strength * center + linear), rtol=1e-9)
     np.testing.assert_allclose(root @ root.T, np.linalg.inv(precision), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", [2, 20])
+def test_proximal_steps_far_from_zero_have_no_error_of_their_own_in_every_round(dim):
+    # at the minimum the step is none: what it makes of rounding adds up over rounds
+    rng = np.random.default_rng(dim)
+    factor = rng.standard_normal((50, dim, dim))
+    hessians, center = factor @ factor.swapaxes(1, 2), np.float32(1e5 * (1.0 + rng.random((50, dim))))
+    forms = with_eigenvectors(Quadratic(hessians, np.einsum("nij,nj->ni", hessians, center)))
+    forms = jax.tree.map(jnp.float32, forms)
+    strength = 1000.0 * np.linalg.eigvalsh(hessians)[:, -1]
+    points = jax.vmap(Quadratic.proximal_point)(forms, jnp.float32(strength), center)
+    # less than the center's last digit, where (H + s I)^-1 (s center + b) is off by several of them
+    assert (np.abs(points - center) <= np.spacing(center)).all()
 
 
 # the gap of the small ones is far below the rounding of the large one, and above it

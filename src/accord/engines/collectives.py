@@ -29,6 +29,10 @@ class Collectives:
         """A matrix over the agents times their messages, a pytree of arrays (agent, ...)."""
         return over_agents(operator, messages)
 
+    def differences(self, operator: Operator, messages: Any) -> Any:
+        """Of each agent the sum of what its messages are more than the others', times the matrix' entries."""
+        return over_agents(lambda x: operator.differences(x, x), messages)
+
     def gathered(self, senders: Int[Array, "agent slot"], messages: Any) -> Any:
         """The messages of each agent's neighbours, arrays (agent, slot, ...)."""
         return jax.tree.map(lambda x: self.everyones(x)[senders], messages)

@@ -114,8 +114,9 @@ class UnreliableExchange:
         found = self._message(messages, parts)
         if self.needs.inbox == "neighbour_sum":
             # what did not arrive counts as the agent's own
-            found = jax.tree.map(lambda own, new: along(degree, own) * own + (new - own), messages, found)
-            inbox = Inbox(summed=found)
+            apart = jax.tree.map(jnp.subtract, messages, found)
+            summed = jax.tree.map(lambda own, more: along(degree, own) * own - more, messages, apart)
+            inbox = Inbox(summed=summed, apart=apart)
         else:
             inbox = Inbox(mixed=found)
         if self.needs.differences is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -22,9 +23,13 @@ _MANY_NUMBERS = 16
 
 @runtime_checkable
 class Operator(Protocol):
-    """A matrix over the agents."""
+    """A matrix A over the agents."""
 
-    def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]: ...
+    def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        """sum_j A_ij x_j."""
+
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        """sum_j A_ij (own_i - x_j), whose rounding is of what agents are apart, not of what all have in common."""
 
 
 @pytree
@@ -35,6 +40,10 @@ class Dense:
 
     def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
         return self.matrix @ x
+
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        common = x[:1]
+        return self.matrix.sum(axis=1, keepdims=True) * (own - common) - self.matrix @ (x - common)
 
 
 @pytree
@@ -52,9 +61,17 @@ class Shifts:
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
         if x.shape[1] >= _MANY_NUMBERS:
             return _gathered(self._columns(), self.values.T, x)
+        return self._summed(lambda rows: rows, x)
+
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        if x.shape[1] >= _MANY_NUMBERS:
+            return _gathered(self._columns(), self.values.T, x, own)
+        return self._summed(lambda rows: own - rows, x)
+
+    def _summed(self, term: Callable[[Array], Array], x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
         terms = [
-            own[:, None] * (jnp.roll(x, -offset, axis=0) if offset else x)
-            for own, offset in zip(self.values, self.offsets, strict=True)
+            values[:, None] * term(jnp.roll(x, -offset, axis=0) if offset else x)
+            for values, offset in zip(self.values, self.offsets, strict=True)
         ]
         return sum(terms[1:], start=terms[0])
 
@@ -74,23 +91,31 @@ class Gather:
     def __call__(self, x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
         return _gathered(self.columns, self.values, x)
 
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        return _gathered(self.columns, self.values, x, own)
+
 
 def _gathered(
-    columns: Int[Array, "agent slot"], values: Float[Array, "agent slot"], x: Float[Array, "held rest"]
+    columns: Int[Array, "agent slot"],
+    values: Float[Array, "agent slot"],
+    x: Float[Array, "held rest"],
+    own: Float[Array, "agent rest"] | None = None,
 ) -> Float[Array, "agent rest"]:
-    """Row i is the sum over slots k of values_ik times row columns_ik of x.
+    """Row i is the sum over slots k of values_ik times row columns_ik of x, or times what row i of `own` is more.
 
     Joined of two halves: what is joined XLA makes once, where it makes any other sum again for each of its uses, with
     an array in memory for every slot.
     """
     half = columns.shape[0] // 2
 
-    def of(columns: Array, values: Array) -> Array:
-        slots = range(columns.shape[1])
-        terms = [values[:, k, None] * x.at[columns[:, k]].get(mode="promise_in_bounds") for k in slots]
-        return sum(terms[1:], start=terms[0])
+    def of(part: slice) -> Array:
+        def term(k: int) -> Array:
+            rows = x.at[columns[part, k]].get(mode="promise_in_bounds")
+            return values[part, k, None] * (rows if own is None else own[part] - rows)
 
-    return jnp.concatenate([of(columns[:half], values[:half]), of(columns[half:], values[half:])])
+        return sum(map(term, range(1, columns.shape[1])), start=term(0))
+
+    return jnp.concatenate([of(slice(half)), of(slice(half, None))])
 
 
 @pytree
@@ -103,7 +128,13 @@ class Segments:
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
         terms = self.values[:, None] * x[self.columns]
-        return jax.ops.segment_sum(terms, self.rows, num_segments=x.shape[0], indices_are_sorted=True)
+        return self._summed(terms, x.shape[0])
+
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        return self._summed(self.values[:, None] * (own[self.rows] - x[self.columns]), own.shape[0])
+
+    def _summed(self, terms: Float[Array, "entry rest"], agents: int) -> Float[Array, "agent rest"]:
+        return jax.ops.segment_sum(terms, self.rows, num_segments=agents, indices_are_sorted=True)
 
 
 def operator(matrix: scipy.sparse.csr_array) -> Operator:
@@ -157,6 +188,6 @@ def segments(matrix: scipy.sparse.csr_array) -> Segments:
     return Segments(jax.device_put(row), jax.device_put(matrix.indices), jax.device_put(matrix.data))
 
 
-def over_agents(apply: Operator, messages: Any) -> Any:
-    """Apply a matrix to every array of messages, whose first axis is the agent."""
+def over_agents(apply: Callable[[Array], Array], messages: Any) -> Any:
+    """Apply a function of (agent, rest) to every array of messages, whose first axis is the agent."""
     return jax.tree.map(lambda leaf: apply(leaf.reshape(leaf.shape[0], -1)).reshape(leaf.shape), messages)

@@ -40,25 +40,34 @@ class Exchange:
     coefficients: Float[Array, "exchange 2"] | None
     total: bool = static()
     # N, where all agents' messages are averaged in place of the neighbours'
-    averaged: int | None = static(default=None)
+    averaged: int | None = static()
+    # whether the method reads what its messages are apart from the others'
+    differences: bool = static()
 
-    def __call__(self, messages: Any, collectives: Collectives, order: Array | None = None) -> Inbox:
+    def __call__(self, messages: Any, degree: Array, collectives: Collectives, order: Array | None = None) -> Inbox:
         """Every agent's inbox, after all agents sent their messages."""
-        mixed = summed = totalled = exchanged = None
+        mixed = summed = apart = differenced = totalled = exchanged = None
         if self.mix is not None:
             assert self.coefficients is not None
-            mixed = self._mixed(self.mix, self.coefficients, messages, collectives)
+            if self.differences:
+                differenced = self._given(self.mix, self.coefficients, messages, collectives)
+                mixed = jax.tree.map(jnp.subtract, messages, differenced)
+            else:
+                mixed = self._mixed(self.mix, self.coefficients, messages, collectives)
         if self.neighbours is not None:
-            summed = collectives.apply(self.neighbours, messages)
+            apart = collectives.differences(self.neighbours, messages)
+            summed = jax.tree.map(lambda own, more: along(degree, own) * own - more, messages, apart)
+            differenced = apart if self.differences else None
         if self.averaged is not None:
             sums = collectives.total(messages)
             mixed = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum / self.averaged, leaf.shape), sums, messages)
+            differenced = jax.tree.map(jnp.subtract, messages, mixed) if self.differences else None
         if self.total:
             sums = collectives.total(messages)
             totalled = jax.tree.map(lambda sum, leaf: jnp.broadcast_to(sum, leaf.shape), sums, messages)
         if order is not None:
             exchanged = collectives.permuted(messages, order)
-        return Inbox(mixed, summed, totalled, exchanged)
+        return Inbox(mixed, summed, apart, differenced, totalled, exchanged)
 
     @staticmethod
     def _mixed(mix: Operator, coefficients: Array, messages: Any, collectives: Collectives) -> Any:
@@ -74,6 +83,29 @@ class Exchange:
             return first[1]
         # a loop: written out, each exchange would be compiled anew, which takes most of a second
         return jax.lax.scan(exchange, first, coefficients[1:])[0][1]
+
+    @staticmethod
+    def _given(mix: Operator, coefficients: Array, messages: Any, collectives: Collectives) -> Any:
+        """What all exchanges of a step take off the messages, x - y_K: `_mixed` by differences alone.
+
+        With D = I - W and a_k - b_k = 1 the recursion of e_k = x - y_k is
+        `e_{k+1} = a_k (e_k + D x - D e_k) - b_k e_{k-1}`, whose sum over the agents stays zero.
+        """
+        first = collectives.differences(mix, messages)
+        if len(coefficients) == 1:
+            return first
+
+        def exchange(two: tuple[Any, Any], ab: Array) -> tuple[tuple[Any, Any], None]:
+            previous, given = two
+
+            def following(e: Array, d: Array, apart: Array, before: Array) -> Array:
+                return ab[0] * (e + d - apart) - ab[1] * before
+
+            apart = collectives.differences(mix, given)
+            return (given, jax.tree.map(following, given, first, apart, previous)), None
+
+        nothing = jax.tree.map(jnp.zeros_like, messages)
+        return jax.lax.scan(exchange, (nothing, first), coefficients[1:])[0][1]
 
 
 @pytree
@@ -189,6 +221,7 @@ def build_problem(
         jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))) if mixes else None,
         needs.inbox == "total",
         network.num_agents if needs.inbox == "average" else None,
+        needs.differences is not None,
     )
     caution = 1.0 if network.unreliable is None else network.unreliable.caution
     known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution
@@ -278,10 +311,7 @@ def network_transition(
 
     def deliver(state: Any, collectives: Collectives) -> Inbox:
         messages = everywhere(sampler.message, agents, (state,))
-        inbox = problem.exchange(messages, collectives, order)
-        if problem.needs.differences is None:
-            return inbox
-        return inbox._replace(differenced=_differences(messages, inbox, problem.degree))
+        return problem.exchange(messages, problem.degree, collectives, order)
 
     if problem.links is not None:
         messages = everywhere(sampler.message, agents, (state.own,))
@@ -309,13 +339,6 @@ def messages_of(problem: Problem, state: Any) -> Any:
     """What all agents send in an exchange, (agent, ..., chain); over unreliable links running sums too."""
     messages = everywhere(problem.sampler.message, problem.acting(0), (own_state(problem, state),))
     return messages if problem.links is None else problem.links.sent(messages, state.held)
-
-
-def _differences(messages: Any, inbox: Inbox, degree: Array) -> Any:
-    """What messages are apart from what is in the inbox, on links that deliver all of them."""
-    if inbox.mixed is not None:
-        return jax.tree.map(jnp.subtract, messages, inbox.mixed)
-    return jax.tree.map(lambda own, sum: along(degree, own) * own - sum, messages, inbox.summed)
 
 
 def monitored(problem: Problem, infos: Any) -> dict[str, Array]:

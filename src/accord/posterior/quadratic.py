@@ -38,9 +38,11 @@ class Quadratic(NamedTuple):
     center: Any = None
     level: Any = None
     slope: Any = None
-    # Eigenvalues (dim,) and eigenvectors (dim, dim) of the Hessian; only where proximal steps need them, else None.
+    # Eigenvalues (dim,) and eigenvectors V (dim, dim) of the Hessian, and V' b (dim,); only where proximal steps need
+    # them, else None.
     eigenvalues: Any = None
     eigenvectors: Any = None
+    rotated: Any = None
 
     def gradient(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """H x - b of one agent."""
@@ -51,14 +53,23 @@ class Quadratic(NamedTuple):
         away = x - self.center
         return self.level + (self.slope + product(self.hessian, away, _FEW) / 2.0) @ away
 
-    def solved(self, strength: Array, target: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """(H + strength I)^-1 target of one agent."""
-        inverse = 1.0 / (self.eigenvalues + strength)
-        if target.size > _FEWER:
-            return product(self.eigenvectors, inverse * product(self.eigenvectors.T, target, _FEW), _FEW)
-        # one matrix of an agent, which all its chains share
-        matrix = jnp.sum((inverse[None] * self.eigenvectors)[:, None] * self.eigenvectors[None], axis=2)
-        return product(matrix, target, _FEW)
+    def proximal_point(self, strength: Array, center: Float[Array, " dim"]) -> Float[Array, " dim"]:
+        """argmin_x f(x) + strength |x - center|^2 / 2 of one agent, center - (H + strength I)^-1 (H center - b).
+
+        As what it is away from the center: (H + strength I)^-1 (strength center + b) has errors of the center's own
+        rounding, the same in every round, which add up over as many rounds as draws take to forget.
+        """
+        values, vectors = self.eigenvalues, self.eigenvectors
+        inverse = 1.0 / (values + strength)
+        if center.size > _FEWER:
+            slope = values * product(vectors.T, center, _FEW) - self.rotated
+            return center - product(vectors, inverse * slope, _FEW)
+        # a matrix and a vector of an agent, which all its chains share; the product is written out, as a sum over an
+        # axis would have the center made anew for each of its uses
+        matrix = jnp.sum(((values * inverse)[None] * vectors)[:, None] * vectors[None], axis=2)
+        offset = jnp.sum((inverse * self.rotated)[None] * vectors, axis=1)
+        rows = range(center.size)
+        return jnp.stack([center[j] - (sum(matrix[j, k] * center[k] for k in rows) - offset[j]) for j in rows])
 
     def spread(self, strength: Array, normal: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """Of standard normal numbers a vector of one agent whose covariance is (H + strength I)^-1."""
@@ -121,7 +132,8 @@ def with_eigenvectors(form: Quadratic) -> Quadratic:
             rotation, triangle = np.linalg.qr(basis.T @ compass[:, : space.size])
             own_vectors[:, space] = basis @ (rotation * np.where(np.diagonal(triangle) < 0, -1.0, 1.0))
     _require_hessians(form.hessian, values, vectors)
-    return form._replace(eigenvalues=values, eigenvectors=vectors)
+    rotated = np.einsum("iab,ia->ib", vectors, form.linear)
+    return form._replace(eigenvalues=values, eigenvectors=vectors, rotated=rotated)
 
 
 def _require_hessians(hessians: np.ndarray, values: np.ndarray, vectors: np.ndarray) -> None:

@@ -82,10 +82,11 @@ class Inbox(NamedTuple):
 
     mixed: PyTree = None
     summed: PyTree = None
+    apart: PyTree = None
+    differenced: PyTree = None
     totalled: PyTree = None
     exchanged: PyTree = None
     evaluate: Callable[[Any], PyTree] | None = None
-    differenced: PyTree = None
     # shares of the mass before and after the round's exchanges; None: one
     shares: tuple[Array, Array] | None = None
 
@@ -97,8 +98,16 @@ class Inbox(NamedTuple):
         """The sum of the neighbours' messages, without the agent's own."""
         return self._declared(self.summed, "neighbour_sum")
 
+    def disagreement(self) -> PyTree:
+        """What the agent's own message is more than each neighbour's, added up; declared as `neighbour_sum` is.
+
+        Its row of the network's Laplacian times the messages. Made edge by edge, so that it is rounded by as little as
+        agents are apart, however far all of them are from zero.
+        """
+        return self._declared(self.apart, "disagreement")
+
     def differences(self) -> PyTree:
-        """The agent's own message less what `mix()` gives, or its degree times it less `neighbour_sum()`.
+        """The agent's own message less what `mix()` gives, or `disagreement()`; added up edge by edge as that is.
 
         Sums of it over all agents are zero, also where links lose messages: there every difference counts once, when
         a later message of the link arrives.

@@ -99,7 +99,7 @@ class Exact(Conditional):
     ) -> tuple[Vector, None]:
         form = agent.shard.quadratic
         assert form is not None and form.eigenvectors is not None and noise.normal is not None
-        mean = form.solved(strength, strength * center + form.linear)
+        mean = form.proximal_point(strength, center)
         return mean + form.spread(strength, noise.normal), None
 
 

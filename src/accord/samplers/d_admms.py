@@ -43,9 +43,9 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
     the temperature of that step on every graph; the `published` noise is `sqrt(2) deg_i w_i`, whose temperature is
     r / (2 rho) on an r-regular graph, so that its error bars are right only at rho = r/2. Any rho is stable on convex
     potentials whose proximal steps are solved: columns in units a thousand times apart want ``whiten=True``. So do
-    posteriors a thousand standard deviations or more from zero in single precision, as rounding moves the sum of the
-    duals, which nothing restores, by more the larger rho is and the more rounds there are. Every agent needs a
-    neighbour. At `temperature=0` this is C-ADMM, which converges to the mode.
+    posteriors 1e5 standard deviations or more from zero in single precision, whose positions are rounded by more the
+    larger rho is: a round then moves them by little more than their last digit. Every agent needs a neighbour. At
+    `temperature=0` this is C-ADMM, which converges to the mode.
 
     The proximal step is solved in closed form for quadratic potentials, and else by Newton's method with conjugate
     gradients, preconditioned by the agent's Hessian at init up to a few hundred parameters.
@@ -100,7 +100,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
     def transition(
         self, agent: Agent, state: DADMMSState, inbox: Inbox, noise: Noise
     ) -> tuple[DADMMSState, DADMMSInfo]:
-        x, neighbours, degree = state.position, inbox.neighbour_sum(), agent.degree
+        x, degree = state.position, agent.degree
         # The dual step that ends round k - 1 needs the neighbours' positions of that round. They arrive now, with
         # the message of round k: one exchange serves both steps. Before round 0 there was no dual step.
         earlier = jnp.where(agent.round > 0, at(self.rho, jnp.maximum(agent.round - 1, 0)), 0.0)
@@ -109,7 +109,7 @@ class DADMMS(Tunable, Langevin, HasLaw, Monitored):
         strength = 2.0 * rho * degree
         noise_scale, _ = _NOISE[self.calibration]
         scale = noise_scale(rho, degree)
-        center = (x + neighbours / degree) / 2.0 - dual / strength - scale * noise.normal
+        center = x - inbox.disagreement() / (2.0 * degree) - dual / strength - scale * noise.normal
         spread = scale * max(self.temperature**0.5, _COLD)
         if self.noise == "common":
             spread = spread * self.common_scale(agent)

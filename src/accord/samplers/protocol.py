@@ -72,8 +72,9 @@ class Needs(NamedTuple):
     Parameters
     ----------
     inbox
-        Which form of the messages `update` reads: `inbox.mix()`, `inbox.neighbour_sum()`, `inbox.total()`,
-        `inbox.permuted()` or `inbox.query(state)`. "average" is `inbox.mix()` too, of all agents alike.
+        Which form of the messages `update` reads: `inbox.mix()`, `inbox.neighbour_sum()` and with it
+        `inbox.disagreement()`, `inbox.total()`, `inbox.permuted()` or `inbox.query(state)`. "average" is `inbox.mix()`
+        too, of all agents alike.
     turns
         "together": all agents update at once. "by color": colour by colour, so that each reads the neighbours' values
         of this round where their colour came before its own; a draw is the state after all colours. "at the hub": the

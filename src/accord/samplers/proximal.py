@@ -67,7 +67,7 @@ def proximal_point(
 def _closed_form(agent: Agent, center: Vector, strength: Array) -> Proximal:
     form = agent.shard.quadratic
     assert form is not None and form.eigenvectors is not None
-    point = form.solved(strength, strength * center + form.linear)
+    point = form.proximal_point(strength, center)
     return Proximal(point, jnp.zeros((), center.dtype), jnp.int32(1))
 
 

@@ -47,6 +47,7 @@ def _specs(problem: Problem) -> Problem:
         "neighbours": None if exchange.neighbours is None else apart,
         "coefficients": None if exchange.coefficients is None else everywhere,
     }
+    fixed = {name: getattr(exchange, name) for name in ("total", "averaged", "differences")}
     return unchecked(
         Problem,
         sampler=everywhere,
@@ -58,7 +59,7 @@ def _specs(problem: Problem) -> Problem:
         own=apart,
         facts=everywhere,
         shared=everywhere,
-        exchange=unchecked(Exchange, **operators, total=exchange.total, averaged=exchange.averaged),
+        exchange=unchecked(Exchange, **operators, **fixed),
         links=None if links is None else _linked(links),
         seed=everywhere,
         collectives=apart,

@@ -27,12 +27,18 @@ class Halo:
     shifts: tuple[int, ...] = static()
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        return self.part(self._fetched(x))
+
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        return self.part.differences(own, self._fetched(x))
+
+    def _fetched(self, x: Float[Array, "agent rest"]) -> Float[Array, "held rest"]:
         devices = jax.lax.axis_size(AGENTS)
         rows = [x]
         for shift, sent in zip(self.shifts, self.sent, strict=True):
             route = [(place, (place + shift) % devices) for place in range(devices)]
             rows.append(jax.lax.ppermute(x[sent], AGENTS, route))
-        return self.part(jnp.concatenate(rows))
+        return jnp.concatenate(rows)
 
 
 @pytree
@@ -43,7 +49,14 @@ class Everyone:
     part: Operator
 
     def __call__(self, x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
-        return self.part(jax.lax.all_gather(x, AGENTS, tiled=True))
+        return self.part(self._fetched(x))
+
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "agent rest"]) -> Float[Array, "agent rest"]:
+        return self.part.differences(own, self._fetched(x))
+
+    @staticmethod
+    def _fetched(x: Float[Array, "agent rest"]) -> Float[Array, "everyone rest"]:
+        return jax.lax.all_gather(x, AGENTS, tiled=True)
 
 
 def fetched(matrix: scipy.sparse.csr_array, devices: int, rows: int) -> Halo | Everyone:

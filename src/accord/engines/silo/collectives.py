@@ -33,6 +33,10 @@ class Row:
         """The row times the agent's own values and, below them, the neighbours'."""
         return (self.own * x[0] + self.neighbours @ x[1:])[None]
 
+    def differences(self, own: Float[Array, "agent rest"], x: Float[Array, "held rest"]) -> Float[Array, "agent rest"]:
+        """The row's entries times what the agent's own values are more than the neighbours'."""
+        return (self.neighbours @ (own - x[1:]))[None]
+
 
 def row(matrix: scipy.sparse.csr_array, agent: int, neighbours: list[int]) -> Row:
     """An agent's row of a sparse matrix over the agents."""
@@ -55,11 +59,19 @@ class SiloCollectives(Collectives):
         return replace(self, color=jnp.asarray(color, jnp.int32))
 
     def apply(self, operator: Operator, messages: Any) -> Any:
-        def row(own: Array, others: Array) -> Array:
-            held = jnp.concatenate([own, others])
-            return operator(held.reshape(len(held), -1)).reshape(own.shape)
+        return self._with_neighbours(operator, messages)
 
-        return jax.tree.map(row, messages, self._neighbours(messages))
+    def differences(self, operator: Operator, messages: Any) -> Any:
+        return self._with_neighbours(lambda held: operator.differences(held[:1], held), messages)
+
+    def _with_neighbours(self, row: Callable[[Array], Array], messages: Any) -> Any:
+        """A function of the agent's own messages and, below them, the neighbours', arrays (1 + neighbour, rest)."""
+
+        def of(own: Array, others: Array) -> Array:
+            held = jnp.concatenate([own, others])
+            return row(held.reshape(len(held), -1)).reshape(own.shape)
+
+        return jax.tree.map(of, messages, self._neighbours(messages))
 
     def gathered(self, senders: Int[Array, "agent slot"], messages: Any) -> Any:
         return jax.tree.map(lambda x: x[None], self._neighbours(messages))
