@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, unequal_curvature
+from tables import AGENTS, LINKS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
+from accord.samplers import DADMMS
 from accord.samplers.protocol import Bound, HasLaw, Needs, Sampler, pytree
 
 RING = NETWORKS["ring"]
@@ -126,3 +127,21 @@ def test_a_law_is_refused_where_rounds_are_not_what_is_said():
     for method in (Later(), Early()):
         with pytest.raises(TypeError, match=r"is not round 1, though its is_constant\(\) says so"):
             accord.law(post, RING, method).at(3)
+
+
+@pytree
+class BySums(DADMMS):
+    """D-ADMMS that hears the sums of its neighbours' messages alone."""
+
+    def transition(self, agent, state, inbox, noise):
+        apart = agent.degree * state.position - inbox.neighbour_sum()
+        return super().transition(agent, state, inbox._replace(apart=apart), noise)
+
+
+@pytest.mark.parametrize("net", [NETWORKS["irregular"], LINKS["lossy"]], ids=["reliable", "lossy"])
+def test_sums_of_neighbours_and_disagreement_tell_the_same(net):
+    post = unequal_shards(2)
+    with jax.enable_x64(True):
+        apart, sums = (accord.sample(post, net, of(0.7), draws=30, burn_in=5, seed=0) for of in (DADMMS, BySums))
+    np.testing.assert_allclose(sums.draws, apart.draws, rtol=1e-9, atol=1e-9)
+    assert np.ptp(sums.draws, axis=2).max() > 0.1

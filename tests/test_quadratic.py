@@ -140,7 +140,7 @@ def test_proximal_steps_and_their_noise_are_those_of_the_hessian(dim):
         )
         point = form.proximal_point(jnp.asarray(strength), jnp.asarray(center))
         root = np.asarray(jax.vmap(lambda normal: form.spread(jnp.asarray(strength), normal))(jnp.eye(dim))).T
-    np.testing.assert_allclose(point, np.linalg.solve(precision, strength * center + linear), rtol=1e-9)
+    np.testing.assert_allclose(point, np.linalg.solve(precision, strength * center + linear), rtol=1e-10)
     np.testing.assert_allclose(root @ root.T, np.linalg.inv(precision), rtol=1e-9, atol=1e-12)
 
 

@@ -78,6 +78,11 @@ def reordered(messages: Array, order: Array) -> Array:
     return flat.at[:agents].set(jnp.take_along_axis(flat[:agents], order, axis=0)).reshape(messages.shape)
 
 
+def neighbour_sums(messages: Any, apart: Any, degree: Array) -> Any:
+    """The sums of the neighbours' messages, from what an agent's own are more than each of them, added up."""
+    return jax.tree.map(lambda own, more: along(degree, own) * own - more, messages, apart)
+
+
 def along(x: Array, like: Array) -> Array:
     """An array (agent, ...) with axes of one until it has as many as another."""
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))

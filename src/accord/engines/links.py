@@ -24,7 +24,7 @@ from ..network import Network
 from ..network.links import Links, Schedule
 from ..samplers.agent import Inbox
 from ..samplers.protocol import Needs
-from .collectives import Collectives, along
+from .collectives import Collectives, along, neighbour_sums
 from .noise import Stream, at_links, seed_words, uniform
 
 # Multiples of its inverse are exact in single precision up to 16.
@@ -115,8 +115,7 @@ class UnreliableExchange:
         if self.needs.inbox == "neighbour_sum":
             # what did not arrive counts as the agent's own
             apart = jax.tree.map(jnp.subtract, messages, found)
-            summed = jax.tree.map(lambda own, more: along(degree, own) * own - more, messages, apart)
-            inbox = Inbox(summed=summed, apart=apart)
+            inbox = Inbox(summed=neighbour_sums(messages, apart, degree), apart=apart)
         else:
             inbox = Inbox(mixed=found)
         if self.needs.differences is not None:

@@ -24,7 +24,7 @@ from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Bound, Monitored, Needs, Sampler
-from .collectives import Collectives, along
+from .collectives import Collectives, neighbour_sums
 from .links import Linked, UnreliableExchange, linked_exchange
 from .noise import seed_words
 from .operators import Operator, operator
@@ -56,7 +56,7 @@ class Exchange:
                 mixed = self._mixed(self.mix, self.coefficients, messages, collectives)
         if self.neighbours is not None:
             apart = collectives.differences(self.neighbours, messages)
-            summed = jax.tree.map(lambda own, more: along(degree, own) * own - more, messages, apart)
+            summed = neighbour_sums(messages, apart, degree)
             differenced = apart if self.differences else None
         if self.averaged is not None:
             sums = collectives.total(messages)
