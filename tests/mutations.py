@@ -545,6 +545,23 @@ FAULTS = [
         "test_checkpoint.py",
     ),
     Fault(
+        "constants of a trace", "posterior/traced.py", "yield from map(np.asarray, value.consts)", "", "test_traced.py"
+    ),
+    Fault(
+        "code of other numbers",
+        "posterior/traced.py",
+        "if self.digest != other.digest:",
+        "if False:",
+        "test_traced.py",
+    ),
+    Fault(
+        "rows of a checkpoint",
+        "engines/arrays.py",
+        "require_same_posterior(own, self.post, own_key(own))",
+        "own_key(own)",
+        "test_traced.py",
+    ),
+    Fault(
         "bytes sent",
         "samplers/costs.py",
         "return exchanges, needs.exchanges * network.out_degrees",

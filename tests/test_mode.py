@@ -162,10 +162,11 @@ def test_a_flat_direction_is_named():
         post.mode()
 
 
-def test_who_brings_nan_is_named():
-    shards = [np.ones(5) for _ in range(4)]
+def test_who_brings_nan_is_named(tmp_path):
+    np.save(tmp_path / "rows.npy", np.ones(5))
+    shards = [np.ones(5), np.ones(5), np.load(tmp_path / "rows.npy", mmap_mode="r+"), np.ones(5)]
     post = accord.Posterior(lambda x, rows: -((rows - x[0]) ** 2), flat, shards, np.zeros(1))
-    # as in a file that is written to after it was looked at
+    # a file that is written to after it was looked at
     shards[2][3] = np.nan
     with pytest.raises(ArithmeticError, match="that of agent 2 is nan, whose rows may hold NaN; else give an"):
         accord.sample(post, RING, accord.samplers.Importance(), draws=10, seed=0)

@@ -20,7 +20,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers.protocol import Bound, Sampler
 from ..storage.checkpoint import CheckpointStore
-from ..storage.fingerprint import claim, combined
+from ..storage.fingerprint import claim, combined, own_key, require_same_posterior
 from .engine import FirstNonFinite
 from .loop import Carry, Records, state_bytes
 from .round import Problem, messages_of, own_state
@@ -65,7 +65,7 @@ class ArrayEngine(abc.ABC):
         keep: np.ndarray,
         fingerprint: dict[str, str] | None = None,
     ) -> None:
-        self.fingerprint = fingerprint or {}
+        self.post, self.fingerprint = post, fingerprint or {}
         self.bound = bound
         self.num_agents = network.num_agents
         self.chains = chains
@@ -189,8 +189,11 @@ class ArrayEngine(abc.ABC):
     def saved(self, folder: Path) -> list[int]:
         """The rounds, ascending, whose carry every process has whole below the folder, which is claimed."""
         rounds, complaint = [], ""
+        own = process_folder(folder)
         try:
-            claim(process_folder(folder), {**self.fingerprint, "processes": self._layout()})
+            claim(own, {**self.fingerprint, "processes": self._layout()})
+            if not self.post.is_held_elsewhere:
+                require_same_posterior(own, self.post, own_key(own))
             rounds = self._store(folder).rounds()
         except (ValueError, OSError) as error:
             complaint = str(error)

@@ -135,6 +135,10 @@ class Latents:
         assert self.nodes
         return unchecked(Latents, **{**vars(self), "nodes": self.nodes + _FINER, "far": True})
 
+    def with_log_prior(self, log_prior: Partial) -> Latents:
+        """The same with another function for their log prior."""
+        return unchecked(Latents, **{**vars(self), "log_prior": log_prior})
+
     def log_marginal(self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]) -> Array:
         """The log likelihood of an agent's rows, all latents integrated out.
 

@@ -31,10 +31,25 @@ from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, minimum, quadratic_likelihood, units_of, with_eigenvectors
-from .shards import Extent, Shards, Source, check_leaves, check_one_shape, is_unread, padded, read, row_counts
+from .shards import (
+    Extent,
+    Shards,
+    Source,
+    check_leaves,
+    check_one_shape,
+    checksum,
+    is_unread,
+    like,
+    padded,
+    read,
+    row_counts,
+)
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
+from .traced import digests, traced
 
+# Rows of the shard that functions are traced with: those of posteriors of more rows, or of fewer, are the same.
+_TRACED_ROWS = 2
 # Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
 
@@ -153,6 +168,9 @@ class Posterior:
         functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
         self._log_likelihood, self._log_prior = functions
         self._check = check
+        # of functions as they were first traced in this process, by name, and of arrays as they were first read
+        self._digests: dict[str, str] = {}
+        self._checksums: dict[int, int] = {}
         # by agent, of those that are held here
         self._sources: dict[int, Source] = dict(enumerate(shards))
         if not any(map(is_unread, shards)):
@@ -247,8 +265,23 @@ class Posterior:
     @cached_property
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
-        functions = (self._log_likelihood, self._log_prior, self.coordinates)
-        return Potential(*functions, self.parameters, self.latents, self.num_agents, self._counts.rowwise)
+        rowwise, digests = self._counts.rowwise, self._first_digests
+        log_prior, latents = traced(self._log_prior, digests["log_prior"]), self.latents
+        # where data lies elsewhere, its log likelihood is not asked for here
+        log_likelihood = self._log_likelihood
+        if "log_likelihood" in digests:
+            log_likelihood = traced(log_likelihood, digests["log_likelihood"])
+        if latents is not None and "log_prior of local" in digests:
+            latents = latents.with_log_prior(traced(latents.log_prior, digests["log_prior of local"]))
+        return Potential(
+            log_likelihood, log_prior, self.coordinates, self.parameters, latents, self.num_agents, rowwise
+        )
+
+    @property
+    def _first_digests(self) -> dict[str, str]:
+        if not self._digests or (self.held and "log_likelihood" not in self._digests):
+            self._digests.update({**self.digests(), **self._digests})
+        return self._digests
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
@@ -273,13 +306,15 @@ class Posterior:
         return f"<strong>Posterior</strong>{table(['', ''], [fact for fact in facts if fact[1]])}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was read or worked out from data stays in this process
+        # what was read or worked out from data stays in this process; in another one, functions may have other numbers
         derived = {name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)}
-        return {name: value for name, value in vars(self).items() if name not in derived}
+        kept = {name: value for name, value in vars(self).items() if name not in derived}
+        return {**kept, "_digests": {}, "_checksums": {}}
 
     def _with(self, **changes: Any) -> Posterior:
         other = object.__new__(type(self))
-        vars(other).update({**self.__getstate__(), **changes})
+        known = {"_digests": self._digests, "_checksums": self._checksums}
+        vars(other).update({**self.__getstate__(), **known, **changes})
         return other
 
     def alone(self, *agents: int) -> Posterior:
@@ -308,7 +343,7 @@ class Posterior:
 
     def reading(self, sources: Sequence[Source]) -> Posterior:
         """The same posterior whose shards are functions or files, one an agent, read where the data lies."""
-        return self._with(_sources=dict(enumerate(sources)))
+        return self._with(_sources=dict(enumerate(sources)), _checksums={})
 
     def source(self, agent: int) -> Source:
         """What the shard of an agent was given as."""
@@ -337,6 +372,32 @@ class Posterior:
             return self
         return self._with(coordinates=None, init=self._start)
 
+    def digests(self) -> dict[str, str]:
+        """By name, a digest of each function as JAX traces it now, with the numbers that it has from outside.
+
+        Of those that see rows only where rows are held here; none of them tells of the rows, nor of how many they are.
+        """
+        rows = like(self._read[self.held[0]], _TRACED_ROWS if self._counts.rowwise else None) if self.held else None
+        return digests(self._log_likelihood, self._log_prior, self._local, self._params, rows)
+
+    def require_unchanged(self) -> None:
+        """Raise `ValueError` where functions or arrays are not what they were when this process first used them."""
+        # looking is no reason to read data, which may not lie here
+        seen = self if "_read" in vars(self) else self._with(_sources={})
+        now = seen.digests() if self._digests else {}
+        for name, found in self._digests.items():
+            if now.get(name, found) != found:
+                raise ValueError(
+                    f"{name} is not what it was when this posterior was first used: a number or array changed that it "
+                    "has from outside. Make a new Posterior, or bind what changes with jax.tree_util.Partial"
+                )
+        for agent, read_then in self._checksums.items():
+            if agent in seen._sources and checksum(self._sources[agent]) != read_then:
+                raise ValueError(
+                    f"the shard of agent {agent} was changed in place after this posterior had read it: make a new "
+                    "Posterior of the new rows, or change a copy"
+                )
+
     def _require(self, agents: Sequence[int]) -> None:
         for agent in agents:
             if agent not in self._sources:
@@ -355,6 +416,8 @@ class Posterior:
             if self._check is not None:
                 self._check(agent, found[agent])
         check_leaves(found)
+        for agent, source in self._sources.items():
+            self._checksums.setdefault(agent, checksum(source))
         return found
 
     @cached_property

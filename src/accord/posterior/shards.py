@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,13 +100,29 @@ def check_leaves(shards: Shards) -> None:
 
 def require_finite(agent: int, leaf: np.ndarray) -> None:
     """Raise `ValueError` where an array holds NaN or infinity, looked for in some rows at a time: they may be many."""
-    rows = np.atleast_1d(leaf)
-    for first in range(0, len(rows), _LOOKED_AT):
-        wrong = ~np.isfinite(rows[first : first + _LOOKED_AT])
+    for place, piece in enumerate(_pieces(np.atleast_1d(leaf))):
+        wrong = ~np.isfinite(piece)
         if wrong.any():
             row, *rest = np.argwhere(wrong)[0]
-            where = [int(row) + first, *map(int, rest)][: leaf.ndim]
+            where = [int(row) + place * _LOOKED_AT, *map(int, rest)][: leaf.ndim]
             raise ValueError(f"shard of agent {agent} holds NaN or infinity, first at index {where}")
+
+
+def checksum(source: Source) -> int:
+    """A number that changes where the arrays that a shard was given as are changed in place; 0 of what lies on disk."""
+    found = 0
+    for leaf in [] if is_unread(source) else jax.tree.leaves(source):
+        if isinstance(leaf, np.ndarray) and not isinstance(leaf, np.memmap):
+            rows = np.atleast_1d(leaf)
+            # as it lies in memory, or some rows at a time, so that a large array is never copied whole
+            pieces = [rows.T] if rows.flags.f_contiguous else _pieces(rows)
+            for piece in pieces:
+                found = zlib.crc32(np.ascontiguousarray(piece).data, found)
+    return found
+
+
+def _pieces(rows: np.ndarray) -> Iterator[np.ndarray]:
+    return (rows[first : first + _LOOKED_AT] for first in range(0, len(rows), _LOOKED_AT))
 
 
 def row_counts(shards: Shards) -> np.ndarray:
@@ -131,6 +149,13 @@ def check_one_shape(shards: Shards) -> None:
                 "a scalar log_likelihood needs shards of one shape (return one number a row to allow unequal "
                 f"shards): agent {agent} has {found}, agent {first} has {expected}"
             )
+
+
+def like(shard: PyTree, rows: int | None) -> PyTree:
+    """What a shard is like, of so many rows where it splits, without numbers."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape if rows is None else (rows, *leaf.shape[1:]), leaf.dtype), shard
+    )
 
 
 def padded(shards: Shards, rows: int | None) -> PyTree:

@@ -103,6 +103,7 @@ def plan(
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)
     seed_words(seed)
     post.require_agents_of(network)
+    post.require_unchanged()
     network.require_connected()
     if isinstance(methods, Sampler | ByTotals):
         raise ValueError(f"methods must be several, as in [{type(methods).__name__}(...)]; found one method by itself")

@@ -163,6 +163,7 @@ def sample(
     )
     seed_words(seed)
     kept = _kept_agents(keep, network.num_agents)
+    post.require_unchanged()
     try:
         builder = _builder(engine)
         builder.check_network(network)

@@ -25,6 +25,7 @@ from ..base.whole import write_private
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
+from ..posterior.traced import digest
 from ..samplers.protocol import Sampler
 
 # How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
@@ -38,7 +39,7 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
     """Short texts by name, the same in every process that was given the same.
 
     Of the posterior they tell nothing of any shard: its parameters, where they start, the names of its functions and
-    the numbers bound to them.
+    the numbers bound to them, and the prior as JAX traces it, which all have in common.
 
     Parameters
     ----------
@@ -64,6 +65,7 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
             f"{post.num_agents} agents, {post.dim} parameters",
             [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
         ),
+        "log prior": _text(named[1], digest(post._log_prior, post._params)),
         "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},
     }
@@ -134,21 +136,31 @@ def own_key(folder: Path) -> bytes:
     return key
 
 
-def require_same_rows(path: Path, post: Posterior, key: bytes) -> None:
-    """Keep a digest of the rows that a posterior holds; `DataError` where other rows were held before.
+def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
+    """Keep digests of the rows and the functions of a posterior; `DataError` where they were others before.
 
-    Without the key it tells nothing, even of rows that could be guessed.
+    Without the key they tell nothing, even of rows that could be guessed.
     """
-    found = hmac.new(key, digestmod="sha256")
+    who = f"agent {post.held[0]}" if len(post.held) == 1 else f"{len(post.held)} agents"
+    rows = hmac.new(key, digestmod="sha256")
     for agent, shard in post._read.items():
-        found.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
+        rows.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
         for leaf in jax.tree.leaves(shard):
-            found.update(json.dumps([str(leaf.dtype), leaf.shape]).encode() + np.ascontiguousarray(leaf).tobytes())
+            rows.update(json.dumps([str(leaf.dtype), leaf.shape]).encode() + np.ascontiguousarray(leaf).tobytes())
+    _require_same(folder / "rows", rows.hexdigest(), f"the data of {who} is")
+    functions = hmac.new(key, json.dumps(post.digests()).encode(), "sha256")
+    _require_same(
+        folder / "functions",
+        functions.hexdigest(),
+        f"a function of the posterior of {who}, or a number that it has from outside, is",
+    )
+
+
+def _require_same(path: Path, found: str, what: str) -> None:
     if not path.exists():
-        write_private(path, found.hexdigest().encode())
-    elif not hmac.compare_digest(path.read_bytes(), found.hexdigest().encode()):
-        who = " and ".join(map(str, post.held))
-        raise DataError(f"the data of agent {who} is not what it was when the run began ({path}): begin a new run")
+        write_private(path, found.encode())
+    elif not hmac.compare_digest(path.read_bytes(), found.encode()):
+        raise DataError(f"{what} not what it was when the run began ({path}): begin a new run")
 
 
 def _lasting(parts: dict[str, str]) -> dict[str, str]:

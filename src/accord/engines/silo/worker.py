@@ -31,7 +31,7 @@ from ...posterior.masks import fingerprint as keys_fingerprint
 from ...posterior.totals import MaskedTotals, Totals
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
-from ...storage.fingerprint import combined, fingerprint, require_same_rows, versions
+from ...storage.fingerprint import combined, fingerprint, require_same_posterior, versions
 from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, build_problem, messages_of, monitored, own_state, positions
@@ -200,18 +200,18 @@ class Worker:
     def load(self, post: Posterior, settings: dict[str, Any], folder: Path, key: bytes) -> None:
         """Read the agent's shard and check it, under the driver's settings of this run.
 
-        A process that was there before read the same rows, which a folder has by their digest.
+        A process that was there before read the same rows and functions, which a folder has by their digests.
         """
         _configure(settings)
         self.post, self.carry, self.totals = post, None, None
         # programs of the run before call its communicator and its functions, and would stay as long as this process
         jax.clear_caches()
         _ = post.potential
-        self._require_same_rows(folder, key)
+        self._require_same_posterior(folder, key)
 
-    def _require_same_rows(self, folder: Path, key: bytes) -> None:
+    def _require_same_posterior(self, folder: Path, key: bytes) -> None:
         assert self.post is not None
-        require_same_rows(self._own(folder) / "rows", self.post, key)
+        require_same_posterior(self._own(folder), self.post, key)
         self._holds.hold(self._own(folder).parent)
 
     def _own(self, folder: Path) -> Path:
@@ -411,7 +411,7 @@ class Worker:
 
     def saved(self, folder: Path, key: bytes) -> tuple[list[int], list[str]]:
         """The rounds of whole checkpoints below a folder, of the same data, and what is to be said of others."""
-        self._require_same_rows(folder, key)
+        self._require_same_posterior(folder, key)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rounds = self._store(folder, key).rounds()

@@ -1,0 +1,123 @@
+"""The functions of a posterior as JAX traces them: numbers that they have from outside are part of what they are."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.tree_util import Partial
+from jaxtyping import PyTree
+
+from .latents import Latents, Local, with_latents
+
+# Where an object lies in memory, which is elsewhere in every process.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class Traced:
+    """A function with the digest of what JAX traces of it.
+
+    JAX keeps compiled code by function, and what a function has from outside (of its module, its closure, an object)
+    are constants in that code. Two of these are equal where both function and digest are, so that no code is taken in
+    which these were others.
+    """
+
+    def __init__(self, function: Callable[..., Any], digest: str) -> None:
+        self.function, self.digest = function, digest
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """What the function returns."""
+        return self.function(*arguments, **keywords)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Traced):
+            return NotImplemented
+        if self.digest != other.digest:
+            return False
+        try:
+            return bool(self.function == other.function)
+        except ValueError:  # of objects that hold arrays, which NumPy compares number by number
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+def traced(function: Partial, digest: str) -> Partial:
+    """The function with its digest, bound to what it was bound to."""
+    return Partial(Traced(function.func, digest), *function.args, **function.keywords)
+
+
+def digests(
+    log_likelihood: Partial, log_prior: Partial, local: Local | None, params: PyTree, rows: PyTree | None
+) -> dict[str, str]:
+    """Digests of the functions of a posterior, by name; of those that see rows where these are told.
+
+    Parameters
+    ----------
+    log_likelihood, log_prior, local
+        As `Posterior` takes them.
+    params
+        The user's pytree.
+    rows
+        Some rows of a shard, `jax.ShapeDtypeStruct`, or None.
+    """
+    found = {"log_prior": digest(log_prior, params)}
+    if rows is None:
+        return found
+    if local is not None:
+        log_likelihood = with_latents(local, log_likelihood)
+        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+        found["log_prior of local"] = digest(Latents.of(local).log_prior, params, local.init, row)
+    return {**found, "log_likelihood": digest(log_likelihood, params, rows)}
+
+
+def digest(function: Partial, *arguments: PyTree) -> str:
+    """A digest of what JAX traces of a function now; arguments may be `jax.ShapeDtypeStruct`.
+
+    What is bound to the function is traced as an argument, so that its numbers do not count. In double precision, in
+    which sums are, so that no digit is lost; functions that do not run in that are traced in the present one.
+    """
+    try:
+        with jax.enable_x64(True):
+            found = _trace(function, arguments)
+    except Exception:
+        found = _trace(function, arguments)
+    content = hashlib.sha256(_ADDRESS.sub("", str(found)).encode())
+    for array in _arrays(found):
+        content.update(str((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes())
+    return content.hexdigest()
+
+
+def _trace(function: Partial, arguments: tuple[PyTree, ...]) -> ClosedJaxpr:
+    # of numbers alone, as JAX compares the functions that trees hold, and some cannot be; and a function of its own at
+    # every call, as JAX keeps traces by function too
+    tree: Any
+    leaves, tree = jax.tree.flatten((function, arguments))
+
+    def of_leaves(*leaves: Any) -> Any:
+        function, arguments = tree.unflatten(leaves)
+        return function(*arguments)
+
+    return jax.make_jaxpr(of_leaves)(*leaves)
+
+
+def _arrays(value: Any) -> Iterator[np.ndarray]:
+    """The constants of a trace and of all traces within it, of which its text shows few digits or none."""
+    if isinstance(value, ClosedJaxpr):
+        yield from map(np.asarray, value.consts)
+        value = value.jaxpr
+    if isinstance(value, Jaxpr):
+        for equation in value.eqns:
+            yield from (np.asarray(v.val) for v in equation.invars if isinstance(v, Literal))
+            yield from _arrays(tuple(equation.params.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _arrays(item)
+    elif isinstance(value, np.ndarray | jax.Array):
+        yield np.asarray(value)

@@ -1,0 +1,301 @@
+"""What functions have from outside, and arrays as they lie there: a posterior is of what they were, or refused."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.tree_util import Partial
+
+import accord
+from accord.posterior.traced import digest
+
+NET = accord.Network.ring(3)
+ROWS = [np.random.default_rng(agent).standard_normal(6) for agent in range(3)]
+METHODS = {"default": {}, "rounds": {"sampler": accord.samplers.DADMMS(10.0)}}
+# what the functions below have from their module
+VARIANCE = 1.0
+SCALES = np.ones(2)
+
+
+def log_likelihood(x, rows):
+    return -0.5 * jnp.square(rows - x)
+
+
+def far_away(x):
+    """A prior that any change of its numbers moves by far."""
+    return -0.5 * 1e4 * jnp.square(x - 1.0)
+
+
+def by_module(x):
+    return far_away(x) / VARIANCE
+
+
+def by_array(x):
+    return far_away(x) * SCALES[1]
+
+
+@dataclass
+class Prior:
+    """A function with an array, which Python cannot compare as one thing."""
+
+    scales: Any
+
+    def __call__(self, x):
+        return far_away(x) * self.scales[1]
+
+    def method(self, x):
+        return self(x)
+
+
+class Changes:
+    """By name: a prior, and what makes its precision next to none."""
+
+    def __init__(self, monkeypatch):
+        self.patch = monkeypatch
+        self.scale, self.object = 1.0, Prior(np.ones(2))
+
+    def module(self):
+        return by_module, lambda: self.patch.setattr(sys.modules[__name__], "VARIANCE", 1e6)
+
+    def array(self):
+        # in place, by a patch that is undone
+        self.patch.setattr(sys.modules[__name__], "SCALES", np.ones(2))
+        return by_array, lambda: np.multiply(SCALES, 1e-6, out=SCALES)
+
+    def closure(self):
+        scale = 1.0
+
+        def prior(x):
+            return far_away(x) * scale
+
+        def change():
+            nonlocal scale
+            scale = 1e-6
+
+        return prior, change
+
+    def attribute(self):
+        return self.object, lambda: setattr(self.object, "scales", np.full(2, 1e-6))
+
+    def method(self):
+        return self.object.method, lambda: setattr(self.object, "scales", np.full(2, 1e-6))
+
+    def partial(self):
+        scales = np.ones(2)
+        return partial(lambda scales, x: far_away(x) * scales[1], scales), lambda: np.multiply(scales, 1e-6, out=scales)
+
+
+KINDS = ["module", "array", "closure", "attribute", "method", "partial"]
+
+
+def mean(post, **options):
+    return accord.sample(post, NET, draws=200, seed=0, progress=False, **options).draws.mean()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_posterior_has_the_numbers_of_now(kind, method, monkeypatch):
+    prior, change = getattr(Changes(monkeypatch), kind)()
+    options = METHODS[method]
+    assert abs(mean(accord.Posterior(log_likelihood, prior, ROWS, 0.0), **options) - 1.0) < 0.01
+    change()
+    # .005 of the prior is left, beside 18 rows
+    expected = (np.sum(ROWS) + 0.01) / 18.01
+    assert abs(mean(accord.Posterior(log_likelihood, prior, ROWS, 0.0), **options) - expected) < 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_posterior_that_was_used_is_refused(kind, monkeypatch):
+    prior, change = getattr(Changes(monkeypatch), kind)()
+    post = accord.Posterior(log_likelihood, prior, ROWS, 0.0)
+    # the next run of the same is none
+    assert mean(post) == mean(post)
+    change()
+    for ask in (accord.sample, accord.plan):
+        with pytest.raises(ValueError, match="log_prior is not what it was when this posterior was first used"):
+            ask(post, NET)
+
+
+def test_the_log_likelihood_and_latents_have_the_numbers_of_now():
+    offset, spread = [0.0], [1.0]
+
+    def shifted(x, rows):
+        return log_likelihood(x + offset[0], rows)
+
+    def with_latents(x, latents, rows):
+        return log_likelihood(x + latents, rows)
+
+    def log_prior(x, latent, row):
+        return -0.5 * (latent / spread[0]) ** 2 - jnp.log(spread[0])
+
+    def flat(x):
+        return -0.5 * (x / 10.0) ** 2
+
+    local = accord.Local(log_prior, init=0.0)
+    cases = {
+        "log_likelihood": (lambda: accord.Posterior(shifted, flat, ROWS, 0.0), offset),
+        "log_prior of local": (lambda: accord.Posterior(with_latents, flat, ROWS, 0.0, local=local), spread),
+    }
+    for name, (made, number) in cases.items():
+        post = made()
+        before = post.logdensity(jnp.ones(1))
+        number[0] += 2.0
+        with pytest.raises(ValueError, match=f"{name} is not what it was"):
+            post.require_unchanged()
+        after = made()
+        after.require_unchanged()
+        assert abs(after.logdensity(jnp.ones(1)) - before) > 0.1
+
+
+def test_arrays_that_change_in_place_are_found():
+    def post(shards):
+        found = accord.Posterior(lambda x, rows: log_likelihood(x, rows[0][:, 0] + rows[1]), far_away, shards, 0.0)
+        found.require_unchanged()
+        return found
+
+    def shards():
+        wide = np.random.default_rng(0).standard_normal((6, 8))
+        # in either order of memory, and in none
+        return [(np.asarray(wide[:, ::2], order=order), rows.copy()) for order, rows in zip("CFA", ROWS, strict=True)]
+
+    for agent in range(3):
+        for part in range(2):
+            given = shards()
+            found = post(given)
+            given[agent][part][3] += 1e-9
+            with pytest.raises(ValueError, match=f"shard of agent {agent} was changed in place"):
+                accord.sample(found, NET)
+            post(given)
+            # and what is said of one agent alone, as it was read before
+            own = found.alone(agent)
+            own.gradients(np.zeros(1))
+            with pytest.raises(ValueError, match="was changed in place"):
+                own.require_unchanged()
+            other = found.alone((agent + 1) % 3)
+            other.gradients(np.zeros(1))
+            other.require_unchanged()
+
+
+def test_arrays_of_a_view_and_of_a_file(tmp_path):
+    whole = np.arange(12.0)
+    post = accord.Posterior(log_likelihood, far_away, [whole[::2], whole[1::2]], 0.0)
+    whole[11] = 5.0
+    with pytest.raises(ValueError, match="shard of agent 1 was changed"):
+        post.require_unchanged()
+    # of files nothing is read again: they may be larger than memory
+    np.save(tmp_path / "rows.npy", np.arange(6.0))
+    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+    post = accord.Posterior(log_likelihood, far_away, [mapped], 0.0)
+    mapped[0] = 3.0
+    post.require_unchanged()
+
+
+def test_looking_reads_no_data():
+    reads = []
+
+    def rows(agent):
+        reads.append(agent)
+        return ROWS[agent]
+
+    post = accord.Posterior(log_likelihood, far_away, [partial(rows, agent) for agent in range(3)], 0.0)
+    post.alone(1).gradients(np.zeros(1))
+    post.require_unchanged()
+    assert reads == [1]
+    mean(post)
+    post.require_unchanged()
+    assert sorted(reads) == [0, 1, 1, 2]
+
+
+def test_other_rows_are_of_the_same_functions():
+    first = accord.Posterior(log_likelihood, far_away, ROWS, 0.0)
+    other = accord.Posterior(log_likelihood, far_away, [np.arange(9.0), np.arange(1.0), np.arange(4.0)], 0.0)
+    assert first.digests() == other.digests()
+    assert jax.tree.structure(first.potential) == jax.tree.structure(other.potential)
+    bound = [accord.Posterior(log_likelihood, Partial(_scaled, scale), ROWS, 0.0) for scale in (1.0, 2.0)]
+    assert bound[0].digests() == bound[1].digests()
+
+
+def _scaled(scale, x):
+    return far_away(x) * scale
+
+
+def test_every_digit_counts():
+    def offset(by):
+        return Partial(lambda x: jnp.sum(x - by))
+
+    x = np.zeros(2)
+    # in single precision these are one number
+    for one, other in [(1.6e9, 1.6e9 + 1.0), (np.full(2, 1.0), np.full(2, 1.0 + 1e-12)), (np.zeros(3), np.zeros(4))]:
+        found = [digest(Partial(jnp.add), x, 1.0), digest(offset(0.0), x)]
+        if np.shape(one) in ((), (2,)):
+            found += [digest(offset(one), x), digest(offset(other), x)]
+        else:
+            found += [digest(Partial(lambda x, a=a: jnp.sum(x) + a.sum()), x) for a in (one, other + 1.0)]
+        assert len(set(found)) == 4
+    # deep inside of what is traced
+    inner = [
+        digest(Partial(lambda x, a=a: jax.lax.scan(lambda c, _: (c + a @ x, None), 0.0, length=3)[0]), x)
+        for a in (np.arange(2.0), np.arange(2.0) + 1e-12)
+    ]
+    assert inner[0] != inner[1]
+
+
+def test_functions_of_one_float_width_are_traced_in_it():
+    def single(x):
+        return jax.lax.fori_loop(0, 3, lambda i, c: c + x, jnp.float32(0.0))
+
+    with pytest.raises(TypeError, match="carry"), jax.enable_x64(True):
+        jax.make_jaxpr(single)(np.zeros(()))
+    assert digest(Partial(single), np.zeros(())) == digest(Partial(single), np.ones(()))
+
+
+SCRIPT = """
+import jax, numpy as np
+from test_traced import *
+post = accord.Posterior(log_likelihood, lambda x: -jax.nn.softplus(x).sum() + jax.nn.relu(x).sum(), ROWS, 0.0)
+print(sorted(post.digests().items()))
+"""
+
+
+def test_digests_are_the_same_in_every_process():
+    found = set()
+    for seed in "01":
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.path.dirname(__file__)}
+        # addresses are others where other things are in memory
+        script = f"kept = [object() for _ in range({seed} * 10_000)]\n{SCRIPT}"
+        found.add(subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True).stdout)
+    assert len(found) == 1 and found.pop().startswith(b"[('log_likelihood'")
+
+
+CHANGES = {
+    "rows": ({"shards": [*ROWS[:2], ROWS[2] + 1e-9]}, "the data of 3 agents is not what it was"),
+    "likelihood": ({"offset": 1e-9}, "a function of the posterior of 3 agents, or a number"),
+    "prior": ({"scale": 1.0 + 1e-12}, "belongs to another run .*log prior .*log_prior"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_run_is_not_taken_up_with_others(change, tmp_path):
+    def run(draws, shards=ROWS, offset=0.0, scale=1.0):
+        def shifted(x, rows):
+            return log_likelihood(x + offset, rows)
+
+        def log_prior(x):
+            return scale * far_away(x)
+
+        post = accord.Posterior(shifted, log_prior, shards, 0.0)
+        options = dict(burn_in=20, thin=1, seed=0, checkpoint=tmp_path)
+        return accord.sample(post, NET, accord.samplers.DADMMS(10.0), draws=draws, **options)
+
+    before = run(10)
+    changed, told = CHANGES[change]
+    with pytest.raises(ValueError, match=told):
+        run(20, **changed)
+    np.testing.assert_array_equal(run(20).draws[:, :10], before.draws)
