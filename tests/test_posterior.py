@@ -291,3 +291,25 @@ def test_rows_that_look_at_other_rows_are_refused():
 def test_a_prior_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match=r"log_prior must return one number, a scalar; found shape \(2,\)"):
         accord.Posterior(lambda x, r: -0.5 * (r - x[0]) ** 2, lambda x: -0.5 * x**2, [np.ones(3)], np.zeros(2)).splits  # noqa: B018
+
+
+def test_functions_that_jax_cannot_trace_are_told_how_to_be_written():
+    def log_likelihood(x, rows):
+        return -((rows - x) ** 2)
+
+    def branching(x, *rows):
+        return -(x**2) if x > 0 else -x
+
+    # data that is not read yet, too: the prior is looked at before
+    for shards in ([np.ones(3)], [lambda: np.ones(3)]):
+        for prior in (branching, np.exp, lambda x: scipy.stats.norm.logpdf(x), lambda x: -float(x)):
+            with pytest.raises(TypeError, match=r"log_prior must be written in jax\.numpy.*\((Tracer|Concretization)\w*Error, whose"):
+                accord.Posterior(log_likelihood, prior, shards, 0.0)
+    with pytest.raises(TypeError, match=r"log_likelihood must be written in jax\.numpy.*\(TracerBoolConversionError"):
+        accord.Posterior(branching, jnp.negative, [np.ones(3)], 0.0)
+    local = accord.Local(lambda x, latent, row: np.exp(latent), init=0.0)
+    with pytest.raises(TypeError, match=r"log_prior of local must be written in jax\.numpy"):
+        accord.Posterior(lambda x, latents, rows: rows + latents, jnp.negative, [np.ones(3)], 0.0, local=local)
+    # other errors are the user's own
+    with pytest.raises(ZeroDivisionError):
+        accord.Posterior(log_likelihood, lambda x: 1 / 0, [np.ones(3)], 0.0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 from jax.tree_util import Partial
@@ -11,9 +14,20 @@ from jaxtyping import PyTree
 _LOOKED_AT = 32
 
 
+def returned(name: str, function: Callable[..., Any], *arguments: PyTree) -> PyTree:
+    """What a user's function returns, `jax.ShapeDtypeStruct`; `TypeError` where it is none that JAX can trace."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except jax.errors.JAXTypeError as error:
+        raise TypeError(
+            f"{name} must be written in jax.numpy, for JAX to trace it: jnp.exp and not np.exp or SciPy, jnp.where and "
+            f"not if, no float() of parameters or rows ({type(error).__name__}, whose line is above)"
+        ) from error
+
+
 def check_prior(log_prior: Partial, params: PyTree) -> None:
     """Raise `ValueError` unless the log prior is one number."""
-    shape = getattr(jax.eval_shape(log_prior, params), "shape", None)
+    shape = getattr(returned("log_prior", log_prior, params), "shape", None)
     if shape != ():
         raise ValueError(f"log_prior must return one number, a scalar; found shape {shape}: sum over parameters")
 
@@ -39,7 +53,7 @@ def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, age
 
 def is_rowwise(log_likelihood: Partial, params: PyTree, shard: PyTree) -> bool:
     """Whether a log likelihood gives one number a row; `ValueError` where it gives neither that nor one number."""
-    shape = jax.eval_shape(log_likelihood, params, shard)
+    shape = returned("log_likelihood", log_likelihood, params, shard)
     if not hasattr(shape, "shape"):
         raise ValueError(f"log_likelihood must return one array, found {type(shape).__name__}")
     if shape.shape == ():

@@ -15,6 +15,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..base.pytree import pytree, static, unchecked
+from .declared import returned
 from .parameters import Parameters, check_variables, unconstrained, variables
 
 # Nodes of the quadrature for each latent of a group, by how many latents it has, from so many rows on in the smallest
@@ -234,7 +235,7 @@ def groups_of(local: Local, rows: PyTree, agent: int) -> np.ndarray:
 def check_local(local: Local, params: PyTree, rows: PyTree) -> None:
     """Raise `ValueError` unless the log prior of latents is one number."""
     row = jax.tree.map(lambda leaf: leaf[0], rows)
-    shape = getattr(jax.eval_shape(local.log_prior, params, local.init, row), "shape", None)
+    shape = getattr(returned("log_prior of local", local.log_prior, params, local.init, row), "shape", None)
     if shape != ():
         raise ValueError(f"log_prior of local must return one number, that of one group; found shape {shape}")
 

@@ -167,6 +167,7 @@ class Posterior:
         # Bare functions become pytrees so that a posterior can be an argument of compiled code.
         functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
         self._log_likelihood, self._log_prior = functions
+        check_prior(self._log_prior, self._params)
         self._check = check
         # of functions as they were first traced in this process, by name, and of arrays as they were first read
         self._digests: dict[str, str] = {}
@@ -428,7 +429,6 @@ class Posterior:
             return Counts(rows, groups, fewest, bool(rowwise.all()))
         shards = self._read
         first = self.held[0]
-        check_prior(self._log_prior, self._params)
         log_likelihood, none = self._log_likelihood, np.zeros(len(shards), np.int64)
         if self._local is not None:
             # the rows' numbers are asked for with latents as they start

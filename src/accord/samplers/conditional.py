@@ -82,8 +82,8 @@ class Exact(Conditional):
     def check(self, post: Posterior) -> None:
         if not post.quadratic:
             raise ValueError(
-                'conditional="exact" needs quadratic potentials, and those of this posterior are not; '
-                'use conditional="rejection" or "mala"'
+                'conditional="exact" needs quadratic potentials, and those of this posterior are not declared to be: '
+                'declare it with quadratic=True where they are, else use conditional="rejection" or "mala"'
             )
 
     def curvatures(self, post: Posterior) -> np.ndarray:
