@@ -144,6 +144,15 @@ def test_an_origin_too_far_for_single_precision_is_named(offset):
         np.testing.assert_allclose(warm_up(post, RING).mode, np.mean([y for _, y in rows]), atol=1e-3)
 
 
+def test_a_mode_among_positions_that_are_too_coarse_is_none():
+    # all rows are rounded to init, where the gradient is zero then
+    rows = [1e8 + np.random.default_rng(agent).normal(size=50) for agent in range(4)]
+    post = accord.Posterior(lambda x, y: -0.5 * (y - x) ** 2, lambda x: -0.5e-4 * (x - 1e8) ** 2, rows, 1e8)
+    with pytest.raises(ArithmeticError, match=r"no mode found: numbers of type float32 near x = 1e\+08 are 1\S+ stand"):
+        warm_up(post, RING)
+    np.testing.assert_allclose(post.mode(), np.mean(rows), atol=1e-3)
+
+
 def test_straight_pieces_are_said_to_have_no_curvature():
     rows = [np.array([-1.0]), np.array([0.4]), np.array([0.5]), np.array([2.0])]
     post = accord.Posterior(lambda x, y: -3.0 * jnp.abs(y - x), lambda x: -jnp.abs(x), rows, 0.1)

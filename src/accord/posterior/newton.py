@@ -132,6 +132,10 @@ def newton(
         if length <= last_step and changed <= _LAST_CHANGE:
             away = _from_saddle(expand, x, here)
             if away is None:
+                # where positions are that coarse a step of length zero says nothing
+                coarse = _rounded(x, here, _FAR, names)
+                if coarse:
+                    raise ArithmeticError(f"no mode found: {coarse}")
                 return x, here.hessian
             x, here = away
     seen = _rounded(x, here, last_step, names) or _seen(here, length, at_start, names)
@@ -173,12 +177,12 @@ def _from_saddle(
     return _downhill(expand, x, here, step)
 
 
-def _rounded(x: np.ndarray, here: Expansion, last_step: float, names: Sequence[str]) -> str:
-    """What rounding does to positions, where that is more than the last step may be; else empty."""
+def _rounded(x: np.ndarray, here: Expansion, most: float, names: Sequence[str]) -> str:
+    """What rounding does to positions, where that is more standard deviations than it may be; else empty."""
     width = jnp.result_type(float)
     sds = np.spacing(np.abs(x).astype(width)) * np.sqrt(np.abs(np.diagonal(here.hessian)))
     worst = int(np.argmax(sds))
-    if not sds[worst] > last_step:
+    if not sds[worst] > most:
         return ""
     return (
         f"numbers of type {width} near {names[worst]} = {x[worst]:.6g} are {sds[worst]:.2g} standard deviations apart. "
