@@ -363,3 +363,33 @@ def test_many_parameters_send_one_number_an_agent(monkeypatch):
     owners = OneByOne(post)
     np.testing.assert_allclose(curvatures(post.with_data_at(owners)), curvatures(post), rtol=1e-10)
     assert owners.sent == [1]
+
+
+def test_columns_that_single_precision_rounds_are_named():
+    def far(offset, rows=40, agents=3):
+        rng = np.random.default_rng(0)
+        some = [rng.standard_normal((rows, 2)) * [1.0, 1e-3] for _ in range(agents)]
+        return [(x + np.array([0.0, offset]), x[:, 0].astype(np.float32)) for x in some]
+
+    def posterior(shards, offset):
+        def log_likelihood(x, rows):
+            return -0.5 * (rows[1] - x * (rows[0][:, 1] - offset)) ** 2
+
+        return accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, shards, 0.0)
+
+    net, method = accord.Network.ring(3), accord.samplers.DADMMS(10.0)
+    options = dict(draws=5, burn_in=5, thin=1, seed=0)
+    told = r"column 1 of the rows\[0\] has numbers up to 10000, which float32 rounds to multiples of 0\.00098"
+    with pytest.warns(UserWarning, match=told):
+        accord.sample(posterior(far(1e4), 1e4), net, method, **options)
+    # one row an agent: a column is that of all agents
+    with pytest.warns(UserWarning, match=told):
+        posterior(far(1e4, rows=1), 1e4).stacked()
+    # double precision, sums, numbers near their origin, and columns of one number are as they should be
+    with jax.enable_x64(True):
+        posterior(far(1e4), 1e4).stacked()
+    accord.sample(posterior(far(1e4), 1e4), net, draws=50, seed=0)
+    posterior(far(100.0), 100.0).stacked()
+    posterior([(np.full((4, 2), 1e7), np.ones(4))], 0.0).stacked()
+    # agents with one number each, of which no other has
+    posterior([(np.full((4, 2), 1e4 * agent + 0.1), np.ones(4)) for agent in range(3)], 0.0).stacked()

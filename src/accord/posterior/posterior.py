@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from math import prod
@@ -38,6 +39,7 @@ from .shards import (
     check_leaves,
     check_one_shape,
     checksum,
+    coarse_column,
     is_unread,
     like,
     padded,
@@ -478,6 +480,10 @@ class Posterior:
         return _on_device(self._rows())
 
     @cached_property
+    def _coarse_column(self) -> str:
+        return coarse_column(self._padded, np.float32)
+
+    @cached_property
     def _quadratic_form(self) -> Quadratic:
         remedy = "leave quadratic=True out, which forms them, or take fewer parameters"
         require_matrices("quadratic forms of the agents", self.dim, len(self.held), remedy)
@@ -539,6 +545,8 @@ class Posterior:
                 f"{self.held[longest]}; found {extent.rows}"
             )
         shards = self._rows(extent)
+        if not jax.config.jax_enable_x64 and not self.quadratic and self._coarse_column:
+            warnings.warn(self._coarse_column, stacklevel=2)
         if self.quadratic:
             shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)
         elif spectral:
