@@ -27,8 +27,8 @@ class Extent(NamedTuple):
 
 # A shard as the user gives it: a pytree of arrays, or a function or path that is read where the data lies.
 Source = Any
-# Spacing of a float width at a column's numbers, in times the column's range, above which it is called coarse. Effects of
-# the column shrink by a twelfth of the square of what that is in standard deviations, a fifty-thousandth here.
+# Spacing of a float width at a column's numbers, in times the column's range, above which it is called coarse: of four
+# standard deviations it is a 25th of one, by which effects of the column shrink by a 7,000th (its square over 12).
 _COARSE = 0.01
 # Shards by the number of the agent that owns them.
 Shards = dict[int, Any]
