@@ -554,6 +554,8 @@ FAULTS = [
         "if False:",
         "test_traced.py",
     ),
+    Fault("what functions call", "posterior/traced.py", "with _numbers(self.digest):", "if True:", "test_traced.py"),
+    Fault("traces that are kept", "posterior/traced.py", "with _numbers(object()):", "if True:", "test_traced.py"),
     Fault(
         "rows of a checkpoint",
         "engines/arrays.py",

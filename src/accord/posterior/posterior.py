@@ -545,7 +545,7 @@ class Posterior:
                 f"{self.held[longest]}; found {extent.rows}"
             )
         shards = self._rows(extent)
-        if not jax.config.jax_enable_x64 and not self.quadratic and self._coarse_column:
+        if jnp.result_type(float) == np.float32 and not self.quadratic and self._coarse_column:
             warnings.warn(self._coarse_column, stacklevel=2)
         if self.quadratic:
             shards = shards._replace(quadratic=self._spectral_form if spectral else self._quadratic_form)

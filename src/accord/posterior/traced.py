@@ -15,6 +15,9 @@ from jaxtyping import PyTree
 
 from .latents import Latents, Local, with_latents
 
+# JAX keeps traces of what users' functions call (what they jit, bodies of loops) by function too, and by this: it is
+# another one for every digest, so that these have no old numbers either.
+_numbers = jax.make_user_context(default_value=None)
 # Where an object lies in memory, which is elsewhere in every process.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -32,7 +35,8 @@ class Traced:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """What the function returns."""
-        return self.function(*arguments, **keywords)
+        with _numbers(self.digest):
+            return self.function(*arguments, **keywords)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Traced):
@@ -95,8 +99,7 @@ def digest(function: Partial, *arguments: PyTree) -> str:
 
 
 def _trace(function: Partial, arguments: tuple[PyTree, ...]) -> ClosedJaxpr:
-    # of numbers alone, as JAX compares the functions that trees hold, and some cannot be; and a function of its own at
-    # every call, as JAX keeps traces by function too
+    # of numbers alone: JAX compares the functions that trees hold, and some cannot be
     tree: Any
     leaves, tree = jax.tree.flatten((function, arguments))
 
@@ -104,7 +107,9 @@ def _trace(function: Partial, arguments: tuple[PyTree, ...]) -> ClosedJaxpr:
         function, arguments = tree.unflatten(leaves)
         return function(*arguments)
 
-    return jax.make_jaxpr(of_leaves)(*leaves)
+    # everything anew
+    with _numbers(object()):
+        return jax.make_jaxpr(of_leaves)(*leaves)
 
 
 def _arrays(value: Any) -> Iterator[np.ndarray]:
