@@ -361,7 +361,7 @@ def test_a_run_that_was_lost_goes_on(method, tmp_path, monkeypatch):
         return call(self, *arguments, **options)
 
     monkeypatch.setattr(TotalsHere, "__call__", counted)
-    for crash in (3, 4):
+    for crash in (3, 5):
         limit = crash
         asked.clear()
         with pytest.raises(LostError):
@@ -369,18 +369,30 @@ def test_a_run_that_was_lost_goes_on(method, tmp_path, monkeypatch):
     asked.clear()
     limit = 0
     run = accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path)
-    # four sums were there, the first of which is made again to see that it still is the same
-    assert len(asked) == run.traffic.sums - 3
+    # four sums were there, the first and the last of which are made again to see that they still are the same
+    assert len(asked) == run.traffic.sums - 2
     np.testing.assert_array_equal(run.draws, expected.draws)
     asked.clear()
     np.testing.assert_array_equal(
         accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path).draws, run.draws
     )
-    assert len(asked) == 1
-    with pytest.raises(ValueError, match="are of other data or another model"):
+    assert len(asked) == 2
+    with pytest.raises(ValueError, match="are of other data or another model: sum 1, made again, is off"):
         accord.sample(gaussian(shift=1.0), RING, method, draws=100, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="seed 1 and seed 0"):
         accord.sample(gaussian(), RING, method, draws=100, checkpoint=tmp_path, seed=1)
+
+
+def test_rows_that_change_nothing_where_a_run_begins_are_found_where_it_ends(tmp_path):
+    def run(size):
+        shards = [np.full(8, size)] * 4
+        post = accord.Posterior(lambda x, rows: -rows * x**4, lambda x: -0.5 * x**2, shards, 0.0)
+        return accord.sample(post, RING, Importance(), draws=100, seed=0, checkpoint=tmp_path)
+
+    before = run(0.01)
+    with pytest.raises(ValueError, match="another model: sum [2-9]+, made again, is off"):
+        run(1.0)
+    np.testing.assert_array_equal(run(0.01).draws, before.draws)
 
 
 @pytest.mark.slow
@@ -394,8 +406,8 @@ def test_a_process_killed_in_a_batch_and_in_the_fallback_goes_on(tmp_path):
         assert done.returncode == (-signal.SIGKILL if limit else 0), done.stderr.decode()[-2000:]
     with np.load(tmp_path / "out.npz") as found:
         assert found["sums"] == expected.traffic.sums
-        # 9 sums were kept of the first process, and of the second 149 but for the first, which each makes again
-        assert found["asked"] == found["sums"] - 9 - 148 + 1
+        # 9 sums were kept of the first process, and of the second 149 but for the two that each makes again
+        assert found["asked"] == found["sums"] - 9 - 147 + 2
         np.testing.assert_allclose(found["draws"], expected.draws, rtol=1e-9, atol=1e-12)
 
 

@@ -24,8 +24,9 @@ _SAME = 1e-9
 class RecordedTotals:
     """Totals of which all are kept on disk, in the order in which they were asked for.
 
-    A method that is a function of its totals and nothing else is resumed by being told them again: but for the first,
-    which is made anew to see that it is still the same, the agents are asked for those only that are not there.
+    A method that is a function of its totals and nothing else is resumed by being told them again: but for the first
+    and the last, which are made anew to see that they are still the same, the agents are asked for those only that are
+    not there. The first ends early what is of something else, but is about one position; the last is about many.
 
     Parameters
     ----------
@@ -62,7 +63,7 @@ class RecordedTotals:
                     "belongs to a run of another posterior or method"
                 )
             self.recalled += 1
-            if self.recalled == 1:
+            if self.recalled == 1 or not self._known:
                 self._require_same(leaf, function, *arguments, **options)
             return leaf
         found = self.totals(function, *arguments, **options)
@@ -76,15 +77,15 @@ class RecordedTotals:
     def _require_same(
         self, before: np.ndarray, function: Callable[..., PyTree], *arguments: Any, **options: Any
     ) -> None:
-        """Make the first sum again: it tells whether the data and the model are still what they were."""
+        """Make a sum again: it tells whether the data and the model are still what they were."""
         (now,) = jax.tree.leaves(self.totals(function, *arguments, **options))
         off = np.inf
         if now.shape == before.shape:
             off = float(np.abs(now - before).max() / (np.abs(before).max() + np.finfo(float).tiny))
         if not off <= _SAME:
             raise ValueError(
-                f"the sums in {self.store.folder} are of other data or another model: the first, made again, is off by "
-                f"{off:.2g} of itself; take another checkpoint folder"
+                f"the sums in {self.store.folder} are of other data or another model: sum {self.count}, made again, is "
+                f"off by {off:.2g} of itself; take another checkpoint folder"
             )
 
     def write(self) -> None:
