@@ -226,10 +226,14 @@ def build_problem(
     caution = 1.0 if network.unreliable is None else network.unreliable.caution
     known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution
     facts = Facts(*jax.device_put([float(fact) for fact in known]))
+    shards = post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards
+    if shards.quadratic is not None:
+        # a round compares an agent's values with each other, between which single precision has to tell
+        shards = shards._replace(quadratic=shards.quadratic.from_center())
     return Problem(
         sampler=bound.sampler,
         potential=post.potential,
-        shards=post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards,
+        shards=shards,
         index=jax.device_put(held.astype(np.uint32)),
         degree=jax.device_put(degrees[held]),
         members=jax.device_put(_turns(network.coloring(), held)) if needs.turns == "by color" else None,
