@@ -14,7 +14,8 @@ import pytest
 from jax.tree_util import Partial
 
 import accord
-from accord.posterior.traced import digest
+from accord.base.traced import digest
+from accord.storage.fingerprint import method_code
 
 NET = accord.Network.ring(3)
 ROWS = [np.random.default_rng(agent).standard_normal(6) for agent in range(3)]
@@ -284,11 +285,105 @@ def test_functions_of_one_float_width_are_traced_in_it():
     assert digest(Partial(single), np.zeros(())) == digest(Partial(single), np.ones(()))
 
 
+def test_schedules_of_steps_and_of_links_have_the_numbers_of_now():
+    step, up = [0.05], [True]
+
+    def schedule(k):
+        return step[0] + 0.0 * k
+
+    def links(k):
+        return jnp.full(3, up[0])
+
+    def spread(method, net):
+        return accord.sample(posterior, net, method, draws=20, burn_in=5, thin=1, seed=0, whiten=False).draws.std()
+
+    posterior = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
+    method = accord.samplers.DESGLD(schedule)
+    wide = spread(method, NET)
+    step[0] = 1e-6
+    for ask in (accord.sample, accord.plan):
+        with pytest.raises(ValueError, match="step_size of DESGLD is not what it was when it was given"):
+            ask(posterior, NET, method if ask is accord.sample else [method])
+    assert spread(accord.samplers.DESGLD(schedule), NET) < 0.1 * wide
+    step[0] = 0.05
+    assert spread(method, NET) == wide
+    joined = NET.links(schedule=links)
+    apart = spread(method, joined)
+    up[0] = False
+    with pytest.raises(ValueError, match="the schedule of the links is not what it was"):
+        spread(method, joined)
+    # not one round has an edge then, which is refused for its own sake
+    with pytest.raises(ValueError, match="not connected|joined|never"):
+        spread(method, NET.links(schedule=links))
+    up[0] = True
+    assert spread(method, NET.links(schedule=links)) == apart
+
+
+METHOD = """
+import jax.numpy as jnp
+from accord.samplers import DESGLD
+from accord.samplers.protocol import pytree
+HEAT = {heat}
+
+def helper(x):
+    return {times} * x
+
+@pytree
+class Heated(DESGLD):
+    def update(self, agent, state, inbox, noise):
+        \"\"\"{text}\"\"\"
+        new = super().update(agent, state, inbox, noise)
+        return new._replace(position=HEAT * helper(new.position))
+"""
+
+
+def made(heat=1.0, times=1.0, text="Step."):
+    """The class of a module of such text, as where its file was edited."""
+    content = {"__name__": "heated"}
+    exec(compile(METHOD.format(heat=heat, times=times, text=text), "heated.py", "exec"), content)
+    return content["Heated"]
+
+
+def test_edited_methods_are_others():
+    codes = [method_code(made(**changes)(0.05)) for changes in ({}, {"heat": 1.5}, {"times": 1.5}, {})]
+    assert codes[0] == codes[3] and len(set(codes)) == 3
+    assert method_code(accord.samplers.DESGLD(0.05)) == method_code(accord.samplers.DADMMS(1.0)) == ""
+    # in one process, of one class
+    method = made()
+    options = dict(draws=20, burn_in=5, thin=1, seed=0, whiten=False)
+    post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
+    before = accord.sample(post, NET, method(0.05), **options)
+    method.update.__globals__["HEAT"] = 0.0
+    assert accord.sample(post, NET, method(0.05), **options).draws.std() == 0.0
+    method.update.__globals__["HEAT"] = 1.0
+    np.testing.assert_array_equal(accord.sample(post, NET, method(0.05), **options).draws, before.draws)
+
+
+def test_a_run_is_not_taken_up_by_an_edited_method(tmp_path):
+    post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
+
+    def run(draws, **changes):
+        options = dict(burn_in=5, thin=1, seed=0, whiten=False, checkpoint=tmp_path)
+        return accord.sample(post, NET, made(**changes)(0.05), draws=draws, **options)
+
+    before = run(10)
+    for changes in ({"heat": 1.5}, {"times": 1.5}):
+        with pytest.raises(ValueError, match=r"another run \(this one and that: method Heated"):
+            run(20, **changes)
+    np.testing.assert_array_equal(run(20).draws[:, :10], before.draws)
+
+
 SCRIPT = """
 import jax, numpy as np
 from test_traced import *
-post = accord.Posterior(log_likelihood, lambda x: -jax.nn.softplus(x).sum() + jax.nn.relu(x).sum(), ROWS, 0.0)
-print(sorted(post.digests().items()))
+from accord.storage.fingerprint import fingerprint
+class Holder:
+    def prior(self, x):
+        return -jax.nn.softplus(x).sum() + jax.nn.relu(x).sum() + jax.random.uniform(KEY)
+KEY = jax.random.key(3)
+post = accord.Posterior(log_likelihood, Holder().prior, ROWS, 0.0)
+print(sorted(post.digests().items()), method_code(made()(0.05)))
+print(fingerprint(post, NET, made()(lambda k: 0.1 / (1 + k))))
 """
 
 

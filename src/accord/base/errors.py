@@ -97,6 +97,11 @@ def explained(error: BaseException) -> str:
     return f"{type(error).__name__}{place_of(error)}: {error}" if has_own_words(error) else told(error)
 
 
+def is_users(filename: str) -> bool:
+    """Whether code of a file, or of a notebook's cell, is the user's, and not made by a library."""
+    return filename != "<string>" and not any(map(Path(filename).is_relative_to, _OTHERS))
+
+
 def place_of(error: BaseException) -> str:
     """Where in the user's own code an error is, in words: " in FUNCTION, line 3 of FILE"; "" where it is in none."""
     if isinstance(error, SyntaxError) and error.filename is not None:

@@ -24,6 +24,7 @@ from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Bound, Monitored, Needs, Sampler
+from ..storage.fingerprint import method_code
 from .collectives import Collectives, neighbour_sums
 from .links import Linked, UnreliableExchange, linked_exchange
 from .noise import seed_words
@@ -128,6 +129,8 @@ class Problem:
     seed: UInt32[Array, 2]
     collectives: Collectives
     num_agents: int = static()
+    # a digest of the code of a user's method: an edited one is another program
+    code: str = static()
 
     @property
     def dim(self) -> int:
@@ -245,6 +248,7 @@ def build_problem(
         seed=seed_words(seed),
         collectives=Collectives() if collectives is None else collectives,
         num_agents=network.num_agents,
+        code=method_code(bound.sampler),
     )
 
 

@@ -10,12 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import scipy.sparse as sp
+from jax.tree_util import Partial
 from scipy.sparse import csgraph
 
 from ..base.checks import whole_number
+from ..base.traced import Traced, digest, require_as_traced
 
 # A traced number of a communication round -> which edges are up in it, booleans of shape (edge,).
 Schedule = Callable[[Any], Any]
+# What schedules are traced with.
+_ROUND = np.int32(0)
 # Communication rounds in which all agents must be joined where the schedule is a function, which has no end.
 _ROUNDS_LOOKED_AT = 1000
 
@@ -57,6 +61,11 @@ class Links:
     function: Schedule | None = None
     up_share: float = 1.0
     longest_gap: int = 0
+
+    def require_as_given(self) -> None:
+        """Raise `ValueError` where the schedule has other numbers from outside than when it was given."""
+        if self.function is not None:
+            require_as_traced("the schedule of the links", Partial(self.function), _ROUND)
 
     @cached_property
     def outage(self) -> float:
@@ -227,7 +236,7 @@ def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule 
             raise ValueError(
                 f"schedule must give one boolean an edge of {graph.name}, ({len(graph.edges)},), found {shape}"
             )
-        return None, schedule
+        return None, Traced(schedule, digest(Partial(schedule), _ROUND))
     rounds = [_edges_of(graph, each) for each in schedule]
     if not rounds:
         raise ValueError("schedule must name the edges of at least one round, found none")

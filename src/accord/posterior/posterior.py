@@ -19,6 +19,7 @@ from ..base.gaussian import Gaussian
 from ..base.memory import require_matrices
 from ..base.page import table
 from ..base.text import counted
+from ..base.traced import traced
 from ..network import Network
 from ..network.averaging import Averaging
 from .about import About
@@ -26,6 +27,7 @@ from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, slope
 from .coordinates import Coordinates, moved
 from .curvature import HESSIAN_DIM, Curvature, curvature
 from .declared import check_prior, check_rows_alone, is_rowwise
+from .digests import digests
 from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
@@ -48,7 +50,6 @@ from .shards import (
 )
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
-from .traced import digests, traced
 
 # Rows of the shard that functions are traced with: those of posteriors of more rows, or of fewer, are the same.
 _TRACED_ROWS = 2

@@ -26,8 +26,8 @@ _FLAT = 1e-7
 class Quadratic(NamedTuple):
     """f(x) = x' H x / 2 - b' x + constant, of one agent (or of all, stacked over agents).
 
-    Values and gradients are told about a center, f(x) = level + slope' d + d' H d / 2 with d = x - center: where that is
-    near, no term is larger than f, while x' H x and b' x of data far from zero are large and cancel.
+    Values are told about a center, f(x) = level + slope' d + d' H d / 2 with d = x - center: where that is near, no
+    term is larger than f, while x' H x and b' x of data far from zero are large and cancel.
     """
 
     # Shapes (dim, dim) and (dim,).
@@ -46,9 +46,7 @@ class Quadratic(NamedTuple):
 
     def gradient(self, x: Float[Array, " dim"]) -> Float[Array, " dim"]:
         """H x - b of one agent."""
-        if self.center is None:
-            return product(self.hessian, x, _FEW) - self.linear
-        return product(self.hessian, x - self.center, _FEW) + self.slope
+        return product(self.hessian, x, _FEW) - self.linear
 
     def value(self, x: Float[Array, " dim"]) -> Array:
         """f(x) of one agent."""
@@ -56,7 +54,7 @@ class Quadratic(NamedTuple):
         return self.level + (self.slope + product(self.hessian, away, _FEW) / 2.0) @ away
 
     def from_center(self) -> Quadratic:
-        """The same but for a constant, values being told from the center's on: those of data far from zero are large."""
+        """The same but for a constant, values being told from the center's: of data far from zero that is large."""
         return self if self.center is None else self._replace(level=jnp.zeros_like(self.level))
 
     def proximal_point(self, strength: Array, center: Float[Array, " dim"]) -> Float[Array, " dim"]:

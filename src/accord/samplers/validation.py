@@ -11,6 +11,7 @@ from ..network import Network
 from ..network.links import Links
 from ..network.weights import check_weights
 from ..posterior import Posterior
+from ..schedules import require_as_given
 from .costs import random_words
 from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Sampler, Tunable
 
@@ -34,6 +35,7 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     if jax.tree_util.all_leaves([sampler]):
         name = type(sampler).__name__
         raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")
+    require_as_given(sampler)
     post.require_agents_of(network)
     needs = sampler.needs(post.dim)
     if needs.turns == "by color" or needs.inbox == "neighbour_sum":
@@ -50,6 +52,7 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     if not network.is_empty or needs.spans_network:
         network.require_connected()
     if network.unreliable is not None:
+        network.unreliable.require_as_given()
         _check_links(sampler, needs, network.unreliable)
 
 

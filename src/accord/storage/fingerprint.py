@@ -21,12 +21,13 @@ import scipy.sparse
 
 from ..base.errors import DataError
 from ..base.text import __version__
+from ..base.traced import ADDRESS, Traced, digest
 from ..base.whole import write_private
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
-from ..posterior.traced import digest
 from ..samplers.protocol import Sampler
+from .code import own_code
 
 # How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
 _EXTENT = ("draws", "checkpoint_every")
@@ -66,9 +67,15 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
             [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
         ),
         "log prior": _text(named[1], digest(post._log_prior, post._params)),
-        "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
+        "method": "totals" if sampler is None else _text(type(sampler).__name__, [sampler, method_code(sampler)]),
         **{name: _setting(value) for name, value in settings.items()},
     }
+
+
+def method_code(sampler: Sampler) -> str:
+    """A digest of the code of a user's own method, and of what it has from outside; empty for those of accord."""
+    code = own_code(type(sampler))
+    return _digest(code) if code else ""
 
 
 def _graph(network: Network) -> list[Any]:
@@ -207,6 +214,8 @@ def _plain(value: Any, inside: tuple[Any, ...] = ()) -> Any:
         return ["list", *map(plain, value)]
     if isinstance(value, functools.partial):
         return ["partial", plain(value.func), plain(value.args), plain(value.keywords)]
+    if isinstance(value, Traced):
+        return ["traced", _function_name(value.function), value.digest]
     if isinstance(value, types.FunctionType) and value not in inside:
         bound = [value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ())]
         return ["function", _function_name(value), *(_plain(item, (*inside, value)) for item in bound)]
@@ -221,5 +230,5 @@ def _function_name(function: Any) -> str:
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     # a method of what holds a user's function says which
-    own = repr(function.__self__) if isinstance(function, types.MethodType) else ""
+    own = ADDRESS.sub("", repr(function.__self__)) if isinstance(function, types.MethodType) else ""
     return f"{named.__module__}.{named.__qualname__}{own}"

@@ -1,4 +1,4 @@
-"""The functions of a posterior as JAX traces them: numbers that they have from outside are part of what they are."""
+"""Users' functions as JAX traces them: numbers that they have from outside are part of what they are."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.tree_util import Partial
 from jaxtyping import PyTree
 
-from .latents import Latents, Local, with_latents
-
 # JAX keeps traces of what users' functions call (what they jit, bodies of loops) by function too, and by this: it is
 # another one for every digest, so that these have no old numbers either.
 _numbers = jax.make_user_context(default_value=None)
 # Where an object lies in memory, which is elsewhere in every process.
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class Traced:
@@ -38,6 +36,9 @@ class Traced:
         with _numbers(self.digest):
             return self.function(*arguments, **keywords)
 
+    def __repr__(self) -> str:
+        return repr(self.function)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Traced):
             return NotImplemented
@@ -54,31 +55,23 @@ class Traced:
 
 def traced(function: Partial, digest: str) -> Partial:
     """The function with its digest, bound to what it was bound to."""
-    return Partial(Traced(function.func, digest), *function.args, **function.keywords)
+    return Partial(Traced(plain(function).func, digest), *function.args, **function.keywords)
 
 
-def digests(
-    log_likelihood: Partial, log_prior: Partial, local: Local | None, params: PyTree, rows: PyTree | None
-) -> dict[str, str]:
-    """Digests of the functions of a posterior, by name; of those that see rows where these are told.
+def plain(function: Partial) -> Partial:
+    """The function without the digest that it has, if any."""
+    if not isinstance(function.func, Traced):
+        return function
+    return Partial(function.func.function, *function.args, **function.keywords)
 
-    Parameters
-    ----------
-    log_likelihood, log_prior, local
-        As `Posterior` takes them.
-    params
-        The user's pytree.
-    rows
-        Some rows of a shard, `jax.ShapeDtypeStruct`, or None.
-    """
-    found = {"log_prior": digest(log_prior, params)}
-    if rows is None:
-        return found
-    if local is not None:
-        log_likelihood = with_latents(local, log_likelihood)
-        row = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
-        found["log_prior of local"] = digest(Latents.of(local).log_prior, params, local.init, row)
-    return {**found, "log_likelihood": digest(log_likelihood, params, rows)}
+
+def require_as_traced(name: str, function: Partial, *arguments: PyTree) -> None:
+    """Raise `ValueError` where a function with a digest would have another one now."""
+    if isinstance(function.func, Traced) and digest(plain(function), *arguments) != function.func.digest:
+        raise ValueError(
+            f"{name} is not what it was when it was given: a number or array changed that it has from outside. Give it "
+            "anew, or bind what changes with jax.tree_util.Partial"
+        )
 
 
 def digest(function: Partial, *arguments: PyTree) -> str:
@@ -92,9 +85,12 @@ def digest(function: Partial, *arguments: PyTree) -> str:
             found = _trace(function, arguments)
     except Exception:
         found = _trace(function, arguments)
-    content = hashlib.sha256(_ADDRESS.sub("", str(found)).encode())
+    content = hashlib.sha256(ADDRESS.sub("", str(found)).encode())
     for array in _arrays(found):
-        content.update(str((array.dtype, array.shape)).encode() + np.ascontiguousarray(array).tobytes())
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+            array = jax.random.key_data(array)
+        array = np.asarray(array)
+        content.update(str((array.dtype, array.shape)).encode() + array.tobytes())
     return content.hexdigest()
 
 
@@ -112,10 +108,10 @@ def _trace(function: Partial, arguments: tuple[PyTree, ...]) -> ClosedJaxpr:
         return jax.make_jaxpr(of_leaves)(*leaves)
 
 
-def _arrays(value: Any) -> Iterator[np.ndarray]:
+def _arrays(value: Any) -> Iterator[Any]:
     """The constants of a trace and of all traces within it, of which its text shows few digits or none."""
     if isinstance(value, ClosedJaxpr):
-        yield from map(np.asarray, value.consts)
+        yield from value.consts
         value = value.jaxpr
     if isinstance(value, Jaxpr):
         for equation in value.eqns:
@@ -125,4 +121,4 @@ def _arrays(value: Any) -> Iterator[np.ndarray]:
         for item in value:
             yield from _arrays(item)
     elif isinstance(value, np.ndarray | jax.Array):
-        yield np.asarray(value)
+        yield value
