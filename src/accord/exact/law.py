@@ -51,8 +51,8 @@ _LATE = 1_000_000
 _BLOCK, _BLOCKS, _MOST_ROUNDS, _ALIKE, _FAR_APART = 100, 4, 4000, 0.01, 0.2
 # Growth of a covariance that no chance explains.
 _UNSTABLE = 1e6
-# 2^60 rounds: whatever contracts at all in double precision has done so by then.
-_DOUBLINGS = 60
+# 2^40 rounds: what has not contracted by then is within 1e-11 of an eigenvalue 1, which rounding may have moved so far.
+_DOUBLINGS = 40
 
 Matrix = Float[np.ndarray, "state state"]
 Columns = Float[Array, "number chain"]

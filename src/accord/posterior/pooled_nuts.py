@@ -86,6 +86,7 @@ def nuts(
         BlackJAX is not installed.
     """
     require_blackjax("pooled NUTS")
+    post.require_unchanged()
     start = jnp.asarray(post.init, jnp.result_type(float))
 
     def one_chain(key: jax.Array) -> jax.Array:

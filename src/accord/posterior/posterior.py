@@ -398,8 +398,8 @@ class Posterior:
         for agent, read_then in self._checksums.items():
             if agent in seen._sources and checksum(self._sources[agent]) != read_then:
                 raise ValueError(
-                    f"the shard of agent {agent} was changed in place after this posterior had read it: make a new "
-                    "Posterior of the new rows, or change a copy"
+                    f"the shard of agent {agent} was changed in place, or its file was written, after this posterior "
+                    "had read it: make a new Posterior of the new rows, or change a copy"
                 )
 
     def _require(self, agents: Sequence[int]) -> None:
@@ -640,6 +640,7 @@ class Posterior:
         if self.coordinates is not None:
             raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
         self.require_agents_of(network)
+        self.require_unchanged()
         if masks:
             require_masks(self.num_agents)
         if consensus is not None:
@@ -703,6 +704,7 @@ class Posterior:
         """
         if self.quadratic:
             return self.exact().mean
+        self.require_unchanged()
         with jax.enable_x64(True):
             shards = self._pooled()
 
@@ -734,6 +736,7 @@ class Posterior:
         if not self.quadratic:
             raise TypeError("only Gaussian posteriors have an exact() law; use laplace() for an approximation")
         self._require(range(self.num_agents))
+        self.require_unchanged()
         form = self._quadratic_form
         precision = form.hessian.sum(axis=0)
         # in units in which its diagonal is one: columns may be in any

@@ -48,12 +48,18 @@ def read(source: Source, agent: int) -> PyTree:
         The function or the file failed; agent and cause are named, and nothing is quoted of the data.
     """
     if not is_unread(source):
-        return jax.tree.map(np.asarray, source)
+        return jax.tree.map(_native, source)
     try:
-        return jax.tree.map(np.asarray, source() if callable(source) else _npz(Path(source).expanduser()))
+        return jax.tree.map(_native, source() if callable(source) else _npz(Path(source).expanduser()))
     except Exception as error:
         # nor is it chained: whoever prints this error would print the other one's text
         raise DataError(f"the data of agent {agent} could not be read: {told(error)}") from None
+
+
+def _native(leaf: Any) -> np.ndarray:
+    """As an array in this machine's order of bytes, which JAX asks for."""
+    array = np.asarray(leaf)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _npz(path: Path) -> PyTree:
@@ -112,16 +118,32 @@ def require_finite(agent: int, leaf: np.ndarray) -> None:
 
 
 def checksum(source: Source) -> int:
-    """A number that changes where the arrays that a shard was given as are changed in place; 0 of what lies on disk."""
+    """A number that changes where the arrays that a shard was given as are changed in place, or their file is written.
+
+    It reads no file; 0 of a function, and of a file that is gone.
+    """
+    if is_unread(source):
+        return 0 if callable(source) else _written(source)
     found = 0
-    for leaf in [] if is_unread(source) else jax.tree.leaves(source):
-        if isinstance(leaf, np.ndarray) and not isinstance(leaf, np.memmap):
+    for leaf in jax.tree.leaves(source):
+        if isinstance(leaf, np.memmap):
+            found = zlib.crc32(repr(_written(leaf.filename)).encode(), found)
+        elif isinstance(leaf, np.ndarray):
             rows = np.atleast_1d(leaf)
             # as it lies in memory, or some rows at a time, so that a large array is never copied whole
             pieces = [rows.T] if rows.flags.f_contiguous else _pieces(rows)
             for piece in pieces:
                 found = zlib.crc32(np.ascontiguousarray(piece).data, found)
     return found
+
+
+def _written(path: Any) -> int:
+    """When a file was last written, in nanoseconds, and with how many bytes, in one number."""
+    try:
+        status = Path(path).expanduser().stat()
+    except (OSError, TypeError):
+        return 0
+    return hash((status.st_mtime_ns, status.st_size))
 
 
 def _pieces(rows: np.ndarray) -> Iterator[np.ndarray]:

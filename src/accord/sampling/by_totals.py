@@ -172,7 +172,8 @@ def sample_by_totals(
         totals: Totals = made
         if checkpoint is not None:
             # points are as many as the draws, so that another number of draws is another run
-            parts = fingerprint(post, network, None, methods=repr(methods), extent=draws, **settings)
+            kept = {"methods": repr(methods), "number of draws": draws}
+            parts = fingerprint(post, network, None, **kept, **settings)
             folder = process_folder(Path(checkpoint))
             claim(folder, parts)
             totals = RecordedTotals(made, folder / "sums", combined(parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,7 +49,7 @@ class Questions:
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
-        with jax.enable_x64(True), self.builder.placed(self.post) as placed:
+        with jax.enable_x64(True), self._placed(self.post) as placed:
             if placed.reads_in_chunks:
                 # no row of another agent is read
                 return np.asarray(placed.alone(agent).each(_log_likelihood, positions, own=(np.ones(1),)))[0]
@@ -58,7 +59,7 @@ class Questions:
 
     def log_likelihoods(self, positions: np.ndarray) -> np.ndarray:
         """That of every agent, each told by itself; (agent, point)."""
-        with jax.enable_x64(True), self.builder.placed(self.post) as placed:
+        with jax.enable_x64(True), self._placed(self.post) as placed:
             return np.asarray(placed.each(_log_likelihood, positions, own=(np.ones(self.post.num_agents),)))
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
@@ -98,12 +99,12 @@ class Questions:
 
     def log_density(self, positions: np.ndarray) -> np.ndarray:
         """-F of the run's posterior at some positions; (point,), one sum."""
-        with jax.enable_x64(True), self.builder.placed(self.post) as placed:
+        with jax.enable_x64(True), self._placed(self.post) as placed:
             return -np.asarray(placed.totals(self.network, masks=self.masks)(_value, positions))
 
     def alone(self, positions: np.ndarray) -> np.ndarray:
         """The log density of the posterior of each agent's data alone, at positions of its own (agent, point, dim)."""
-        with jax.enable_x64(True), self.builder.placed(self.post.in_parameters()) as placed:
+        with jax.enable_x64(True), self._placed(self.post.in_parameters()) as placed:
             return np.asarray(placed.each(_alone, own=(positions,)))
 
     def reported(self, positions: np.ndarray) -> np.ndarray:
@@ -116,7 +117,7 @@ class Questions:
         about = post.about
         if about.predictive is None:
             return f"No posterior predictive check: {about.why_no_check}."
-        with jax.enable_x64(True), self.builder.placed(post) as placed:
+        with jax.enable_x64(True), self._placed(post) as placed:
             if placed.reads_in_chunks:
                 return "No posterior predictive check: it takes all rows at once, and memory does not hold them."
             totals = placed.totals(self.network, masks=self.masks)
@@ -127,10 +128,16 @@ class Questions:
         posts, masks = {}, False
         for name, other in others.items():
             assert isinstance(other, Questions)
+            other.post.require_unchanged()
             posts[name], masks = other.post.in_parameters(), masks or other.masks
         whole, potentials = joint(posts)
         with jax.enable_x64(True), self.builder.placed(whole) as placed:
             return placed.totals(self.network, masks=masks)(row_sums, potentials, tuple(sampled))
+
+    def _placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
+        """The run's posterior, in these coordinates, where its data lies, if it still is what was drawn from."""
+        self.post.require_unchanged()
+        return self.builder.placed(post)
 
     def _alone(self, rows: dict[int, Any]) -> list[Posterior]:
         """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""

@@ -120,9 +120,9 @@ def sample(
     checkpoint
         A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
         the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
-        `draws` it goes on from there (methods without rounds do not). The folder knows a run by everything given here
-        but the data: that it is still the same is the caller's to see to. Agents of a silo see to it themselves.
-        One run at a time uses a folder; several processes may each have their own disk.
+        `draws` it goes on from there (methods without rounds do not). The folder knows a run by everything given here,
+        and keeps digests of the rows and functions; methods without rounds make two of their sums again instead. One
+        run at a time uses a folder; several processes may each have their own disk.
     checkpoint_every
         Rounds between two checkpoints, at least 1; what a crash can cost. None makes one about every ten seconds, or in
         twenty times what writing one takes. Methods without rounds keep their sums.

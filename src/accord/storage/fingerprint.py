@@ -148,7 +148,7 @@ def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
 
     Without the key they tell nothing, even of rows that could be guessed.
     """
-    who = f"agent {post.held[0]}" if len(post.held) == 1 else f"{len(post.held)} agents"
+    who = f"agent {post.held[0]}" if len(post.held) == 1 else f"some of {len(post.held)} agents"
     rows = hmac.new(key, digestmod="sha256")
     for agent, shard in post._read.items():
         rows.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
@@ -159,7 +159,7 @@ def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
     _require_same(
         folder / "functions",
         functions.hexdigest(),
-        f"a function of the posterior of {who}, or a number that it has from outside, is",
+        "a function of the posterior, or a number that it has from outside, is",
     )
 
 

@@ -64,6 +64,7 @@ def _specs(problem: Problem) -> Problem:
         seed=everywhere,
         collectives=apart,
         num_agents=problem.num_agents,
+        code=problem.code,
     )
 
 
