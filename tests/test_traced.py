@@ -269,7 +269,6 @@ def test_whoever_asks_is_refused():
     asks = {
         "mode": post.mode,
         "laplace": post.laplace,
-        "totals": lambda: post.totals(NET),
         "leave_out": lambda: run.leave_out(1),
         "loo": run.loo,
         "consensus": lambda: accord.combine.consensus(post, draws=20, warmup=20),

@@ -640,7 +640,6 @@ class Posterior:
         if self.coordinates is not None:
             raise ValueError("totals are those of the user's parameters: give coordinates with each of them")
         self.require_agents_of(network)
-        self.require_unchanged()
         if masks:
             require_masks(self.num_agents)
         if consensus is not None:
@@ -702,9 +701,9 @@ class Posterior:
         ArithmeticError
             No mode was found: the posterior may have none (separated labels under a flat prior, for instance).
         """
+        self.require_unchanged()
         if self.quadratic:
             return self.exact().mean
-        self.require_unchanged()
         with jax.enable_x64(True):
             shards = self._pooled()
 
@@ -736,7 +735,6 @@ class Posterior:
         if not self.quadratic:
             raise TypeError("only Gaussian posteriors have an exact() law; use laplace() for an approximation")
         self._require(range(self.num_agents))
-        self.require_unchanged()
         form = self._quadratic_form
         precision = form.hessian.sum(axis=0)
         # in units in which its diagonal is one: columns may be in any
