@@ -311,6 +311,27 @@ def _scaled(scale, x):
     return far_away(x) * scale
 
 
+def test_groups_are_those_of_now():
+    split = [2]
+
+    def group(rows):
+        return (np.arange(len(rows)) >= split[0]).astype(int)
+
+    def made():
+        local = accord.Local(lambda x, latent, row: -0.5 * latent**2, init=0.0, group=group)
+        return accord.Posterior(
+            lambda x, latent, rows: log_likelihood(x + latent, rows), far_away, ROWS, 0.0, local=local
+        )
+
+    post = made()
+    before = post.logdensity(jnp.zeros(1))
+    post.require_unchanged()
+    split[0] = 4
+    with pytest.raises(ValueError, match="group of local numbers the rows of agent 0 otherwise"):
+        accord.sample(post, NET)
+    assert abs(made().logdensity(jnp.zeros(1)) - before) > 0.01
+
+
 def test_every_digit_counts():
     def offset(by):
         return Partial(lambda x: jnp.sum(x - by))

@@ -401,6 +401,13 @@ class Posterior:
                     f"the shard of agent {agent} was changed in place, or its file was written, after this posterior "
                     "had read it: make a new Posterior of the new rows, or change a copy"
                 )
+        for agent, groups in zip(self.held, vars(self).get("_groups", ()), strict=False):
+            assert self._local is not None
+            if not np.array_equal(groups_of(self._local, self._read[agent], agent), groups):
+                raise ValueError(
+                    f"group of local numbers the rows of agent {agent} otherwise than when this posterior was first "
+                    "used: make a new Posterior"
+                )
 
     def _require(self, agents: Sequence[int]) -> None:
         for agent in agents:
