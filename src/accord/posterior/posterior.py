@@ -269,17 +269,16 @@ class Posterior:
     @cached_property
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
-        rowwise, digests = self._counts.rowwise, self._first_digests
-        log_prior, latents = traced(self._log_prior, digests["log_prior"]), self.latents
+        rowwise, known = self._counts.rowwise, self._first_digests
+        log_likelihood, latents = self._log_likelihood, self.latents
+        log_prior = traced(self._log_prior, known["log_prior"])
         # where data lies elsewhere, its log likelihood is not asked for here
-        log_likelihood = self._log_likelihood
-        if "log_likelihood" in digests:
-            log_likelihood = traced(log_likelihood, digests["log_likelihood"])
-        if latents is not None and "log_prior of local" in digests:
-            latents = latents.with_log_prior(traced(latents.log_prior, digests["log_prior of local"]))
-        return Potential(
-            log_likelihood, log_prior, self.coordinates, self.parameters, latents, self.num_agents, rowwise
-        )
+        if "log_likelihood" in known:
+            log_likelihood = traced(log_likelihood, known["log_likelihood"])
+        if latents is not None and "log_prior of local" in known:
+            latents = latents.with_log_prior(traced(latents.log_prior, known["log_prior of local"]))
+        functions = (log_likelihood, log_prior, self.coordinates)
+        return Potential(*functions, self.parameters, latents, self.num_agents, rowwise)
 
     @property
     def _first_digests(self) -> dict[str, str]:
