@@ -484,7 +484,7 @@ def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
     np.testing.assert_array_equal(load(), load("other"))
     # and what is finished stays
     result = invoke()
-    assert result.exit_code == 1 and "holds another run" in result.stderr
+    assert result.exit_code == 1 and "holds this run, finished (run.nc)" in result.stderr
     # the option takes the place of the file's folder
     result = invoke("--checkpoint", tmp_path / "new", "--output", tmp_path / "third")
     assert result.exit_code == 0 and (tmp_path / "new" / "process-0").is_dir()

@@ -276,7 +276,7 @@ def test_the_beginning_of_a_run_is_its_own(folder):
     # a finished run is nobody's beginning
     summary.unlink()
     assert place.write(run_of(20))[0] == folder / "out"
-    with pytest.raises(ValueError, match=r"holds another run \(run.nc\); name a new one"):
+    with pytest.raises(ValueError, match=r"holds this run, finished \(run.nc\); name a new one"):
         place.claim()
 
 

@@ -104,7 +104,7 @@ class Place:
         except ValueError:
             return f"another file {DRAWS}"
         if before.average.shape[1] >= self.job.draws:
-            return f"another run ({DRAWS})"
+            return f"this run, finished ({DRAWS})"
         if summary.exists():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
