@@ -230,8 +230,8 @@ def build_problem(
     known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution
     facts = Facts(*jax.device_put([float(fact) for fact in known]))
     shards = post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards
-    if shards.quadratic is not None:
-        # a round compares an agent's values with each other, between which single precision has to tell
+    if shards.quadratic is not None and jnp.result_type(float) == np.float32:
+        # rounds compare an agent's values with each other, and single precision has to tell between them
         shards = shards._replace(quadratic=shards.quadratic.from_center())
     return Problem(
         sampler=bound.sampler,
