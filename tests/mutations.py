@@ -555,6 +555,13 @@ FAULTS = [
     Fault("what functions call", "base/traced.py", "with _numbers(self.digest):", "if True:", "test_traced.py"),
     Fault("traces that are kept", "base/traced.py", "with _numbers(object()):", "if True:", "test_traced.py"),
     Fault(
+        "values from the centre",
+        "posterior/quadratic.py",
+        "level=jnp.zeros_like(self.level)",
+        "level=self.level",
+        "test_quadratic.py",
+    ),
+    Fault(
         "rows of a checkpoint",
         "engines/arrays.py",
         "require_same_posterior(own, self.post, own_key(own))",

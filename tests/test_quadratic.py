@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from accord import Network, models, sample, samplers
+from accord.engines.round import build_problem
 from accord.posterior.coordinates import Coordinates, place_shard
 from accord.posterior.quadratic import Quadratic, with_eigenvectors
 
@@ -190,3 +191,23 @@ def test_a_regression_whose_columns_have_other_units_is_solved_by_all_of_its_eig
     off = (run.draws[0, -1] - exact.mean) / np.sqrt(np.diagonal(exact.cov))
     # it was 15 standard deviations; of the large column rounding leaves single agents some tenths of one
     assert np.abs(off.mean(axis=0)).max() < 0.05 and np.abs(off).max() < 2.0
+
+
+def test_values_in_rounds_tell_positions_apart_far_from_zero():
+    # of (x - m)^2 alone, without m^2, values are some 1e10 in size
+    post, net = models.gaussian(1e5 + np.array([-1.0, 0.0, 1.0, 2.0]), np.ones(4)), Network.ring(4)
+
+    def differences():
+        problem = build_problem(post, net, samplers.DMAHMC(0.3).bind(post, net), 0)
+        own = jax.tree.map(lambda leaf: leaf[1], problem.shards)
+        at = [problem.potential.value(own, jnp.asarray([1e5 + away])) for away in (0.0, 0.5, -1.25)]
+        return [float(value - at[0]) for value in at[1:]], float(at[0])
+
+    found, level = differences()
+    np.testing.assert_allclose(found, [0.125, 0.78125], atol=1e-4)
+    assert abs(level) < 1.0
+    # in double precision they are the density's own, as a hub reports it
+    with jax.enable_x64(True):
+        found, level = differences()
+        np.testing.assert_allclose(found, [0.125, 0.78125], atol=1e-4)
+        np.testing.assert_allclose(level, -0.5e10, rtol=1e-9)
