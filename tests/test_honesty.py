@@ -217,7 +217,9 @@ def test_excursions_that_a_fixed_step_cannot_come_back_from_are_told():
     run = accord.sample(random_intercepts(), accord.Network.ring(4), method, draws=1000, thin=30, seed=0, whiten=True)
     x = run.draws[:, :, 0, run.names.index("log_tau")].astype(float)
     assert x.std() > 3.0 * np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349
-    assert any("the draws of log_tau" in text and "tails too heavy" in text for text in told(run))
+    # which parameter is named hangs on the excursions
+    for warning in ("have tails too heavy for a standard deviation", "a draw is where the posterior has no mass"):
+        assert any(warning in text for text in told(run)), warning
 
 
 def test_of_many_agents_the_least_mixed_are_looked_at(monkeypatch):

@@ -29,8 +29,9 @@ _FRICTION = 0.3
 # Draws whose curvature bounds its steps.
 _LOOKED_AT = 16
 # Runs with ever halved steps, at most, and how far moments of the halves of its chains may be apart at the end of one:
-# chains that steps were too long for are thrown far off, and not all alike.
-_TRIES, _WILD = 3, 1.0
+# chains that steps were too long for are thrown far off, and not all alike. One of 32 that is a hundred standard
+# deviations away makes nearly one of it.
+_TRIES, _WILD = 3, 0.5
 # Power iterations for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
 _POWERS, _FIRST, _MOST = 7, 2, 24
 # Share of the draws that count as the stiffest.
