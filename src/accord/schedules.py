@@ -7,15 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.tree_util import Partial
 
 from .base.checks import positive
 from .base.pytree import pytree
-from .base.traced import digest, plain, traced
+from .base.traced import ROUND, traced_now
 
-# What schedules are traced with.
-ROUND = np.int32(0)
 Step = float | Callable[[Any], Any]
 
 
@@ -87,5 +84,4 @@ def as_step(name: str, step: Any) -> Step:
     if isinstance(step, Polynomial):
         return step
     # a bare function becomes a pytree, so that the method can be an argument of compiled code
-    function = plain(step if isinstance(step, Partial) else Partial(step))
-    return traced(function, digest(function, ROUND))
+    return traced_now(step if isinstance(step, Partial) else Partial(step), ROUND)

@@ -6,7 +6,7 @@ import difflib
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,7 @@ def explained(error: BaseException) -> str:
     return f"{type(error).__name__}{place_of(error)}: {error}" if has_own_words(error) else told(error)
 
 
+@cache
 def is_users(filename: str) -> bool:
     """Whether code of a file, or of a notebook's cell, is the user's, and not made by a library."""
     return filename != "<string>" and not any(map(Path(filename).is_relative_to, _OTHERS))
@@ -108,7 +109,7 @@ def place_of(error: BaseException) -> str:
         return f" in line {error.lineno} of {error.filename}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         # <frozen importlib>, <string>
-        if not frame.filename.startswith("<") and not any(map(Path(frame.filename).is_relative_to, _OTHERS)):
+        if not frame.filename.startswith("<") and is_users(frame.filename):
             return f" in {frame.name}, line {frame.lineno} of {frame.filename}"
     return ""
 

@@ -16,6 +16,8 @@ from jaxtyping import PyTree
 # JAX keeps traces of what users' functions call (what they jit, bodies of loops) by function too, and by this: it is
 # another one for every digest, so that these have no old numbers either.
 _numbers = jax.make_user_context(default_value=None)
+# The round that schedules are traced with.
+ROUND = np.int32(0)
 # Where an object lies in memory, which is elsewhere in every process.
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -56,6 +58,11 @@ class Traced:
 def traced(function: Partial, digest: str) -> Partial:
     """The function with its digest, bound to what it was bound to."""
     return Partial(Traced(plain(function).func, digest), *function.args, **function.keywords)
+
+
+def traced_now(function: Partial, *arguments: PyTree) -> Partial:
+    """The function with the digest that it has now, whatever it had before; arguments as `digest` has them."""
+    return traced(function, digest(plain(function), *arguments))
 
 
 def plain(function: Partial) -> Partial:

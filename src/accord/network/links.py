@@ -14,12 +14,10 @@ from jax.tree_util import Partial
 from scipy.sparse import csgraph
 
 from ..base.checks import whole_number
-from ..base.traced import Traced, digest, require_as_traced
+from ..base.traced import ROUND, require_as_traced, traced_now
 
 # A traced number of a communication round -> which edges are up in it, booleans of shape (edge,).
 Schedule = Callable[[Any], Any]
-# What schedules are traced with.
-_ROUND = np.int32(0)
 # Communication rounds in which all agents must be joined where the schedule is a function, which has no end.
 _ROUNDS_LOOKED_AT = 1000
 
@@ -65,7 +63,7 @@ class Links:
     def require_as_given(self) -> None:
         """Raise `ValueError` where the schedule has other numbers from outside than when it was given."""
         if self.function is not None:
-            require_as_traced("the schedule of the links", Partial(self.function), _ROUND)
+            require_as_traced("the schedule of the links", Partial(self.function), ROUND)
 
     @cached_property
     def outage(self) -> float:
@@ -236,7 +234,7 @@ def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule 
             raise ValueError(
                 f"schedule must give one boolean an edge of {graph.name}, ({len(graph.edges)},), found {shape}"
             )
-        return None, Traced(schedule, digest(Partial(schedule), _ROUND))
+        return None, traced_now(Partial(schedule), ROUND).func
     rounds = [_edges_of(graph, each) for each in schedule]
     if not rounds:
         raise ValueError("schedule must name the edges of at least one round, found none")

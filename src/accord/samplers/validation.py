@@ -9,12 +9,11 @@ import jax
 import numpy as np
 from jax.tree_util import Partial
 
-from ..base.traced import require_as_traced
+from ..base.traced import ROUND, require_as_traced
 from ..network import Network
 from ..network.links import Links
 from ..network.weights import check_weights
 from ..posterior import Posterior
-from ..schedules import ROUND
 from .costs import random_words
 from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Sampler, Tunable
 

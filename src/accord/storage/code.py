@@ -17,25 +17,20 @@ def own_code(cls: type) -> list[Any]:
     module and closure, and the same of users' functions that it calls.
     """
     seen: set[int] = set()
-    owners = [owner for owner in cls.__mro__ if any(map(_is_written, vars(owner).values()))]
-    return [
-        [name, *(_told(function, seen) for function in _functions(member))]
-        for owner in owners
-        for name, member in sorted(vars(owner).items())
-    ]
+    found: list[Any] = []
+    for owner in cls.__mro__:
+        functions = {name: _function(member) for name, member in sorted(vars(owner).items())}
+        if any(f is not None and is_users(f.__code__.co_filename) for f in functions.values()):
+            found.append([[name] if f is None else [name, _told(f, seen)] for name, f in functions.items()])
+    return found
 
 
-def _is_written(member: Any) -> bool:
-    return any(is_users(function.__code__.co_filename) for function in _functions(member))
-
-
-def _functions(member: Any) -> Iterator[types.FunctionType]:
-    """The Python functions behind a member of a class, or behind a value: a method, a property, what JAX has jitted."""
-    parts = (member.fget,) if isinstance(member, property) else (getattr(member, "__func__", member),)
-    for part in parts:
-        found = inspect.unwrap(part) if callable(part) and not isinstance(part, type) else part
-        if isinstance(found, types.FunctionType):
-            yield found
+def _function(member: Any) -> types.FunctionType | None:
+    """The Python function behind a member of a class, or behind a value: a method, a property, what JAX has jitted."""
+    found = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+    if callable(found) and not isinstance(found, type):
+        found = inspect.unwrap(found)
+    return found if isinstance(found, types.FunctionType) else None
 
 
 def _told(function: types.FunctionType, seen: set[int]) -> list[Any]:
@@ -46,7 +41,10 @@ def _told(function: types.FunctionType, seen: set[int]) -> list[Any]:
     outside = {name: function.__globals__[name] for name in names if name in function.__globals__}
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     values = [*outside.items(), *enumerate(cells), ("defaults", [function.__defaults__, function.__kwdefaults__])]
-    told = [[str(name), *([_told(f, seen) for f in _functions(value)] or [_value(value)])] for name, value in values]
+    told = []
+    for name, value in values:
+        called = _function(value)
+        told.append([str(name), _value(value) if called is None else _told(called, seen)])
     return [function.__qualname__, [_bytes(code) for code in _codes(function.__code__)], told]
 
 
