@@ -113,7 +113,7 @@ def test_a_pilot_run_is_made_where_points_around_the_mode_tell_too_little(post, 
     np.testing.assert_allclose(np.linalg.eigvalsh(np.cov(z.T)), 1.0, atol=0.4 if pilot else 0.2)
 
 
-def test_power_iterations_find_the_largest_curvature():
+def test_lanczos_steps_find_the_largest_curvature():
     post, net = logistic(), NETWORKS["irregular"]
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
     z = np.random.default_rng(3).standard_normal((20, 3))
@@ -126,6 +126,17 @@ def test_power_iterations_find_the_largest_curvature():
     np.testing.assert_array_equal(pilot.stiff_draw(np.arange(100.0), np.arange(100.0)[:, None]), [99.0])
 
 
+def test_lanczos_steps_hold_where_a_curvature_is_negative_or_directions_run_out():
+    # as many steps as parameters find all eigenvalues, and of size counts; more than these find no others
+    for hessian in (np.diag([1.0, -5.0, 2.0]), np.diag([3.0, 3.0]), np.diag([4.0]), np.zeros((2, 2))):
+        post = accord.models.quadratic(np.stack([hessian] * 2), np.zeros((2, len(hessian))))
+        place = Coordinates(np.zeros(len(hessian)), np.eye(len(hessian)))
+        with jax.enable_x64(True):
+            found = pilot.stiffest(NetworkSums(post, accord.Network.path(2), 1000), place, np.ones((5, len(hessian))))
+        # both agents have it
+        np.testing.assert_allclose(found, 2.0 * np.abs(np.diag(hessian)).max(), rtol=1e-9)
+
+
 def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly():
     post, net = logistic(rows=3), NETWORKS["irregular"]
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
@@ -133,8 +144,8 @@ def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly
     with jax.enable_x64(True):
         sums = NetworkSums(post, net, 1000)
         found = pilot.stiffest(sums, place, z)
-    # two of seven products at all, the others at 24
-    assert sums.gradients == 2 * (2 * 448 + 5 * 24)
+    # two of four products at all, the others at 24
+    assert sums.gradients == 2 * (2 * 448 + 2 * 24)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
     assert (found <= exact * (1 + 1e-9)).all()

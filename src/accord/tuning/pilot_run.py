@@ -32,8 +32,8 @@ _LOOKED_AT = 16
 # chains that steps were too long for are thrown far off, and not all alike. One of 32 that is a hundred standard
 # deviations away makes nearly one of it.
 _TRIES, _WILD = 3, 0.5
-# Power iterations for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
-_POWERS, _FIRST, _MOST = 7, 2, 24
+# Lanczos steps for a largest eigenvalue; after the first of them only the draws go on that may be the stiffest.
+_STEPS, _FIRST, _MOST = 4, 2, 24
 # Share of the draws that count as the stiffest.
 _STIFFEST = 0.02
 
@@ -95,24 +95,33 @@ def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Tol
 
 
 def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.ndarray:
-    """The largest eigenvalue of F's Hessian in coordinates at some draws, (draw, dim), by power iterations.
+    """The largest eigenvalue of F's Hessian in coordinates at some draws, (draw, dim), in size, by Lanczos' method.
 
     Returns
     -------
     np.ndarray
-        Shape (draw,). Those of all but the stiffest 24 are rough, from below.
+        Shape (draw,), from below. Those of all but the stiffest 24 are rough.
     """
-    z, product = jnp.asarray(draws.T), _normals(np.int32(0), *draws.shape)
-    norm = jnp.linalg.norm(product, axis=0)
+    z, start = jnp.asarray(draws.T), np.asarray(_normals(np.int32(0), *draws.shape), np.float64)
+    # by step, of the draws that are kept: orthonormal directions, and the Hessian among them, tridiagonal
+    basis, hessian = [start / np.linalg.norm(start, axis=0)], np.zeros((len(draws), _STEPS + 1, _STEPS + 1))
     values, kept = np.empty(len(draws)), np.arange(len(draws))
-    for done in range(_POWERS):
-        if done == _FIRST and len(draws) > _MOST:
-            kept = np.argsort(values)[-_MOST:]
-            z, product, norm = z[:, kept], product[:, kept], norm[kept]
+    for step in range(_STEPS):
+        if step == _FIRST and len(draws) > _MOST:
+            closest = np.argsort(values)[-_MOST:]
+            kept, z, hessian, basis = closest, z[:, closest], hessian[closest], [v[:, closest] for v in basis]
         # a product with the Hessian costs two gradients
-        product = sums(_products, z, product / norm[None], gradients=2 * len(kept), coordinates=place)
-        norm = jnp.linalg.norm(product, axis=0)
-        values[kept] = norm
+        product = sums(_products, z, jnp.asarray(basis[-1]), gradients=2 * len(kept), coordinates=place)
+        product = np.asarray(product, np.float64)
+        hessian[:, step, step] = (basis[-1] * product).sum(axis=0)
+        # twice: what the first leaves of directions that are known is rounding
+        for known in 2 * basis:
+            product = product - known * (known * product).sum(axis=0)
+        left = np.linalg.norm(product, axis=0)
+        values[kept] = np.abs(np.linalg.eigvalsh(hessian[:, : step + 1, : step + 1])).max(axis=1)
+        hessian[:, step, step + 1] = hessian[:, step + 1, step] = left
+        # where nothing is left the next direction is none, and adds an eigenvalue of zero
+        basis.append(product / np.where(left > 0.0, left, 1.0))
     return values
 
 

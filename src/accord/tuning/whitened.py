@@ -102,13 +102,14 @@ def _apart(one: Moments, other: Moments) -> float:
     Infinite where a covariance has no width in some direction, as that of a few points.
     """
     (mean, cov), (other_mean, other_cov) = one, other
+    dim, off = mean.size, mean - other_mean
     try:
         # not as traces, whose rounding errors may make them negative where a covariance is nearly singular
         ratios = linalg.eigvalsh(cov, other_cov)
     except linalg.LinAlgError:
         return np.inf
-    if ratios[0] <= 0.0:
+    # no width but rounding, of either sign
+    if ratios[0] <= dim * np.finfo(float).eps * ratios[-1]:
         return np.inf
-    dim, off = mean.size, mean - other_mean
     both = (ratios + 1.0 / ratios - 2.0).sum()
     return float((both / 4.0 + off @ np.linalg.solve((cov + other_cov) / 2.0, off) / 2.0) / dim)
