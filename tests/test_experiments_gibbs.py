@@ -139,8 +139,8 @@ def test_five_random_gaussians_are_as_the_paper_has_them():
 
 
 TINY = {
-    gibbs_table1: {"seeds": 3, "law_sets": 20, "search_sets": 2},
-    gibbs_table2: {"seeds": 3, "law_sets": 20},
+    gibbs_table1: {"seeds": 3, "law_sets": 20, "close_sets": 40, "search_sets": 2},
+    gibbs_table2: {"seeds": 3, "law_sets": 20, "close_sets": 40},
     gibbs_fig5: {"seeds": 3, "law_sets": 20},
     gibbs_fig4: {"rounds": 40_000, "burn_in": 10_000},
     gibbs_fig2: {"gaussian": 20, "b": 150, "c": 10},
@@ -155,6 +155,20 @@ def test_a_printed_number_is_met_missed_or_undecided_by_its_sets():
     # with a hundred times as many sets what was undecided is decided
     many = np.random.default_rng(1).normal(size=40_000)
     assert gibbs.is_within("distance", "circle", 0, 0.199 + 0.015 * many) is Verdict.HOLDS
+
+
+def test_a_number_near_its_bound_is_looked_at_once_more_by_more_sets_of_their_own():
+    (path, *_), numbers = gibbs.circle_readings(20)["three colours"]
+    first = numbers["distance"][0]
+    assert gibbs.is_within("distance", "circle", 0, first) is Verdict.UNDECIDED
+    # in blocks, of which the last is smaller
+    again = gibbs.looked_at_again("distance", "circle", 0, first, path, 1000)
+    assert again.shape == (1000,) and not np.isin(first, again).any()
+    error = np.hypot(first.std() / 20**0.5, again.std() / 1000**0.5)
+    assert abs(first.mean() - again.mean()) < 4.0 * error
+    # what is decided stays, and so does what no more sets are given to
+    for sets, close_sets in ((first + 0.1, 1000), (first, 20)):
+        assert gibbs.looked_at_again("distance", "circle", 0, sets, path, close_sets) is sets
 
 
 def test_rises_and_powers_are_decided_by_their_sets():

@@ -4,6 +4,7 @@ import csv
 import html
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -256,6 +257,18 @@ def test_nothing_is_said_of_larger_sizes_where_all_is_decided_or_there_is_none(r
         monkeypatch.setitem(KINDS, kind, (HOLDS, FAILS))
     frame.reproduce(trial(), tmp_path)
     assert "Larger sizes" not in gallery.write(tmp_path).read_text()
+
+
+def test_what_would_decide_what_no_size_does_is_said_where_something_is_undecided(tmp_path, monkeypatch):
+    frame.reproduce(replace(trial(), beyond="It takes two days on two cores."), tmp_path)
+    told = "Larger sizes of trial: deciding (90 minutes on two cores). It takes two days on two cores."
+    assert told in gallery.write(tmp_path).read_text()
+    gallery.write_markdown(tmp_path)
+    assert told in (tmp_path / "trial" / "README.md").read_text()
+    for kind in KINDS:
+        monkeypatch.setitem(KINDS, kind, (HOLDS, FAILS))
+    frame.reproduce(replace(trial(), beyond="It takes two days on two cores."), tmp_path)
+    assert "two days" not in gallery.write(tmp_path).read_text()
 
 
 def test_folders_with_two_verdicts_are_refused(reproduced, tmp_path):

@@ -407,23 +407,29 @@ def helper(x):
 
 @pytree
 class Heated(DESGLD):
+    FACTORS = ({factor}, 2.0)
+
     def update(self, agent, state, inbox, noise):
         \"\"\"{text}\"\"\"
         new = super().update(agent, state, inbox, noise)
-        return new._replace(position=HEAT * helper(new.position))
+        return new._replace(position=HEAT * self.FACTORS[0] * helper(new.position))
 """
 
 
-def made(heat=1.0, times=1.0, text="Step."):
+def made(heat=1.0, times=1.0, factor=1.0, text="Step."):
     """The class of a module of such text, as where its file was edited."""
     content = {"__name__": "heated"}
-    exec(compile(METHOD.format(heat=heat, times=times, text=text), "heated.py", "exec"), content)
+    exec(compile(METHOD.format(heat=heat, times=times, factor=factor, text=text), "heated.py", "exec"), content)
     return content["Heated"]
 
 
+# a number of the module, of a function of it, and of the class
+EDITED = ({"heat": 1.5}, {"times": 1.5}, {"factor": 1.5})
+
+
 def test_edited_methods_are_others():
-    codes = [method_code(made(**changes)(0.05)) for changes in ({}, {"heat": 1.5}, {"times": 1.5}, {})]
-    assert codes[0] == codes[3] and len(set(codes)) == 3
+    codes = [method_code(made(**changes)(0.05)) for changes in ({}, *EDITED, {}, {"text": "A step."})]
+    assert codes[0] == codes[-2] == codes[-1] and len(set(codes)) == 1 + len(EDITED)
     assert method_code(accord.samplers.DESGLD(0.05)) == method_code(accord.samplers.DADMMS(1.0)) == ""
     # in one process, of one class
     method = made()
@@ -444,7 +450,7 @@ def test_a_run_is_not_taken_up_by_an_edited_method(tmp_path):
         return accord.sample(post, NET, made(**changes)(0.05), draws=draws, **options)
 
     before = run(10)
-    for changes in ({"heat": 1.5}, {"times": 1.5}):
+    for changes in EDITED:
         with pytest.raises(ValueError, match=r"another run \(this one and that: method Heated"):
             run(20, **changes)
     np.testing.assert_array_equal(run(20).draws[:, :10], before.draws)

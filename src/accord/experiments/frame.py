@@ -100,6 +100,8 @@ class Experiment:
         A `Size` for each of "small" and "paper", and for "deciding" where that is another one.
     run
         `run(size, seed, folder, progress)` writes data and figures into the folder, and returns the claims.
+    beyond
+        Of claims that no size decides: why, and in how many hours what would, on two CPU cores and on a GPU.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Experiment:
     figure: str
     sizes: Mapping[str, Size]
     run: Callable[[Size, int, Path, Progress], list[Claim]] = field(repr=False)
+    beyond: str = ""
 
     def size(self, name: str) -> Size:
         """The size of that name, or a `ValueError` that names those there are."""
@@ -224,6 +227,7 @@ def _card(experiment: Experiment, size: str, seed: int, seconds: float) -> dict[
         "numbers": dict(taken.numbers),
         # what there is to do about claims that are undecided: sizes that take longer, in minutes on two cores
         "larger": {name: one.minutes for name, one in experiment.sizes.items() if one.minutes > taken.minutes},
+        "beyond": experiment.beyond,
         "seed": seed,
         "seconds": round(seconds, 1),
         "accord": __version__,

@@ -153,11 +153,14 @@ def _texts(row: dict[str, str]) -> list[str]:
 
 
 def _remedy(card: dict[str, Any], claims: list[dict[str, str]]) -> str:
-    """Where something is undecided, what larger sizes there are."""
-    larger = [f"{size} ({minutes:,g} minutes on two cores)" for size, minutes in card["larger"].items()]
-    if not larger or all(row["verdict"] != Verdict.UNDECIDED for row in claims):
+    """Where something is undecided, what larger sizes there are, and what would decide what these do not."""
+    if all(row["verdict"] != Verdict.UNDECIDED for row in claims):
         return ""
-    return f"Undecided are claims for which this run is too short. Larger sizes of {card['name']}: {', '.join(larger)}."
+    larger = [f"{size} ({minutes:,g} minutes on two cores)" for size, minutes in card["larger"].items()]
+    said = [f"Larger sizes of {card['name']}: {', '.join(larger)}."] if larger else []
+    # of an accord that knew of larger sizes only
+    said += [card["beyond"]] if card.get("beyond") else []
+    return " ".join(["Undecided are claims for which this run is too short.", *said]) if said else ""
 
 
 def _made(card: dict[str, Any]) -> str:
