@@ -18,9 +18,9 @@ from measured import Line, Skipped, against, at_most, compared, effort, fastest
 
 import accord
 from accord.base.program import Program
+from accord.engines.draws import assemble, draw_noise
 from accord.engines.local import LocalEngine
 from accord.engines.loop import once_known
-from accord.engines.noise import Stream, bits, joined, normals, paired, parted
 from accord.engines.round import everywhere
 from accord.samplers.proximal import proximal_point
 
@@ -156,21 +156,20 @@ def floor(
 ) -> Callable[[int], Any]:
     """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
 
-    The noise is drawn a round ahead, once the state before it is known, as the engine does, or at any time, or in the
-    round: whichever is fastest here. So many arrays `beside` x are read and written in every round, in their places. It
-    is compiled as the engine's rounds are.
+    Gradients are of minibatches where the engine's method takes these, whose rows are noise too. The noise is drawn a
+    round ahead, once the state before it is known, as the engine does, or at any time, or in the round: whichever is
+    fastest here. So many arrays `beside` x are read and written in every round, in their places. It is compiled as the
+    engine's rounds are.
     """
     problem, chains = engine.problem, engine.chains
-    dim, dtype = problem.dim, problem.degree.dtype
     step = _proximal if isinstance(problem.sampler, accord.samplers.DADMMS) else _gradient
 
     def draw(k: Any) -> Any:
-        words = bits(problem.seed, chains, k, Stream.NORMAL, problem.index, dim)
-        return paired(normals(words, dtype))
+        return draw_noise(problem, k, chains)
 
     def moved(problem: Any, k: Any, state: Any, noise: Any) -> Any:
         x, *others = state
-        x = everywhere(step, problem.agents(k), (x, joined(parted(noise), dim)))
+        x = everywhere(step, problem.agents(k), (x, assemble(problem, noise, chains)))
         return [x, *(other + STEP * x for other in others)]
 
     def ahead(following: Callable[[Any, Any], Any], problem: Any, state: Any, rounds: Any) -> Any:
@@ -183,7 +182,8 @@ def floor(
     def within(problem: Any, state: Any, rounds: Any) -> Any:
         return jax.lax.fori_loop(0, rounds, lambda k, state: moved(problem, k, state, draw(k)), state)
 
-    x = jnp.broadcast_to(jnp.asarray(start, dtype)[:, None], (problem.index.size, dim, chains))
+    shape = problem.index.size, problem.dim, chains
+    x = jnp.broadcast_to(jnp.asarray(start, problem.degree.dtype)[:, None], shape)
     state = [x, *(jnp.zeros_like(x) for _ in range(beside))]
     ways = partial(ahead, once_known), partial(ahead, lambda _, k: k), within
     runs = [_run(Program(way, static=()).of(chains), problem, state) for way in ways]
@@ -195,8 +195,8 @@ def _run(program: Any, problem: Any, state: Any) -> Callable[[int], Any]:
 
 
 def _gradient(agent, x, noise):
-    return x - STEP * agent.gradient(x) + STEP * noise
+    return x - STEP * agent.gradient(x, noise.batch) + STEP * noise.normal
 
 
 def _proximal(agent, x, noise):
-    return proximal_point(agent, x + STEP * noise, jnp.asarray(4.0, x.dtype), start=x, tolerance=STEP).point
+    return proximal_point(agent, x + STEP * noise.normal, jnp.asarray(4.0, x.dtype), start=x, tolerance=STEP).point
