@@ -10,6 +10,7 @@ python benchmarks/bench.py --gate                has a round become slower? Exit
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import os
 import platform
@@ -35,6 +36,8 @@ SECTIONS = ("rounds", "rivals", "growth", "totals", "proximal", "warmups", "engi
 # takes longer than all others, and has a page of its own
 LONG = "many_rows"
 HEADINGS = ("what", "shape", "ratio", "quartiles", "goal", "", "note")
+# What the benchmarks of an earlier source came to: where, in a first line of comment; then what, shape, ratio and note.
+BEFORE = Path(__file__).parent / "before.csv"
 PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "desgld", "ray")
 
 
@@ -72,7 +75,21 @@ def run(title: str, about: str, found: Iterable[Line | Skipped], out: Console) -
     return Section(title, about, lines, skipped, time.perf_counter() - began)
 
 
-def page(sections: list[Section], title: str, command: str) -> str:
+class Before(NamedTuple):
+    """What an earlier source came to: where that was measured, and by what and shape of a line its ratio and note."""
+
+    measured: str
+    found: dict[tuple[str, str], str]
+
+
+def before() -> Before:
+    with BEFORE.open(encoding="utf-8", newline="") as file:
+        told = file.readline().removeprefix("#").strip()
+        rows = {(row["what"], row["shape"]): f"{row['ratio']}: {row['note']}" for row in csv.DictReader(file)}
+    return Before(told, rows)
+
+
+def page(sections: list[Section], title: str, command: str, earlier: Before) -> str:
     """A page of docs/."""
     judged = [line for section in sections for line in section.lines if line.goal is not None]
     met = sum(line.verdict == "met" for line in judged)
@@ -83,6 +100,8 @@ def page(sections: list[Section], title: str, command: str) -> str:
 Times differ between machines; what is told here are ratios of two times that were measured side by side in one process,
 or in processes that took turns: medians over repeats, with their quartiles. A ratio is the median of those of all turns
 and need not be that of the median times beside it. No quartiles: it was counted, or measured once.
+*Before* are the ratio and the note of {earlier.measured}; floors and rivals may have become faster since, so that times
+tell more than ratios.
 Some have a goal: {met} of {len(judged)} medians
 meet it, and where one is not met the table says so. The command that wrote this page, {minutes:.0f} minutes:
 
@@ -93,13 +112,16 @@ on {machine()}, with {versions()}.
     ]
     for section in sections:
         parts.append(f"## {section.title}\n\n{section.about}\n")
-        parts.append(_markdown(section.lines) if section.lines else "")
+        parts.append(_markdown(section.lines, earlier.found) if section.lines else "")
         parts += [f"Left out: {left_out.what}: {left_out.reason}\n" for left_out in section.skipped]
     return "\n".join(part for part in parts if part)
 
 
-def _markdown(lines: list[Line]) -> str:
+def _markdown(lines: list[Line], earlier: dict[tuple[str, str], str]) -> str:
     rows = [HEADINGS, ("---", "---", "---:", "---:", "---", "---", "---"), *map(cells, lines)]
+    was = [earlier.get((line.what, line.shape)) for line in lines]
+    if any(was):
+        rows = [(*row, told or "-") for row, told in zip(rows, ("before", "---", *was), strict=True)]
     bold = {"not met": "**not met**"}
     return "".join(f"| {' | '.join(bold.get(cell, cell) for cell in row)} |\n" for row in rows)
 
@@ -154,7 +176,7 @@ def main() -> None:
         sections.append(run(module.TITLE, module.ABOUT, module.lines(options.small), out))
         if path is not None:
             # after each section: what has been measured is not lost where the rest is broken off
-            path.write_text(page(sections, title, command), "utf-8")
+            path.write_text(page(sections, title, command, before()), "utf-8")
     out.print()
     for section in sections:
         out.print(f"{section.title}: {duration(section.seconds)}")

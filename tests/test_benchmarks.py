@@ -106,12 +106,20 @@ def test_the_page_says_what_is_not_met_and_what_is_left_out(capsys):
     section = bench.run("Title", "About.", iter(found), Console(width=200))
     printed = capsys.readouterr().out
     assert "one" in printed and "not met" in printed and "left out: three: no such package" in printed
-    text = bench.page([section], "Benchmarks", "make bench")
+    earlier = bench.Before("the source of long ago", {("one", "ring"): "3: 5 us / 2 us", ("two", "ring"): "9: 1 us"})
+    text = bench.page([section], "Benchmarks", "make bench", earlier)
     assert "1 of 2" in text and "make bench" in text and f"jax {bench.version('jax')}" in text
-    assert "| one | ring | 1.1 | 1.05 to 1.15 | at most 1.15 | met | 1 us / 2 us |" in text
-    assert "| two | star | 2 | - | at most 1.15 | **not met** |  |" in text
-    assert "| four | path | 1 | - | - | - |  |" in text
-    assert "Left out: three: no such package" in text
+    assert "| one | ring | 1.1 | 1.05 to 1.15 | at most 1.15 | met | 1 us / 2 us | 3: 5 us / 2 us |" in text
+    assert "| two | star | 2 | - | at most 1.15 | **not met** |  | - |" in text
+    assert "| four | path | 1 | - | - | - |  | - |" in text
+    assert "Left out: three: no such package" in text and "note of the source of long ago;" in text
+
+
+def test_what_was_before_is_of_lines_that_there_are():
+    earlier = bench.before()
+    assert earlier.found and all(earlier.found.values())
+    # and found by the names that rounds have now
+    assert any(shape == told.name for told in rounds.shapes(False) for _, shape in earlier.found)
 
 
 def test_a_rival_that_fails_is_left_out_and_the_others_are_compared(monkeypatch):

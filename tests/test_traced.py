@@ -1,5 +1,6 @@
 """What functions have from outside, and arrays as they lie there: a posterior is of what they were, or refused."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -440,6 +441,75 @@ def test_edited_methods_are_others():
     assert accord.sample(post, NET, method(0.05), **options).draws.std() == 0.0
     method.update.__globals__["HEAT"] = 1.0
     np.testing.assert_array_equal(accord.sample(post, NET, method(0.05), **options).draws, before.draws)
+
+
+HELPERS = """
+import jax
+class Settings:
+    factor = {factor}
+    def times(self, x):
+        return self.factor * x
+class Offered(Settings):
+    pass
+FACTOR = {factor}
+@jax.jit
+def times(x):
+    return FACTOR * x
+"""
+# how a method reaches the number, and whether by calling what is there
+REACHED = {
+    "helpers.FACTOR": "helpers.FACTOR * x",
+    "a function of a module": "helpers.times(x)",
+    "a class": "helpers.Settings.factor * x",
+    "a class' base": "helpers.Offered.factor * x",
+    "an object": "helpers.Settings().times(x)",
+    "an object of its module": "SETTINGS.times(x)",
+    "a namespace": "SPACE.inner.factor * x",
+    "a dictionary of functions": "FUNCTIONS['times'](x)",
+}
+
+
+def reaching(how, factor, path, monkeypatch):
+    """A method whose position is times a number that it reaches so, of a module of its own beside it."""
+    (path / "helpers.py").write_text(HELPERS.format(factor=factor))
+    monkeypatch.syspath_prepend(path)
+    monkeypatch.delitem(sys.modules, "helpers", raising=False)
+    importlib.invalidate_caches()
+    text = METHOD.format(heat=1.0, times=1.0, factor=1.0, text="Step.").replace(
+        "return 1.0 * x", f"return {REACHED[how]}"
+    )
+    begin = f"""
+import helpers
+from types import SimpleNamespace
+SETTINGS = helpers.Settings()
+SPACE = SimpleNamespace(inner=SimpleNamespace(factor={factor}), own=None)
+SPACE.own = SPACE
+FUNCTIONS = {{"times": helpers.times}}
+"""
+    content = {"__name__": "heated"}
+    exec(compile(begin + text, str(path / "heated.py"), "exec"), content)
+    return content["Heated"], content
+
+
+@pytest.mark.parametrize("how", REACHED)
+def test_methods_are_others_by_what_they_reach_through_modules_classes_and_objects(how, tmp_path, monkeypatch):
+    # files of one length, written within a second, would be taken for the same
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (one, _), (two, _), (again, content) = (reaching(how, f, tmp_path, monkeypatch) for f in (1.0, 0.0, 1.0))
+    assert method_code(one(0.05)) == method_code(again(0.05)) != method_code(two(0.05))
+    # in one process, of one class
+    options = dict(draws=20, burn_in=5, thin=1, seed=0, whiten=False)
+    post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
+    before = accord.sample(post, NET, again(0.05), **options).draws
+    gaussian = accord.models.gaussian(np.zeros(3), np.ones(3))
+    law = accord.law(gaussian, NET, again(0.05)).stationary().average.sd
+    helpers = content["helpers"]
+    for holder, name in (
+        (helpers, "FACTOR"), (helpers.Settings, "factor"), (content["SPACE"].inner, "factor"),
+    ):  # fmt: skip
+        setattr(holder, name, 0.0)
+    assert before.std() > 0.0 == accord.sample(post, NET, again(0.05), **options).draws.std()
+    assert law > 0.0 == accord.law(gaussian, NET, again(0.05)).stationary().average.sd
 
 
 def test_a_run_is_not_taken_up_by_an_edited_method(tmp_path):

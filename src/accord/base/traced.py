@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -22,6 +23,11 @@ ROUND = np.int32(0)
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
+def numbered(digest: str) -> AbstractContextManager[Any]:
+    """While it is entered, JAX traces what is called anew where it was traced under another digest."""
+    return _numbers(digest)
+
+
 class Traced:
     """A function with the digest of what JAX traces of it.
 
@@ -35,7 +41,7 @@ class Traced:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """What the function returns."""
-        with _numbers(self.digest):
+        with numbered(self.digest):
             return self.function(*arguments, **keywords)
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ import scipy.sparse
 from jaxtyping import Array, Float, Int, UInt32
 
 from ..base.pytree import pytree, static, unchecked
+from ..base.traced import numbered
 from ..network import Network
 from ..network.chebyshev import chebyshev_coefficients
 from ..posterior import Posterior
@@ -273,10 +274,11 @@ def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], n
         return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
 
     first = problem.collectives.everyones(position)[:1] if problem.needs.at_hub else position
-    state = everywhere(one, acting, (first, _for_each(acting, noise)))
-    if problem.links is None:
-        return state
-    return Linked(state, problem.links.begin(everywhere(problem.sampler.message, acting, (state,))))
+    with numbered(problem.code):
+        state = everywhere(one, acting, (first, _for_each(acting, noise)))
+        if problem.links is None:
+            return state
+        return Linked(state, problem.links.begin(everywhere(problem.sampler.message, acting, (state,))))
 
 
 def own_state(problem: Problem, state: Any) -> Any:
@@ -296,6 +298,12 @@ def network_transition(
 
     `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are permuted.
     """
+    # what a user's method calls is traced with the numbers that it has now
+    with numbered(problem.code):
+        return _transition(problem, state, noise, round, order)
+
+
+def _transition(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None) -> tuple[Any, Any]:
     sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
     at_hub = problem.needs.at_hub
     spread, collectives = _for_each(acting, noise), problem.collectives.at(round)
