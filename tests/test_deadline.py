@@ -13,10 +13,10 @@ from tables import AGENTS, LINKS, OVER_LINKS, unequal_curvature
 
 import accord
 from accord.base.pytree import pytree
+from accord.engines.build import build_problem
 from accord.engines.collectives import Collectives
 from accord.engines.links import linked_exchange
 from accord.engines.local import LocalEngine
-from accord.engines.round import build_problem
 from accord.engines.silo.collectives import SiloCollectives
 from accord.engines.silo.deadline import Sum, deadline_exchange
 from accord.engines.silo.losses import Losses, Tally

@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 
 import accord
-from accord.engines.round import build_problem
+from accord.engines.build import build_problem
 from accord.posterior.curvature import HESSIAN_DIM, Curvature
 from accord.samplers import DADMMS, proximal
 from accord.samplers.protocol import Bound

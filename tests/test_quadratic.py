@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from accord import Network, models, sample, samplers
-from accord.engines.round import build_problem
+from accord.engines.build import build_problem
 from accord.posterior.coordinates import Coordinates, place_shard
 from accord.posterior.quadratic import Quadratic, with_eigenvectors
 

@@ -17,6 +17,7 @@ from jax.tree_util import Partial
 
 import accord
 from accord.base.traced import digest
+from accord.engines.build import build_problem
 from accord.posterior.pooled_nuts import nuts
 from accord.storage.fingerprint import method_code
 
@@ -451,6 +452,10 @@ class Settings:
         return self.factor * x
 class Offered(Settings):
     pass
+class Slotted:
+    __slots__ = ("factor",)
+    def __call__(self, x):
+        return self.factor * x
 FACTOR = {factor}
 @jax.jit
 def times(x):
@@ -466,6 +471,9 @@ REACHED = {
     "an object of its module": "SETTINGS.times(x)",
     "a namespace": "SPACE.inner.factor * x",
     "a dictionary of functions": "FUNCTIONS['times'](x)",
+    "an object with slots": "SLOTTED(x)",
+    "a queue": "QUEUE[0] * x",
+    "a text": "globals()['NUMBER'] * x",
 }
 
 
@@ -480,11 +488,15 @@ def reaching(how, factor, path, monkeypatch):
     )
     begin = f"""
 import helpers
+from collections import deque
 from types import SimpleNamespace
 SETTINGS = helpers.Settings()
 SPACE = SimpleNamespace(inner=SimpleNamespace(factor={factor}), own=None)
 SPACE.own = SPACE
 FUNCTIONS = {{"times": helpers.times}}
+SLOTTED = helpers.Slotted()
+SLOTTED.factor = NUMBER = {factor}
+QUEUE = deque([NUMBER])
 """
     content = {"__name__": "heated"}
     exec(compile(begin + text, str(path / "heated.py"), "exec"), content)
@@ -495,19 +507,21 @@ FUNCTIONS = {{"times": helpers.times}}
 def test_methods_are_others_by_what_they_reach_through_modules_classes_and_objects(how, tmp_path, monkeypatch):
     # files of one length, written within a second, would be taken for the same
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    gaussian = accord.models.gaussian(np.zeros(3), np.ones(3))
+
+    def code(method):
+        return build_problem(gaussian, NET, method.bind(gaussian, NET), 0).code
+
     (one, _), (two, _), (again, content) = (reaching(how, f, tmp_path, monkeypatch) for f in (1.0, 0.0, 1.0))
-    assert method_code(one(0.05)) == method_code(again(0.05)) != method_code(two(0.05))
+    assert code(one(0.05)) == code(again(0.05)) != code(two(0.05))
     # in one process, of one class
     options = dict(draws=20, burn_in=5, thin=1, seed=0, whiten=False)
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
     before = accord.sample(post, NET, again(0.05), **options).draws
-    gaussian = accord.models.gaussian(np.zeros(3), np.ones(3))
     law = accord.law(gaussian, NET, again(0.05)).stationary().average.sd
     helpers = content["helpers"]
-    for holder, name in (
-        (helpers, "FACTOR"), (helpers.Settings, "factor"), (content["SPACE"].inner, "factor"),
-    ):  # fmt: skip
-        setattr(holder, name, 0.0)
+    helpers.FACTOR = helpers.Settings.factor = content["SPACE"].inner.factor = content["SLOTTED"].factor = 0.0
+    content["QUEUE"][0] = content["NUMBER"] = 0.0
     assert before.std() > 0.0 == accord.sample(post, NET, again(0.05), **options).draws.std()
     assert law > 0.0 == accord.law(gaussian, NET, again(0.05)).stationary().average.sd
 
@@ -524,6 +538,22 @@ def test_a_run_is_not_taken_up_by_an_edited_method(tmp_path):
         with pytest.raises(ValueError, match=r"another run \(this one and that: method Heated"):
             run(20, **changes)
     np.testing.assert_array_equal(run(20).draws[:, :10], before.draws)
+
+
+@pytest.mark.parametrize("how", ["helpers.FACTOR", "an object with slots"])
+def test_a_run_is_not_taken_up_by_a_method_that_reaches_another_number(how, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
+
+    def run(draws, factor):
+        method, _ = reaching(how, factor, tmp_path, monkeypatch)
+        options = dict(burn_in=5, thin=1, seed=0, whiten=False, checkpoint=tmp_path / "kept")
+        return accord.sample(post, NET, method(0.05), draws=draws, **options)
+
+    before = run(10, 1.0)
+    with pytest.raises(ValueError, match=r"another run|the method, or a number that it has from outside, is not what"):
+        run(20, 0.5)
+    np.testing.assert_array_equal(run(20, 1.0).draws[:, :10], before.draws)
 
 
 SCRIPT = """

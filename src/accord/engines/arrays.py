@@ -20,7 +20,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers.protocol import Bound, Sampler
 from ..storage.checkpoint import CheckpointStore
-from ..storage.fingerprint import claim, combined, own_key, require_same_posterior
+from ..storage.fingerprint import claim, combined, own_key, require_same_method, require_same_posterior
 from .engine import FirstNonFinite
 from .loop import Carry, Records, state_bytes
 from .round import Problem, messages_of, own_state
@@ -192,6 +192,7 @@ class ArrayEngine(abc.ABC):
         own = process_folder(folder)
         try:
             claim(own, {**self.fingerprint, "processes": self._layout()})
+            require_same_method(own, self.problem.code, own_key(own))
             if not self.post.is_held_elsewhere:
                 require_same_posterior(own, self.post, own_key(own))
             rounds = self._store(folder).rounds()

@@ -11,8 +11,9 @@ from ..base.program import Program
 from ..network import Network
 from ..posterior import Posterior
 from .arrays import ArrayEngine, Programs
+from .build import build_problem
 from .loop import finite, record, start
-from .round import Problem, build_problem
+from .round import Problem
 
 _start = jax.jit(start, static_argnames="chains")
 _record = Program(record, static=("chains", "capacity"))

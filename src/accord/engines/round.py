@@ -8,28 +8,20 @@ a part of them; its `Collectives` reach the others.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.sparse
 from jaxtyping import Array, Float, Int, UInt32
 
 from ..base.pytree import pytree, static, unchecked
 from ..base.traced import numbered
-from ..network import Network
-from ..network.chebyshev import chebyshev_coefficients
-from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
-from ..samplers.protocol import Bound, Monitored, Needs, Sampler
-from ..storage.fingerprint import method_code
+from ..samplers.protocol import Monitored, Needs, Sampler
 from .collectives import Collectives, neighbour_sums
-from .links import Linked, UnreliableExchange, linked_exchange
-from .noise import seed_words
-from .operators import Operator, operator
+from .links import Linked, UnreliableExchange
+from .operators import Operator
 
 
 @pytree
@@ -165,9 +157,6 @@ class Problem:
         return dataclasses.replace(_some(agents, slice(1)), index=jnp.zeros(1, jnp.uint32))
 
 
-# A network, mixing weights, a method's needs and the agents held -> the exchange, or None where links are reliable.
-LinksBuilder = Callable[[Network, scipy.sparse.csr_array | None, Needs, np.ndarray], UnreliableExchange | None]
-
 # Which parts of stacked agents carry the agent axis.
 AGENT_PARTS = ("index", "degree", "shard", "own")
 AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None for f in dataclasses.fields(Agent)})
@@ -178,92 +167,6 @@ def _some(agents: Agent, chosen: Any) -> Agent:
     parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
     own = {name: jax.tree.map(lambda leaf: leaf[chosen], parts[name]) for name in AGENT_PARTS}
     return unchecked(Agent, **{**parts, **own})
-
-
-def build_problem(
-    post: Posterior,
-    network: Network,
-    bound: Bound,
-    seed: int,
-    place: Callable[[scipy.sparse.csr_array], Operator] = operator,
-    collectives: Collectives | None = None,
-    agents: Sequence[int] | None = None,
-    shards: Shard | None = None,
-    linked: LinksBuilder = linked_exchange,
-) -> Problem:
-    """Put a posterior, a network and a method on the device.
-
-    Parameters
-    ----------
-    post, network, seed
-        As in `accord.sample`.
-    bound
-        The method on them, its `own` with a row for each of `agents`.
-    place
-        Makes operators of matrices over the agents.
-    collectives
-        What the device hears of agents that it does not hold; it holds all where left out.
-    agents
-        The agents it holds, where not all.
-    shards
-        Their shards, where they are not to be read from `post`.
-    linked
-        Makes the exchange over unreliable links.
-    """
-    held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
-    degrees = network.degrees.astype(np.float64)
-    needs = bound.sampler.needs(post.dim)
-    weights = bound.weights if needs.inbox == "mix" else None
-    if needs.inbox == "mix" and weights is None:
-        raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
-    links = linked(network, weights, needs, held)
-    # its matrices are for links that deliver, and their eigenvalues take a while
-    mixes, adds = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum"))
-    exchange = Exchange(
-        place(weights) if mixes else None,
-        place(network.adjacency) if adds else None,
-        jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))) if mixes else None,
-        needs.inbox == "total",
-        network.num_agents if needs.inbox == "average" else None,
-        needs.differences is not None,
-    )
-    caution = 1.0 if network.unreliable is None else network.unreliable.caution
-    known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution
-    facts = Facts(*jax.device_put([float(fact) for fact in known]))
-    shards = post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards
-    if shards.quadratic is not None and jnp.result_type(float) == np.float32:
-        # rounds compare an agent's values with each other, and single precision has to tell between them
-        shards = shards._replace(quadratic=shards.quadratic.from_center())
-    return Problem(
-        sampler=bound.sampler,
-        potential=post.potential,
-        shards=shards,
-        index=jax.device_put(held.astype(np.uint32)),
-        degree=jax.device_put(degrees[held]),
-        members=jax.device_put(_turns(network.coloring(), held)) if needs.turns == "by color" else None,
-        own=jax.device_put(bound.own),
-        facts=facts,
-        shared=jax.device_put(bound.shared),
-        exchange=exchange,
-        links=links,
-        seed=seed_words(seed),
-        collectives=Collectives() if collectives is None else collectives,
-        num_agents=network.num_agents,
-        code=method_code(bound.sampler),
-    )
-
-
-def _turns(colors: np.ndarray, held: np.ndarray) -> np.ndarray:
-    return by_color(colors[held], held.size, count=int(colors.max()) + 1)
-
-
-def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None = None) -> np.ndarray:
-    """The places of each colour, (color, slot), filled up with a number beyond all places to at least so many slots."""
-    count = int(colors.max()) + 1 if count is None else count
-    classes = [np.flatnonzero(colors == color) for color in range(count)]
-    most = max([slots, *map(len, classes)])
-    rows = [np.concatenate([places, np.full(most - len(places), beyond)]) for places in classes]
-    return np.stack(rows).astype(np.int32)
 
 
 def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], noise: Noise) -> Any:

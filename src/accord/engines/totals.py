@@ -34,10 +34,11 @@ from ..posterior.totals import Totals
 from ..samplers.agent import Agent, Facts
 from ..samplers.protocol import Sampler
 from .arrays import Programs
+from .build import build_problem
 from .collectives import Collectives
 from .local import LocalEngine
 from .loop import Carry
-from .round import Problem, build_problem
+from .round import Problem
 
 T = TypeVar("T")
 

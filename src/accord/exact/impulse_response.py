@@ -21,10 +21,11 @@ from jaxtyping import Array, Float
 from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
 from ..base.memory import require_room
+from ..engines.build import build_problem
 from ..engines.draws import zero_noise
 from ..engines.loop import state_bytes
 from ..engines.operators import Dense
-from ..engines.round import Problem, build_problem, initial_state, messages_of, network_round, positions
+from ..engines.round import Problem, initial_state, messages_of, network_round, positions
 from ..network import Network
 from ..posterior import Posterior
 from ..samplers.mixing import Gossip

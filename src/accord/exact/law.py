@@ -28,9 +28,10 @@ from ..base.checks import whole_number
 from ..base.gaussian import Gaussian
 from ..base.memory import require_matrices
 from ..engines.agreement import bind
+from ..engines.build import build_problem
 from ..engines.draws import zero_noise
 from ..engines.links import LinkedExchange
-from ..engines.round import Problem, build_problem, everywhere, initial_state, network_round, own_state, positions
+from ..engines.round import Problem, everywhere, initial_state, network_round, own_state, positions
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law

@@ -143,6 +143,12 @@ def own_key(folder: Path) -> bytes:
     return key
 
 
+def require_same_method(folder: Path, code: str, key: bytes) -> None:
+    """Keep a digest of a user's method, `Problem.code`; `DataError` where it was another one before."""
+    found = hmac.new(key, code.encode(), "sha256").hexdigest()
+    _require_same(folder / "method", found, "the method, or a number that it has from outside, is")
+
+
 def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
     """Keep digests of the rows and the functions of a posterior; `DataError` where they were others before.
 
@@ -228,7 +234,7 @@ def _function_name(function: Any) -> str:
     """The qualified name of a function or class, or of the class of any other thing."""
     while isinstance(function, functools.partial):
         function = function.func
-    named = function if hasattr(function, "__qualname__") else type(function)
+    named = function if hasattr(function, "__qualname__") and hasattr(function, "__module__") else type(function)
     # a method of what holds a user's function says which
     own = ADDRESS.sub("", repr(function.__self__)) if isinstance(function, types.MethodType) else ""
     return f"{named.__module__}.{named.__qualname__}{own}"

@@ -27,11 +27,12 @@ from ...network import Network
 from ...posterior import Posterior
 from ...samplers.protocol import Bound
 from ..arrays import ArrayEngine, Programs
+from ..build import build_problem, by_color
 from ..draws import RawNoise
 from ..links import LinkedExchange, UnreliableExchange
 from ..local import LocalEngine
 from ..loop import Carry, Records, finite, record, start
-from ..round import Exchange, Problem, build_problem, by_color, own_state
+from ..round import Exchange, Problem, own_state
 from .collectives import AGENTS, MeshCollectives
 from .halo import fetched
 from .processes import everyones, require_alike

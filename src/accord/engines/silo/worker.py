@@ -31,10 +31,11 @@ from ...posterior.masks import fingerprint as keys_fingerprint
 from ...posterior.totals import MaskedTotals, Totals
 from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
-from ...storage.fingerprint import combined, fingerprint, require_same_posterior, versions
+from ...storage.fingerprint import combined, fingerprint, require_same_method, require_same_posterior, versions
+from ..build import build_problem
 from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
-from ..round import AGENT_AXES, Problem, build_problem, messages_of, monitored, own_state, positions
+from ..round import AGENT_AXES, Problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
 from .deadline import deadline_exchange
@@ -412,6 +413,7 @@ class Worker:
     def saved(self, folder: Path, key: bytes) -> tuple[list[int], list[str]]:
         """The rounds of whole checkpoints below a folder, of the same data, and what is to be said of others."""
         self._require_same_posterior(folder, key)
+        require_same_method(self._own(folder), self.problem.code, key)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rounds = self._store(folder, key).rounds()

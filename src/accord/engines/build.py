@@ -1,0 +1,175 @@
+"""A posterior, a network and a method, put on the device."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse
+from jax.flatten_util import ravel_pytree
+from jax.tree_util import Partial
+from jaxtyping import Array
+
+from ..base.pytree import pytree, unchecked
+from ..base.traced import digest
+from ..network import Network
+from ..network.chebyshev import chebyshev_coefficients
+from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
+from ..samplers.agent import Facts, Inbox
+from ..samplers.protocol import Bound, Needs, Weighted
+from ..storage.fingerprint import method_code
+from .collectives import Collectives
+from .draws import assemble, draw_noise
+from .links import UnreliableExchange, linked_exchange
+from .noise import seed_words
+from .operators import Operator, operator
+from .round import Exchange, Problem, everywhere, initial_state, network_transition, positions
+
+# A network, mixing weights, a method's needs and the agents held -> the exchange, or None where links are reliable.
+LinksBuilder = Callable[[Network, scipy.sparse.csr_array | None, Needs, np.ndarray], UnreliableExchange | None]
+
+
+def build_problem(
+    post: Posterior,
+    network: Network,
+    bound: Bound,
+    seed: int,
+    place: Callable[[scipy.sparse.csr_array], Operator] = operator,
+    collectives: Collectives | None = None,
+    agents: Sequence[int] | None = None,
+    shards: Shard | None = None,
+    linked: LinksBuilder = linked_exchange,
+) -> Problem:
+    """Put a posterior, a network and a method on the device.
+
+    Parameters
+    ----------
+    post, network, seed
+        As in `accord.sample`.
+    bound
+        The method on them, its `own` with a row for each of `agents`.
+    place
+        Makes operators of matrices over the agents.
+    collectives
+        What the device hears of agents that it does not hold; it holds all where left out.
+    agents
+        The agents it holds, where not all.
+    shards
+        Their shards, where they are not to be read from `post`.
+    linked
+        Makes the exchange over unreliable links.
+    """
+    held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
+    degrees = network.degrees.astype(np.float64)
+    needs = bound.sampler.needs(post.dim)
+    weights = bound.weights if needs.inbox == "mix" else None
+    if needs.inbox == "mix" and weights is None:
+        raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
+    links = linked(network, weights, needs, held)
+    # its matrices are for links that deliver, and their eigenvalues take a while
+    mixes, adds = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum"))
+    exchange = Exchange(
+        place(weights) if mixes else None,
+        place(network.adjacency) if adds else None,
+        jax.device_put(np.array(chebyshev_coefficients(weights, needs.exchanges))) if mixes else None,
+        needs.inbox == "total",
+        network.num_agents if needs.inbox == "average" else None,
+        needs.differences is not None,
+    )
+    caution = 1.0 if network.unreliable is None else network.unreliable.caution
+    known = network.num_agents, degrees.sum(), (degrees**2).sum(), caution
+    facts = Facts(*jax.device_put([float(fact) for fact in known]))
+    shards = post.stacked(spectral=needs.eigenvectors, agents=agents) if shards is None else shards
+    if shards.quadratic is not None and jnp.result_type(float) == np.float32:
+        # rounds compare an agent's values with each other, and single precision has to tell between them
+        shards = shards._replace(quadratic=shards.quadratic.from_center())
+    problem = Problem(
+        sampler=bound.sampler,
+        potential=post.potential,
+        shards=shards,
+        index=jax.device_put(held.astype(np.uint32)),
+        degree=jax.device_put(degrees[held]),
+        members=jax.device_put(_turns(network.coloring(), held)) if needs.turns == "by color" else None,
+        own=jax.device_put(bound.own),
+        facts=facts,
+        shared=jax.device_put(bound.shared),
+        exchange=exchange,
+        links=links,
+        seed=seed_words(seed),
+        collectives=Collectives() if collectives is None else collectives,
+        num_agents=network.num_agents,
+        code=method_code(bound.sampler),
+    )
+    return replace(problem, code=_as_traced(problem)) if problem.code else problem
+
+
+def _as_traced(problem: Problem) -> str:
+    """A digest of a user's method: of its code, and of what JAX traces of it now, with all numbers it has from outside.
+
+    The likelihood is another one, as what it has from outside is the posterior's.
+    """
+    own = {f.name: getattr(problem, f.name) for f in fields(problem)}
+    parts = {f.name: getattr(problem.potential, f.name) for f in fields(problem.potential)}
+    functions = {"log_likelihood": Partial(_any_likelihood), "log_prior": Partial(_any_prior)}
+    others = {
+        "potential": unchecked(Potential, **{**parts, **functions, "latents": None, "rowwise": False}),
+        "shards": problem.shards._replace(rows=jnp.zeros(problem.index.size), groups=None),
+        "collectives": Collectives(),
+        "exchange": _Echo(),
+        "links": None,
+    }
+    alone = unchecked(Problem, **{**own, **others})
+    position = jnp.zeros((problem.index.size, problem.dim, 1), problem.degree.dtype)
+    arguments = jax.tree.map(_abstract, (alone, position, jnp.int32(0)))
+    return hashlib.sha256(f"{problem.code} {digest(Partial(_walk), *arguments)}".encode()).hexdigest()
+
+
+@pytree
+class _Echo:
+    """An exchange after which every agent has its own messages in its inbox."""
+
+    def __call__(self, messages: Any, degree: Array, collectives: Collectives, order: Array | None = None) -> Inbox:
+        return Inbox(*[messages] * 6)
+
+
+def _walk(problem: Problem, position: Array, round: Array) -> Any:
+    """A method's first state, what a round makes of it, and what that is read as, of one chain."""
+    noise = assemble(problem, draw_noise(problem, round, 1), 1)
+    order = jnp.zeros((problem.index.size, 1, 1), jnp.int32) if problem.needs.inbox == "permuted" else None
+    state = initial_state(problem, position, noise)
+    state, infos = network_transition(problem, state, noise, round, order)
+    seen = [infos, positions(problem, state)]
+    if isinstance(problem.sampler, Weighted):
+        seen.append(everywhere(problem.sampler.log_weight, problem.acting(round), (state,)))
+    return state, seen
+
+
+def _any_likelihood(params: Any, rows: Array) -> Array:
+    return _any_prior(params) - rows
+
+
+def _any_prior(params: Any) -> Array:
+    return -jnp.sum(jnp.square(ravel_pytree(params)[0]))
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
+
+
+def _turns(colors: np.ndarray, held: np.ndarray) -> np.ndarray:
+    return by_color(colors[held], held.size, count=int(colors.max()) + 1)
+
+
+def by_color(colors: np.ndarray, beyond: int, slots: int = 1, count: int | None = None) -> np.ndarray:
+    """The places of each colour, (color, slot), filled up with a number beyond all places to at least so many slots."""
+    count = int(colors.max()) + 1 if count is None else count
+    classes = [np.flatnonzero(colors == color) for color in range(count)]
+    most = max([slots, *map(len, classes)])
+    rows = [np.concatenate([places, np.full(most - len(places), beyond)]) for places in classes]
+    return np.stack(rows).astype(np.int32)
