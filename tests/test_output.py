@@ -525,6 +525,33 @@ def test_edges_have_to_fit(monkeypatch):
     assert len(accord.Network.complete(5).edges) == 10
 
 
+@pytest.mark.parametrize(
+    ("made", "edges"),
+    [
+        (lambda: accord.Network.ring(10**11), "100,000,000,000 edges of a ring-shaped"),
+        (lambda: accord.Network.star(10**11), "99,999,999,999 edges of a star-shaped"),
+        (lambda: accord.Network.path(10**11), "99,999,999,999 edges of a path-shaped"),
+        (lambda: accord.Network.empty(10**11), "0 edges of an empty"),
+        (lambda: accord.Network.grid(200_000, 200_000), "79,999,600,000 edges of a grid-shaped"),
+        (lambda: accord.Network.tree(40), "1,099,511,627,774 edges of a tree-shaped"),
+        (lambda: accord.Network.erdos_renyi(10**6, 0.5, seed=0), "249,999,750,000 edges of a random"),
+        (lambda: accord.Network.regular(10**9, 10, seed=0), "5,000,000,000 edges of a random regular"),
+    ],
+)
+def test_networks_that_no_memory_holds_are_refused_before_they_are_made(made, edges, monkeypatch):
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1e12)
+    with pytest.raises(ValueError, match=f"^{edges} network of .* agents take .* this machine has 1 TB of memory"):
+        made()
+
+
+def test_draws_of_pooled_nuts_that_no_memory_holds_are_refused():
+    with pytest.raises(ValueError, match=r"draws = 10,000,000,000 in 4 chains, .* draw fewer"):
+        accord.reference.nuts(posterior(), draws=10**10)
+    for wrong in ({"draws": 0}, {"chains": 0}, {"warmup": -1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            accord.reference.nuts(posterior(), **wrong)
+
+
 def test_draws_of_shards_that_no_memory_holds(monkeypatch):
     with pytest.raises(ValueError, match="draw fewer"):
         accord.combine.consensus(posterior(), draws=10**14)

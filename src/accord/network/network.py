@@ -25,6 +25,10 @@ from .weights import RULES, Edges, checked_weights
 
 _DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
 
+# Bytes of an agent and of an edge, at least: its label, and two numbers, while they are found and as they are kept; and
+# where networkx finds them, dictionaries of it.
+_IN_ARRAYS, _IN_DICTS = (40.0, 32.0), (300.0, 400.0)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network:
@@ -80,6 +84,7 @@ class Network:
     def ring(cls, n: int) -> Network:
         """Return n >= 1 agents in a circle; two agents share one edge, one agent has none."""
         n = whole_number("n", n, 1)
+        _require_room("a ring-shaped", n, n)
         i = np.arange(n if n > 2 else n - 1)
         return cls(n, np.column_stack([i, (i + 1) % n]), f"ring({n})")
 
@@ -87,28 +92,30 @@ class Network:
     def complete(cls, n: int) -> Network:
         """Return n >= 1 agents of which each talks to all others."""
         n = whole_number("n", n, 1)
-        edges = n * (n - 1) // 2
-        # two agents an edge, while they are found and as they are kept
-        remedy = "take a sparser network, such as Network.star or Network.regular"
-        require_room(f"{edges:,} edges of a complete network of {n:,} agents", 32.0 * edges, remedy)
+        _require_room(
+            "a complete", n, n * (n - 1) // 2, "take a sparser network, such as Network.star or Network.regular"
+        )
         return cls(n, np.column_stack(np.triu_indices(n, 1)), f"complete({n})")
 
     @classmethod
     def star(cls, n: int) -> Network:
         """Return n >= 1 agents of which agent 0, the hub, talks to all others."""
         n = whole_number("n", n, 1)
+        _require_room("a star-shaped", n, n - 1)
         return cls(n, np.column_stack([np.zeros(n - 1, int), np.arange(1, n)]), f"star({n})")
 
     @classmethod
     def path(cls, n: int) -> Network:
         """Return n >= 1 agents in a line."""
         n = whole_number("n", n, 1)
+        _require_room("a path-shaped", n, n - 1)
         return cls(n, np.column_stack([np.arange(n - 1), np.arange(1, n)]), f"path({n})")
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> Network:
         """Return rows * columns agents on a grid, numbered row by row."""
         rows, columns = whole_number("rows", rows, 1), whole_number("columns", columns, 1)
+        _require_room("a grid-shaped", rows * columns, 2 * rows * columns - rows - columns, by=_IN_DICTS)
         graph = nx.grid_2d_graph(rows, columns)
         return cls(rows * columns, _graph_edges(graph, sorted(graph)), f"grid({rows}, {columns})")
 
@@ -117,12 +124,14 @@ class Network:
         """Return the perfect binary tree of 2**layers - 1 agents, numbered layer by layer from the root."""
         layers = whole_number("layers", layers, 1)
         n = 2**layers - 1
+        _require_room("a tree-shaped", n, n - 1, by=_IN_DICTS)
         return cls(n, _graph_edges(nx.balanced_tree(2, layers - 1), range(n)), f"tree({layers})")
 
     @classmethod
     def empty(cls, n: int) -> Network:
         """Return n >= 1 agents who do not talk at all."""
         n = whole_number("n", n, 1)
+        _require_room("an empty", n, 0)
         return cls(n, np.zeros((0, 2), np.int64), f"empty({n})")
 
     @classmethod
@@ -131,6 +140,7 @@ class Network:
         n, seed = whole_number("n", n, 1), whole_number("seed", seed, 0)
         if isinstance(p, bool) or not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
             raise ValueError(f"p must be a number in [0, 1], found {p!r}")
+        _require_room("a random", n, round(p * n * (n - 1) / 2), "take a smaller p", by=_IN_DICTS)
         graph = nx.fast_gnp_random_graph(n, float(p), seed=seed)
         return cls(n, _graph_edges(graph, range(n)), f"erdos_renyi({n}, {float(p)}, seed={seed})")
 
@@ -142,6 +152,7 @@ class Network:
             raise ValueError(f"degree must be below n, found degree = {degree} and n = {n}")
         if n * degree % 2:
             raise ValueError(f"n * degree must be even, found {n} * {degree} = {n * degree}")
+        _require_room("a random regular", n, n * degree // 2, by=_IN_DICTS)
         graph = nx.random_regular_graph(degree, n, seed=seed)
         return cls(n, _graph_edges(graph, range(n)), f"regular({n}, {degree}, seed={seed})")
 
@@ -549,3 +560,12 @@ def _canonical_edges(n: int, edges: Any) -> np.ndarray:
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
+
+
+def _require_room(
+    kind: str, agents: int, edges: int, remedy: str = "take fewer agents", by: tuple[float, float] = _IN_ARRAYS
+) -> None:
+    """Raise `ValueError` where memory does not hold the agents, or the edges, of a network of some kind."""
+    of_agent, of_edge = by
+    what = f"{edges:,} edges of {kind} network of {agents:,} agents"
+    require_room(what, max(of_agent * agents, of_edge * edges), remedy)

@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.checks import whole_number
+from ..base.memory import require_room
 from .posterior import Posterior
+
+# Bytes beside a draw: its key, whether it diverged, and its gradients.
+_BESIDE = 13
 
 
 class NutsChain(NamedTuple):
@@ -84,8 +89,17 @@ def nuts(
     ------
     ImportError
         BlackJAX is not installed.
+    ValueError
+        A number is out of range, or memory does not hold the draws.
     """
     require_blackjax("pooled NUTS")
+    draws, warmup, chains = (
+        whole_number(name, value, least)
+        for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("chains", chains, 1))
+    )
+    what = f"draws = {draws:,} in {chains:,} chains, of {post.dim:,} numbers, and a random key for each,"
+    numbers = post.dim * jnp.dtype(jnp.result_type(float)).itemsize + _BESIDE
+    require_room(what, float(draws) * chains * numbers, "draw fewer")
     post.require_unchanged()
     start = jnp.asarray(post.init, jnp.result_type(float))
 
