@@ -137,6 +137,17 @@ def test_lanczos_steps_hold_where_a_curvature_is_negative_or_directions_run_out(
         np.testing.assert_allclose(found, 2.0 * np.abs(np.diag(hessian)).max(), rtol=1e-9)
 
 
+def test_second_derivatives_that_are_not_finite_are_said():
+    def log_likelihood(x, rows):
+        # its second derivative has no bound at zero
+        return rows - jnp.abs(x[0]) ** 1.5
+
+    post = accord.Posterior(log_likelihood, lambda x: -0.5 * jnp.sum(x**2), [np.zeros(3)] * 4, np.zeros(2))
+    place, some = Coordinates(np.zeros(2), np.eye(2)), np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])
+    with pytest.raises(ArithmeticError, match="second derivative of the potential is not finite at 1 of 3 points"):
+        pilot.stiffest(NetworkSums(post, accord.Network.path(4), 1000), place, some)
+
+
 def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly():
     post, net = logistic(rows=3), NETWORKS["irregular"]
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))

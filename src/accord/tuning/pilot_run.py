@@ -101,6 +101,11 @@ def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.nda
     -------
     np.ndarray
         Shape (draw,), from below. Those of all but the stiffest 24 are rough.
+
+    Raises
+    ------
+    ArithmeticError
+        A second derivative is not finite at some of the draws.
     """
     z, start = jnp.asarray(draws.T), np.asarray(_normals(np.int32(0), *draws.shape), np.float64)
     # by step, of the draws that are kept: orthonormal directions, and the Hessian among them, tridiagonal
@@ -113,6 +118,13 @@ def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.nda
         # a product with the Hessian costs two gradients
         product = sums(_products, z, jnp.asarray(basis[-1]), gradients=2 * len(kept), coordinates=place)
         product = np.asarray(product, np.float64)
+        lost = int((~np.isfinite(product).all(axis=0)).sum())
+        if lost:
+            raise ArithmeticError(
+                f"no step can be chosen: a second derivative of the potential is not finite at {lost} of {len(kept)} "
+                "points that are looked at about the mode. Write the densities so that it is, such as log_ndtr(x) in "
+                "place of log(cdf(x)), or give the method its numbers, with whiten=False"
+            )
         hessian[:, step, step] = (basis[-1] * product).sum(axis=0)
         # twice: what the first leaves of directions that are known is rounding
         for known in 2 * basis:

@@ -154,11 +154,17 @@ class Plan:
         """
         first = self.ranked[0]
         if not self.meets(first):
-            nearest = "" if first.forecast is None else f", the nearest setting is off by {first.forecast.bias:.2g}"
-            raise ArithmeticError(
+            none = (
                 f"no method keeps every agent within {self.tolerance:g} posterior standard deviations at any setting "
-                f"that was tried: {self._rule}{nearest}. More edges or a larger tolerance would help"
+                "that was tried: "
             )
+            if first.forecast is not None and np.isinf(first.forecast.bias):
+                raise ArithmeticError(
+                    f"{none}all are unstable, or forecast to be so at one of the posterior's stiffest draws. Plan for "
+                    "other methods too, such as GTBAOAB"
+                )
+            nearest = "" if first.forecast is None else f", the nearest setting is off by {first.forecast.bias:.2g}"
+            raise ArithmeticError(f"{none}{self._rule}{nearest}. More edges or a larger tolerance would help")
         return first
 
     @property
@@ -183,6 +189,11 @@ class Plan:
         assert found is not None
         if isinstance(found, SumsForecast):
             return self._why_by_sums(trial.label, found)
+        if np.isinf(found.bias):
+            return (
+                f"no setting of {trial.label} that was tried is stable: its forecast is that of one of the posterior's "
+                "stiffest draws"
+            )
         if not self.meets(trial):
             return (
                 f"no setting of {trial.label} that was tried keeps every agent within {self.tolerance:g} posterior "
