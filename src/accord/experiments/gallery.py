@@ -21,7 +21,8 @@ _TITLE = "Figures of the papers, made again"
 _LEGEND = (
     "Claims are what the papers say of their figures, checks what accord asks of itself, such as that draws follow "
     "their exact law, and remarks what it says beside the paper. The pages behind the names have the figures, and each "
-    "verdict with both numbers and why."
+    "verdict with both numbers and why. Seconds in a page's first line are those of its last sitting; where a run was "
+    "taken up again, the last row has the rounds of all sittings."
 )
 # What is counted apart, in the columns of the overview.
 _KINDS = {"claim": "the paper's claims", "check": "checks of accord", "remark": "remarks"}

@@ -53,10 +53,11 @@ STYLE: dict[float | str, str] = {1e-4: "-", 1e-5: "--", 1e-6: ":", "reduced": "-
 # A round of the size "deciding" takes 2,700 pictures' gradients of 1.7e6 operations each. The GPU's time is that of a
 # quarter of 3e13 operations a second, and of 4 us for each of 150 kernels.
 BEYOND = (
-    "Three claims hang on jumps that DULA makes at the step 1e-5, a few in the 3,000 rounds of the size deciding: "
-    "their errors are to be a sixth of what they are there, which takes thirty times its rounds with that step, "
-    "constant and reduced: two days on two cores, by its own time, and a few minutes on a GPU by the number of "
-    "operations alone, as no GPU was at hand. The 5,000 rounds of the size paper are far from it."
+    "Three claims hang on jumps that DULA makes at the step 1e-5, a few in the 3,000 rounds of the size deciding. "
+    "Were what it finds the numbers themselves, the doubts would have to be a sixth of what they are, which takes "
+    "thirty-six times its rounds with that step, constant and reduced: two days on two cores, by its own time, and "
+    "some minutes on a GPU by the number of operations alone, as no GPU was at hand. The 5,000 rounds of the size "
+    "paper are far from it."
 )
 
 
