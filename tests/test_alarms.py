@@ -48,7 +48,7 @@ def names(dim):
 
 
 def unbalanced(balance, **found):
-    return complaints._unbalanced(Findings(balance=balance, **found), names(DIM))
+    return complaints._unbalanced(Findings(balance=balance, **found), names(DIM), short=False)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -77,7 +77,7 @@ def test_one_parameter_of_many_whose_sd_is_wrong_is_named(factor, said):
         assert "minibatches heat the draws" in unbalanced(balance, left_out="the noise of minibatches")
         # the average over parameters hides it
         temperature = 1.0 + balance.off[0].mean()
-        assert complaints._heat(Findings(temperature=temperature, temperature_error=0.02)) == ""
+        assert complaints._heat(Findings(temperature=temperature, temperature_error=0.02), short=False) == ""
         # and where the law says it, it is told as bias only
         sd = np.ones(DIM)
         sd[5] = factor
@@ -320,3 +320,17 @@ def test_what_was_silently_wrong_is_right_or_warned_of(case):
         # advice to draw more is no warning of what more draws do not mend, unless it says what so few do not show
         faults = [text for text in told(run) if "-hat is" not in text or "do not show" in text]
         assert faults or not wrong(run, exact), seed
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0])
+def test_what_is_too_narrow_in_few_draws_is_not_laid_to_long_steps(scale):
+    rng = np.random.default_rng(0)
+    shards = [(np.c_[np.ones(20), rng.normal(size=20) * scale], rng.normal(size=20)) for _ in range(3)]
+    post = accord.models.linear_regression(shards, noise_scale=1.0, prior_variance=1e4)
+    # the law is right, and a hundred times the rounds would be needed
+    method = accord.samplers.DESGLD(1e-3 if scale < 1.0 else 1e-7, noise="common")
+    run = accord.sample(post, accord.Network.path(3), method, draws=500, seed=0)
+    texts = told(run)
+    assert any("ESS is" in text for text in texts)
+    assert any(text.endswith("more rounds come first") for text in texts)
+    assert not any("step is too long" in text or "which comes first" in text for text in texts)

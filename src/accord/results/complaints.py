@@ -31,6 +31,10 @@ _FALSE_ALARM, _MATTERS = 1e-4, 0.01
 # What the means of the functions in FEATURES are off by where a variance is off by all of itself: E h'(u), u normal.
 # The last is odd about a Gaussian, and sees no variance.
 _PER_VARIANCE = np.array([1.0, 0.6057, np.nan])
+# Of a variance, what draws that are few must miss of it to be those of chains that have not gone far.
+_NARROW = -0.5
+# What is too narrow in few draws may be so for that alone.
+_FIRST = "more rounds come first"
 # Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
 _COUNTED = 500
 
@@ -67,17 +71,20 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     names, series = _Names(drawn.names, sites), _series(drawn)
     found = drawn.findings
     first = [_bias(drawn, names), _certified(drawn.certificate)]
+    mixing, short = _mixing(*series, names)
     last = [
         # tails of weighted points are the certificate's affair: points of large weights are repeated there
         "" if drawn.weighted else _tails(*series, names),
         _disagreement(drawn, names),
         _strayed(found),
-        _heat(found) or _unmeasured(found),
-        _unbalanced(found, names),
+        _heat(found, short) or _unmeasured(found),
+        _unbalanced(found, names, short),
         _unvisited(found, names),
     ]
-    beside = "" if drawn.certificate is not None else _of_longer_runs(found, any(first + last))
-    return [text for text in (*first, _mixing(*series, names, beside), *last) if text]
+    if short and drawn.certificate is None:
+        # longer runs mend what is too narrow because they are short
+        mixing += _of_longer_runs(found, any(text and not text.endswith(_FIRST) for text in first + last))
+    return [text for text in (*first, mixing, *last) if text]
 
 
 class _Names(NamedTuple):
@@ -126,17 +133,19 @@ def _certified(certificate: Certificate | None) -> str:
     return f"the draws are not certified: {certificate.why}"
 
 
-def _mixing(series: np.ndarray, owners: Owners, names: _Names, beside: str) -> str:
-    """Effective draws and R-hat of the average and of every kept agent; `beside` is what longer runs do not mend."""
+def _mixing(series: np.ndarray, owners: Owners, names: _Names) -> tuple[str, bool]:
+    """Effective draws and R-hat of the average and of every kept agent, and whether these say that the run is short."""
     if series.shape[1] < 4:
-        return f"{series.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
+        text = f"{series.shape[1]} draws a chain are too few to tell how many are effective: more draws are needed"
+        return text, False
     still = np.flatnonzero(np.ptp(series, axis=1).min(axis=0) == 0)
     if still.size:
         agent, d = owners[still[0]]
-        return (
+        text = (
             f"the draws of {names.where(d, agent)} are all the same in a chain: larger steps, more rounds between "
             "draws (thin) or a longer burn_in are needed"
         )
+        return text, False
     ess, rhat = diagnostics(series)
     parts = []
     # a single chain has no R-hat
@@ -148,9 +157,9 @@ def _mixing(series: np.ndarray, owners: Owners, names: _Names, beside: str) -> s
         agent, d = owners[most]
         parts.append(f"R-hat is {rhat[most]:.3f} for {names.where(d, agent)}, above {_RHAT}")
     if not parts:
-        return ""
+        return "", False
     advice = "more draws, more rounds between them (thin) or a longer burn_in are needed"
-    return f"{', and '.join(parts)}: {advice}{beside}"
+    return f"{', and '.join(parts)}: {advice}", True
 
 
 def _of_longer_runs(found: Findings, faulty: bool) -> str:
@@ -174,10 +183,10 @@ def _errors_allowed(balance: Balance) -> float:
     return float(student.isf(_FALSE_ALARM / (2 * balance.off.size), max(1, balance.batches - 1)))
 
 
-def _unbalanced(found: Findings, names: _Names) -> str:
+def _unbalanced(found: Findings, names: _Names, short: bool) -> str:
     """The parameter whose draws are furthest from balance with the gradient of F, beyond what the law says."""
     balance = found.balance
-    if balance is None or not found.agreeing or _heat(found):
+    if balance is None or not found.agreeing or _heat(found, short):
         return ""
     law = np.zeros_like(balance.off) if found.expected is None else _by_law(found.expected)
     low, high = np.minimum(law, 0.0), np.maximum(law, 0.0)
@@ -191,6 +200,12 @@ def _unbalanced(found: Findings, names: _Names) -> str:
     feature, d = np.unravel_index(int(far.argmax()), far.shape)
     if feature < 2:
         share = balance.off[feature, d] / _PER_VARIANCE[feature] / found.target_temperature
+        if short and share < _NARROW:
+            return (
+                f"the draws of {names.parameters[d]} cover {np.sqrt(max(1.0 + share, 0.0)):.0%} of what the slope of "
+                f"the posterior there says that they should (Stein's identity): the chains have not gone far. Longer "
+                f"steps, or whiten=True, help where more rounds do not; {_FIRST}"
+            )
         number = f"the sd is about {np.sqrt(max(1.0 + share, 0.0)) - 1.0:+.1%} off"
     else:
         number = f"the shape, skewness above all, is off by {balance.off[feature, d]:+.2g}"
@@ -310,7 +325,7 @@ def _disagreement(drawn: Drawn, names: _Names) -> str:
     )
 
 
-def _heat(found: Findings) -> str:
+def _heat(found: Findings, short: bool) -> str:
     """The temperature of the average's draws beside the law's."""
     if not found.measured:
         return ""
@@ -331,6 +346,8 @@ def _heat(found: Findings) -> str:
             "Minibatches heat, so a larger batch_size or smaller steps help" if found.left_out else "Smaller steps help"
         )
         return f"{number}: too wide. {remedy}; so may whiten=True where it is not taken yet"
+    if short:
+        return f"{number}: too narrow, as the draws of a short run are; {_FIRST}"
     return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"
 
 
