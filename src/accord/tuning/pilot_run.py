@@ -58,18 +58,24 @@ def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
     """
     looked_at = np.random.default_rng(1).standard_normal((_LOOKED_AT, start.origin.size))
     h = max(1.0, stiffest(sums, start, looked_at).max()) ** -0.5
+    found = None
     for halved in range(_TRIES):
-        found = _run(sums, start, jnp.asarray(h / 2.0**halved))
-        if found is not None:
-            return found
-    return None
+        whitened, parting = _run(sums, start, jnp.asarray(h / 2.0**halved))
+        found = whitened or found
+        if whitened is not None and not parting:
+            break
+    return found
 
 
-def _run(sums: NetworkSums, start: Coordinates, h: Float[Array, ""]) -> Whitened | None:
-    """One run with a step; None where that was too long for it."""
+def _run(sums: NetworkSums, start: Coordinates, h: Float[Array, ""]) -> tuple[Whitened | None, bool]:
+    """One run with a step, None where that was too long for it; and whether its halves end further apart than before.
+
+    What independent chains tell comes nearer as they go on, unless some of them are thrown ever further off.
+    """
     dim = start.origin.size
     z = jnp.asarray(np.random.default_rng(0).standard_normal((dim, _CHAINS)))
     v, positions, gradients = jnp.zeros_like(z), list[np.ndarray](), list[np.ndarray]()
+    first = np.inf
     for round in range(_MOST_ROUNDS):
         gradient = sums(_gradients, z, gradients=_CHAINS, coordinates=start)
         positions.append(np.asarray(z, np.float64).T)
@@ -79,10 +85,11 @@ def _run(sums: NetworkSums, start: Coordinates, h: Float[Array, ""]) -> Whitened
             told, *kept = _told(positions, gradients)
             if told is None or told.settled:
                 break
+            first = told.apart if done == _FEWEST else first
         z, v = _baoab(z, v, gradient, _normals(np.int32(round), _CHAINS, dim), h)
     if told is None or told.apart > _WILD:
-        return None
-    return told.whitened(start, *kept)
+        return None, True
+    return told.whitened(start, *kept), told.apart > first
 
 
 def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Told | None, np.ndarray, np.ndarray]:
