@@ -100,8 +100,8 @@ def page(sections: list[Section], title: str, command: str, earlier: Before) -> 
 Times differ between machines; what is told here are ratios of two times that were measured side by side in one process,
 or in processes that took turns: medians over repeats, with their quartiles. A ratio is the median of those of all turns
 and need not be that of the median times beside it. No quartiles: it was counted, or measured once.
-*Before* are the ratio and the note of {earlier.measured}; floors and rivals may have become faster since, so that times
-tell more than ratios.
+*Before* are the ratio and the note of {earlier.measured}. Floors have become faster since, so that times tell more than
+ratios, and lines of BlackJAX have none, as its compiling was timed with its steps then.
 Some have a goal: {met} of {len(judged)} medians
 meet it, and where one is not met the table says so. The command that wrote this page, {minutes:.0f} minutes:
 
