@@ -175,6 +175,36 @@ def test_a_pilot_run_finds_the_posteriors_own_mean_and_covariance():
     np.testing.assert_allclose(np.linalg.eigvalsh((z - mean).T @ (weights[:, None] * (z - mean))), 1.0, atol=0.13)
 
 
+@pytest.mark.parametrize(
+    ("apart", "runs", "kept"),
+    [
+        # settled at once; nearer and nearer, and never settled
+        ([[0.01]], 1, True),
+        ([[0.3, 0.2, 0.1]], 1, True),
+        # further apart at the end than at first: again, and kept where nothing better comes
+        ([[0.1, 0.05, 0.2], [0.3, 0.1]], 2, True),
+        ([[0.1, 0.2], [0.1, 0.3], [0.1, 0.2]], 3, True),
+        ([[0.1, 0.2], [0.1, 0.9], [0.2, 0.9]], 3, True),
+        # wildly apart
+        ([[0.9, 0.8], [0.9, 0.7], [0.9, 0.6]], 3, False),
+    ],
+)
+def test_a_pilot_run_whose_halves_part_is_made_again(apart, runs, kept, monkeypatch):
+    post, looks = logistic(), []
+
+    def told(positions, gradients):
+        if len(positions) == pilot._FEWEST:
+            looks.append(list(apart[len(looks)]))
+        left = looks[-1]
+        found = Told(np.zeros(3), np.eye(3), left.pop(0) if len(left) > 1 else left[0])
+        return found, np.zeros((64, 3)), np.zeros((64, 3))
+
+    monkeypatch.setattr(pilot, "_told", told)
+    start = Coordinates(np.zeros(3), 0.1 * np.eye(3))
+    found = pilot.explore(NetworkSums(post, NETWORKS["star"], 100_000), start)
+    assert len(looks) == runs and (found is not None) == kept
+
+
 @pytest.mark.long
 def test_a_pilot_run_whose_chains_are_thrown_off_is_made_again_with_shorter_steps():
     post = random_intercepts()
