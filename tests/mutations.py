@@ -581,7 +581,7 @@ FAULTS = [
         "if False:",
         "test_traced.py",
     ),
-    Fault("what functions call", "base/traced.py", "with _numbers(self.digest):", "if True:", "test_traced.py"),
+    Fault("what functions call", "base/traced.py", "with numbered(self.digest):", "if True:", "test_traced.py"),
     Fault("traces that are kept", "base/traced.py", "with _numbers(object()):", "if True:", "test_traced.py"),
     Fault(
         "values from the centre",
