@@ -460,6 +460,9 @@ FACTOR = {factor}
 @jax.jit
 def times(x):
     return FACTOR * x
+@jax.jit
+def hidden(x):
+    return globals()["FACTOR"] * x
 """
 # how a method reaches the number, and whether by calling what is there
 REACHED = {
@@ -473,6 +476,7 @@ REACHED = {
     "a dictionary of functions": "FUNCTIONS['times'](x)",
     "an object with slots": "SLOTTED(x)",
     "a queue": "QUEUE[0] * x",
+    "a text in what is jitted": "helpers.hidden(x)",
     "a text": "globals()['NUMBER'] * x",
 }
 

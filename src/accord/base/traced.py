@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import jax
@@ -24,8 +24,8 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def numbered(digest: str) -> AbstractContextManager[Any]:
-    """While it is entered, JAX traces what is called anew where it was traced under another digest."""
-    return _numbers(digest)
+    """While it is entered, JAX traces what is called anew where it was traced under another digest; "": as it is."""
+    return _numbers(digest) if digest else nullcontext()
 
 
 class Traced:

@@ -123,6 +123,8 @@ def _as_traced(problem: Problem) -> str:
         "collectives": Collectives(),
         "exchange": _Echo(),
         "links": None,
+        # nothing is taken from traces that were made under it before
+        "code": "",
     }
     alone = unchecked(Problem, **{**own, **others})
     position = jnp.zeros((problem.index.size, problem.dim, 1), problem.degree.dtype)
