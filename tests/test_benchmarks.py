@@ -112,7 +112,7 @@ def test_the_page_says_what_is_not_met_and_what_is_left_out(capsys):
     assert "| one | ring | 1.1 | 1.05 to 1.15 | at most 1.15 | met | 1 us / 2 us | 3: 5 us / 2 us |" in text
     assert "| two | star | 2 | - | at most 1.15 | **not met** |  | - |" in text
     assert "| four | path | 1 | - | - | - |  | - |" in text
-    assert "Left out: three: no such package" in text and "note of the source of long ago;" in text
+    assert "Left out: three: no such package" in text and "note of the source of long ago." in text
 
 
 def test_what_was_before_is_of_lines_that_there_are():
