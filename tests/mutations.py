@@ -550,7 +550,7 @@ FAULTS = [
         "problem",
         "test_traced.py",
     ),
-    Fault("a method's traces of before", "engines/build.py", '"code": "",', '"code": problem.code,', "test_traced.py"),
+    Fault("a method's traces of before", "engines/build.py", 'code="",', "code=problem.code,", "test_traced.py"),
     Fault(
         "what a method calls as it is",
         "engines/round.py",

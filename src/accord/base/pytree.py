@@ -39,6 +39,12 @@ def unchecked(cls: type[T], **values: Any) -> T:
     return instance
 
 
+def altered(instance: T, **values: Any) -> T:
+    """The same dataclass with other values of some fields, made around the constructor."""
+    names = [f.name for f in dataclasses.fields(instance)]  # type: ignore[arg-type]
+    return unchecked(type(instance), **{**{name: getattr(instance, name) for name in names}, **values})
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(static, checked, dataclasses.field))
 def pytree(cls: type[T]) -> type[T]:
     """Make a class a frozen dataclass and a pytree; `static` fields become part of its structure.

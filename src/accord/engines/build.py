@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,12 +15,12 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 from jaxtyping import Array
 
-from ..base.pytree import pytree, unchecked
+from ..base.pytree import altered, pytree
 from ..base.traced import digest
 from ..network import Network
 from ..network.chebyshev import chebyshev_coefficients
 from ..posterior import Posterior
-from ..posterior.potential import Potential, Shard
+from ..posterior.potential import Shard
 from ..samplers.agent import Facts, Inbox
 from ..samplers.protocol import Bound, Needs, Weighted
 from ..storage.fingerprint import method_code
@@ -114,19 +114,17 @@ def _as_traced(problem: Problem) -> str:
 
     The likelihood is another one, as what it has from outside is the posterior's.
     """
-    own = {f.name: getattr(problem, f.name) for f in fields(problem)}
-    parts = {f.name: getattr(problem.potential, f.name) for f in fields(problem.potential)}
     functions = {"log_likelihood": Partial(_any_likelihood), "log_prior": Partial(_any_prior)}
-    others = {
-        "potential": unchecked(Potential, **{**parts, **functions, "latents": None, "rowwise": False}),
-        "shards": problem.shards._replace(rows=jnp.zeros(problem.index.size), groups=None),
-        "collectives": Collectives(),
-        "exchange": _Echo(),
-        "links": None,
+    alone = altered(
+        problem,
+        potential=altered(problem.potential, **functions, latents=None, rowwise=False),
+        shards=problem.shards._replace(rows=jnp.zeros(problem.index.size), groups=None),
+        collectives=Collectives(),
+        exchange=_Echo(),
+        links=None,
         # nothing is taken from traces that were made under it before
-        "code": "",
-    }
-    alone = unchecked(Problem, **{**own, **others})
+        code="",
+    )
     position = jnp.zeros((problem.index.size, problem.dim, 1), problem.degree.dtype)
     arguments = jax.tree.map(_abstract, (alone, position, jnp.int32(0)))
     return hashlib.sha256(f"{problem.code} {digest(Partial(_walk), *arguments)}".encode()).hexdigest()

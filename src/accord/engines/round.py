@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
-from ..base.pytree import pytree, static, unchecked
+from ..base.pytree import altered, pytree, static, unchecked
 from ..base.traced import numbered
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
@@ -164,9 +164,9 @@ AGENT_AXES = unchecked(Agent, **{f.name: 0 if f.name in AGENT_PARTS else None fo
 
 def _some(agents: Agent, chosen: Any) -> Agent:
     """Some of stacked agents, by a slice or indices."""
-    parts = {f.name: getattr(agents, f.name) for f in dataclasses.fields(agents)}
-    own = {name: jax.tree.map(lambda leaf: leaf[chosen], parts[name]) for name in AGENT_PARTS}
-    return unchecked(Agent, **{**parts, **own})
+    return altered(
+        agents, **{name: jax.tree.map(lambda leaf: leaf[chosen], getattr(agents, name)) for name in AGENT_PARTS}
+    )
 
 
 def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], noise: Noise) -> Any:

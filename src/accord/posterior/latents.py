@@ -14,7 +14,7 @@ from jax.scipy.special import logsumexp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
-from ..base.pytree import pytree, static, unchecked
+from ..base.pytree import altered, pytree, static
 from .declared import returned
 from .parameters import Parameters, check_variables, unconstrained, variables
 
@@ -129,16 +129,16 @@ class Latents:
 
     def for_rows(self, fewest: int) -> Latents:
         """The same with the nodes that are enough where no group has fewer rows."""
-        return unchecked(Latents, **{**vars(self), "nodes": _nodes(self.start.size, fewest)})
+        return altered(self, nodes=_nodes(self.start.size, fewest))
 
     def finer(self) -> Latents:
         """The same with more nodes, and some far out: what others are compared with."""
         assert self.nodes
-        return unchecked(Latents, **{**vars(self), "nodes": self.nodes + _FINER, "far": True})
+        return altered(self, nodes=self.nodes + _FINER, far=True)
 
     def with_log_prior(self, log_prior: Partial) -> Latents:
         """The same with another function for their log prior."""
-        return unchecked(Latents, **{**vars(self), "log_prior": log_prior})
+        return altered(self, log_prior=log_prior)
 
     def log_marginal(self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]) -> Array:
         """The log likelihood of an agent's rows, all latents integrated out.

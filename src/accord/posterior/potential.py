@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +10,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..base.linear import sum_of_rows
-from ..base.pytree import pytree, static, unchecked
+from ..base.pytree import altered, pytree, static
 from ..base.remainder import remainder
 from .coordinates import Coordinates
 from .curvature import Curvature
@@ -77,8 +76,7 @@ class Potential:
         return self._with(num_agents=parts * self.num_agents)
 
     def _with(self, **changed: Any) -> Potential:
-        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return unchecked(Potential, **{**own, **changed})
+        return altered(self, **changed)
 
     def reported(self, x: Float[Array, "agent dim chain"]) -> Float[Array, "agent dim chain"]:
         """Positions as people read them."""

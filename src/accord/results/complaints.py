@@ -33,8 +33,6 @@ _FALSE_ALARM, _MATTERS = 1e-4, 0.01
 _PER_VARIANCE = np.array([1.0, 0.6057, np.nan])
 # Of a variance, what draws that are few must miss of it to be those of chains that have not gone far.
 _NARROW = -0.5
-# What is too narrow in few draws may be so for that alone.
-_FIRST = "more rounds come first"
 # Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
 _COUNTED = 500
 
@@ -82,9 +80,12 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         _unvisited(found, names),
     ]
     if short and drawn.certificate is None:
-        # longer runs mend what is too narrow because they are short
-        mixing += _of_longer_runs(found, any(text and not text.endswith(_FIRST) for text in first + last))
+        mixing += _of_longer_runs(found, any(text and not isinstance(text, _Short) for text in first + last))
     return [text for text in (*first, mixing, *last) if text]
+
+
+class _Short(str):
+    """A complaint about what few draws alone may be the cause of, which longer runs mend."""
 
 
 class _Names(NamedTuple):
@@ -201,10 +202,10 @@ def _unbalanced(found: Findings, names: _Names, short: bool) -> str:
     if feature < 2:
         share = balance.off[feature, d] / _PER_VARIANCE[feature] / found.target_temperature
         if short and share < _NARROW:
-            return (
+            return _Short(
                 f"the draws of {names.parameters[d]} cover {np.sqrt(max(1.0 + share, 0.0)):.0%} of what the slope of "
                 f"the posterior there says that they should (Stein's identity): the chains have not gone far. Longer "
-                f"steps, or whiten=True, help where more rounds do not; {_FIRST}"
+                f"steps, or whiten=True, help where more rounds do not; more rounds come first"
             )
         number = f"the sd is about {np.sqrt(max(1.0 + share, 0.0)) - 1.0:+.1%} off"
     else:
@@ -347,7 +348,7 @@ def _heat(found: Findings, short: bool) -> str:
         )
         return f"{number}: too wide. {remedy}; so may whiten=True where it is not taken yet"
     if short:
-        return f"{number}: too narrow, as the draws of a short run are; {_FIRST}"
+        return _Short(f"{number}: too narrow, as the draws of a short run are; more rounds come first")
     return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"
 
 
