@@ -185,8 +185,8 @@ def test_looking_is_part_of_the_traffic(sampled):
     post, run = sampled
     network = NETWORKS["ring"]
     warmup = warm_up(post, network)
-    # one sum at the draws, one for other modes, of which a convex F needs no more
-    assert run.traffic.sums == warmup.spent.sums + 2
+    # one sum at the draws, two for other modes, of which a convex F needs no more
+    assert run.traffic.sums == warmup.spent.sums + 3
     plain = run.traffic.exchanges - warmup.spent.exchanges - 2 * 2 * network.aggregation.height
     assert plain > 0 and plain % run.traffic.rounds == 0
     # a run whose warm-up made no sums is asked for none

@@ -56,6 +56,11 @@ class Mode(NamedTuple):
     factor: np.ndarray
     log_mass: float
 
+    def seen_from(self, other: Mode) -> Mode:
+        """The mode in coordinates whose origin and factor are those of another mode."""
+        mean, factor = np.linalg.solve(other.factor, self.mean - other.mean), np.linalg.solve(other.factor, self.factor)
+        return Mode(mean, factor, self.log_mass - other.log_mass)
+
 
 class Proposals(NamedTuple):
     """What a proposal has beside its main component, and the share of each part.

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from .certificate import Certificate
-from .diagnostics import QUARTILES, diagnostics, pareto_k
+from .diagnostics import QUARTILES, diagnostics, pareto, pareto_k
 from .findings import FEATURES, TOLERANCE, Balance, Expected, Findings
 
 # Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
@@ -25,6 +25,8 @@ _TAILS = 0.6
 # How many of what quartiles call one a standard deviation is at most: 2 for the exponential of a normal variable, 1.5
 # for Student's t with 3 degrees.
 _WIDEST = 3.0
+# Largest Pareto k of squared distances from the mean: above it, the variance of draws has no finite error.
+_SQUARES = 0.7
 # Chance that draws of the posterior are said not to be in balance with its gradient, in all parameters together, and
 # how far off they must be to matter: a standard deviation wrong by one percent, and as much of a skewness.
 _FALSE_ALARM, _MATTERS = 1e-4, 0.01
@@ -51,6 +53,9 @@ class Drawn(NamedTuple):
     findings: Findings
     certificate: Certificate | None = None
     weighted: bool = False
+    # on the scale of `run.draws`, and the names there
+    shown: np.ndarray | None = None
+    shown_names: tuple[str, ...] = ()
 
 
 def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
@@ -73,6 +78,7 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
     last = [
         # tails of weighted points are the certificate's affair: points of large weights are repeated there
         "" if drawn.weighted else _tails(*series, names),
+        "" if drawn.shown is None else unreliable_sd(drawn.shown, drawn.shown_names),
         _disagreement(drawn, names),
         _strayed(found),
         _heat(found, short) or _unmeasured(found),
@@ -275,6 +281,33 @@ def _tails(series: np.ndarray, owners: Owners, names: _Names) -> str:
         f"quartiles call one, {spread[worst]:.3g}, from the median, and their sd is {x.std():.3g}. Where the posterior "
         "is not like that, chains have strayed to where the step is too long for the method, which does not reject: "
         "smaller steps, or Replicated(), which rejects, tell; quantiles are what can be reported"
+    )
+
+
+def unreliable_sd(draws: np.ndarray, names: Sequence[str]) -> str:
+    """A warning about the parameter whose standard deviation rests on the fewest draws; empty where none does.
+
+    Parameters
+    ----------
+    draws
+        On the scale of `run.draws`, shape (chain, draw, dim).
+    names
+        Of the parameters, (dim,).
+    """
+    if draws[..., 0].size < _FEWEST:
+        return ""
+    apart = np.square(draws - draws.mean(axis=(0, 1), dtype=np.float64)).reshape(-1, draws.shape[2])
+    varied = np.flatnonzero(apart.max(axis=0) > 0)
+    with np.errstate(divide="ignore"):
+        ks = {int(d): pareto(np.log(apart[:, d])) for d in varied if np.isfinite(apart[:, d]).all()}
+    worst = max(ks, key=lambda d: ks[d], default=None)
+    if worst is None or ks[worst] <= _SQUARES:
+        return ""
+    share = apart[:, worst].max() / apart[:, worst].sum()
+    return (
+        f"the standard deviation of {names[worst]} rests on few of {len(apart):,} draws and may be far off: one draw "
+        f"makes {share:.1%} of the variance, and the Pareto k of squares is {ks[worst]:.2f}, above {_SQUARES}. Report "
+        "quantiles instead, or the standard deviation of a transform such as the log"
     )
 
 

@@ -473,8 +473,11 @@ class Run(Shown):
         sites = self.settings.get("sites") if sites is None else sites
         free = self._moved
         found = self.findings if findings else vars(self).get("findings", UNKNOWN)
+        weighted = self.points is not None
+        # draws of methods that walk are warned of on the scale that they walk on
+        shown = self.average if weighted or self.unconstrained is not None else None
         drawn = Drawn(
-            free.average, free.kept, self.agents, free.names, found, self.certificate, self.points is not None
+            free.average, free.kept, self.agents, free.names, found, self.certificate, weighted, shown, self.names
         )
         stage("what the draws show")
         found_out = complaints(drawn, sites)

@@ -22,8 +22,9 @@ class Importance(ByTotals):
     the certificate reads, and the exploration of hyperparameters in INLA (Rue, Martino & Chopin 2009).
 
     1. The mode by Newton's method, and coordinates in which the posterior is about standard normal there.
-    2. F along half-lines from the mode: where it rises slowly, a skeleton of components follows it; where a line bends
-       down, other modes are looked for.
+    2. F along half-lines from the mode and at points scattered around it. Where F rises slowly on a half-line, a
+       skeleton of components follows it. Where F is below one of its tangents, other modes are looked for, and the
+       half-lines of each are followed too.
     3. Small batches of points from a mixture of t distributions, with gradients, the first around the mode; each next
        proposal is fitted to the weighted points, as far as that is expected to be more efficient; where these are too
        few, to some transitions of Hamiltonian Monte Carlo.
@@ -38,6 +39,9 @@ class Importance(ByTotals):
         batches are as large as the effective draws that are missing ask for.
     max_batches
         Batches after which it ends with what there is, >= 1.
+    search
+        Number of points scattered around the mode in search of other modes, >= 0. The certificate states how likely
+        these points notice another mode. Take more, such as 10,000, where narrow modes are possible.
 
     Raises
     ------
@@ -55,8 +59,10 @@ class Importance(ByTotals):
 
     batch: int | None = None
     max_batches: int = 20
+    search: int = 384
 
     def __post_init__(self) -> None:
         if self.batch is not None:
             whole_number("batch", self.batch, 100)
         whole_number("max_batches", self.max_batches, 1)
+        whole_number("search", self.search, 0)

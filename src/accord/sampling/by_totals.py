@@ -22,6 +22,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.totals import ConsensusTotals, Totals
 from ..results.certificate import INTERRUPTED, Certificate, Check
+from ..results.complaints import unreliable_sd
 from ..results.points import Points
 from ..results.run import Run
 from ..results.scales import for_all, in_both_scales
@@ -223,8 +224,11 @@ def sample_by_totals(
         warnings.warn(f"interrupted: the run keeps {drawn.draws.shape[1]} draws a chain", stacklevel=3)
     elif not drawn.certificate.holds:
         warnings.warn(f"the draws of {type(method).__name__} are not certified: {drawn.certificate.why}", stacklevel=3)
+    scales = in_both_scales(placed, drawn.draws, keep.size, network)
+    if drawn.certificate.holds and (text := unreliable_sd(scales["average"], scales["names"])):
+        warnings.warn(text, stacklevel=3)
     return Run(
-        **in_both_scales(placed, drawn.draws, keep.size, network),
+        **scales,
         agents=keep,
         statistics={"consensus_error": np.zeros(drawn.draws.shape[:2]), **drawn.statistics},
         traffic=Traffic() + spent,

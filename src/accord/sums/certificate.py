@@ -16,7 +16,7 @@ from ..fitting.weighing import Weighing
 from ..posterior.coordinates import Coordinates
 from ..results.certificate import Certificate, Check
 from ..results.diagnostics import pareto
-from .exploration import DISTANCES, Lines, Search, Skeleton
+from .exploration import LANDINGS, Lines, Search, Skeleton
 
 # Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
 _K_WEIGHTS, _K_SQUARES = 0.5, 0.7
@@ -25,7 +25,7 @@ ENOUGH = 0.9
 # Chance that a true set of weights is refused by all tests of a kind together.
 _FALSE_ALARM = 1e-4
 # Points that are moved, the leapfrog steps, and their length in standard deviations for one dimension.
-MOVED, _STEPS, _LENGTH = 256, 3, 0.8
+MOVED, _STEPS, _LENGTH = LANDINGS, 3, 0.8
 # The share of moves to be accepted, how much shorter they become where fewer are, and how often: a posterior's widest
 # parts say nothing of its narrow ones.
 _ACCEPTED, _SHORTER, _TRIES = 0.2, 0.25, 5
@@ -35,6 +35,8 @@ MOVES = _STEPS + 1
 _MATTERS = 0.1
 # Effective draws of a batch below which it is not compared.
 _FEWEST_EFFECTIVE = 100.0
+# Distances at which the probability of noticing another mode is stated, in standard deviations.
+_SEARCHED = (4.0, 6.0, 8.0, 12.0, 20.0)
 # Times the largest weight of a point that a moved point may have, and the name of the check.
 _NOVEL, PLACES = 10.0, "places not proposed"
 
@@ -174,12 +176,23 @@ def followed(skeleton: Skeleton) -> Check:
 
 
 def _looked(lines: Lines, search: Search) -> Check:
-    """What was looked at for other modes, and whether there was an end to them: nobody can look everywhere."""
-    count, searched = len(lines.directions), len(lines.starts)
-    text = f"F was looked at along {count} half-lines, as far as {DISTANCES[-1]:.0f} sds, and at scattered points"
-    text += ", convex" if lines.convex else f"; {searched} searches for another mode from where it is not convex"
-    remedy = "" if search.whole else f"; {len(search.modes)} were found and there are more: they are not all drawn from"
+    """Where other modes were looked for, how likely the look was to notice one, and whether all were followed up."""
+    chances = [min(lines.chance(distance, width) for distance in _SEARCHED) for width in (1.0, 0.5)]
+    where = f"between {_SEARCHED[0]:.0f} and {_SEARCHED[-1]:.0f} sds away"
+    text = (
+        f"{len(lines.directions)} half-lines and {lines.scattered} scattered points notice a mode of the same shape "
+        f"and mass {where} with probability {_floored(chances[0])}, and a mode half as wide with "
+        f"{_floored(chances[1])}"
+    )
+    if not lines.convex:
+        text += f"; {len(lines.starts)} searches from where F is not convex found {len(search.modes)} more modes"
+    remedy = "" if search.whole else ": there are still more, from which no draws come; use ChEES()"
     return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
+
+
+def _floored(chance: float) -> str:
+    """A probability to two digits, never above the probability itself."""
+    return f"{np.floor(chance * 100.0) / 100.0:.2f}"
 
 
 def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> Moved:

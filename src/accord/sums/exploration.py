@@ -6,6 +6,9 @@ where F is looked at along lines, in one sum; what they show is then followed, a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,14 +24,25 @@ from ..posterior.newton import newton_step
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
-# Points scattered around the mode, at these distances, which lines may all miss.
-_SCATTERED, _RADII = 384, (4.0, 6.0, 8.0, 12.0, 20.0, 30.0)
+# Radii of the points scattered around the mode, in standard deviations.
+_RADII = np.array([4.0, 6.0, 8.0, 12.0, 20.0, 30.0, 60.0, 120.0])
+# Number of scattered points.
+SCATTERED = 384
+# Number of scattered points around the modes found in one round, together.
+_MORE = 2304
+# Radii of further scattered points, in standard deviations: a narrow mode shows only nearby.
+_NEARER = np.array([4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 15.0])
+# Number of landings at which F is evaluated. The certificate moves as many points, so that both share a program.
+LANDINGS = 256
+# A tangent must exceed F by this share of the rises at both points: rounding stays below it.
+_BENT = 0.1
 # Dimensions up to which lines follow the principal axes too, and not the parameters alone.
 _FEW_DIMENSIONS = 20
 # A half-line is slow where F rises by less than this share of what a Gaussian's does.
 _SLOW = 0.6
 # Half-lines at most that are followed, and the cosine above which two of them are the same.
 _MOST_FOLLOWED, _SAME = 8, 0.9
+_NEW = 0.99
 # The first step along a half-line, in standard deviations, how many, and the rise of F at which it ends.
 _STEP, _MOST_STEPS, _END = 1.2, 24, 14.0
 # The rise of F that a step is to bring, and how much longer or shorter than the one before it may be for that.
@@ -45,11 +59,16 @@ _MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
 _SPREAD = 0.25
 # Modes at which no more are looked for, and how far from one, in its standard deviations, another search begins.
 _MOST_MODES, _KNOWN = 12, 3.0
+# Directions over which the probability of finding a mode is averaged.
+_DIRECTIONS = 1000
+# Tangents that are held at a time.
+_NUMBERS = 4_000_000
 # Log mass below that of the main mode, by Laplace's approximation, at which another mode is no matter.
 _NEGLIGIBLE = 14.0
 
 
-class Lines(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Lines:
     """F around the mode: its rise above its value there, along half-lines and at scattered points.
 
     Parameters
@@ -57,10 +76,13 @@ class Lines(NamedTuple):
     directions
         Unit vectors, shape (line, dim).
     points, risen, gradient
-        All points that F was looked at, on the lines and scattered, its rise there, and its gradient; shapes
-        (point, dim), (point,), (point, dim). Those of the lines come first, line by line, at `DISTANCES`.
+        All points at which F was evaluated, its rise there, and its gradient; shapes (point, dim), (point,),
+        (point, dim). The points on the lines come first, line by line, at `DISTANCES`; then the origin, the scattered
+        points, and their landings.
     at_origin
         F at the origin.
+    scattered
+        Number of scattered points.
     """
 
     directions: np.ndarray
@@ -68,6 +90,7 @@ class Lines(NamedTuple):
     risen: np.ndarray
     gradient: np.ndarray
     at_origin: float
+    scattered: int
 
     @property
     def rise(self) -> np.ndarray:
@@ -75,17 +98,21 @@ class Lines(NamedTuple):
         shape = len(self.directions), DISTANCES.size
         return self.risen[: np.prod(shape)].reshape(shape)
 
-    @property
-    def slow(self) -> np.ndarray:
-        """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,)."""
+    def slow(self, known: Sequence[Mode] = ()) -> np.ndarray:
+        """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,).
+
+        Points near one of the `known` modes do not count: that mode is why F is low there.
+        """
         share = np.nan_to_num(self.rise / (np.square(DISTANCES) / 2.0), nan=np.inf, posinf=np.inf)
         # a plateau far out may be low and yet hold mass, as it is wide; where it is lower than that it holds none
         matters = self.rise < _end(DISTANCES, self.directions.shape[1])
+        for mode in known:
+            matters &= _distances(self.points[: share.size], mode).reshape(share.shape) > _NEAR[-1]
         return np.where(matters, share, np.inf).min(axis=1, initial=np.inf)
 
     @property
     def convex(self) -> bool:
-        """Whether F looks convex from the origin wherever it was looked at, as that of a log-concave posterior does."""
+        """Whether F is convex as far as its values and tangents show; F of a log-concave posterior is."""
         return not self._bent.any()
 
     @property
@@ -100,17 +127,58 @@ class Lines(NamedTuple):
                 break
         return chosen
 
-    @property
+    def chance(self, distance: float, width: float) -> float:
+        """The probability that this look notices another mode in a random direction, with as much mass as the first.
+
+        A scattered point notices a Gaussian mode if most of the density at the point belongs to that mode: the landing
+        of the point is then on the mode.
+
+        Parameters
+        ----------
+        distance
+            From the mode, in standard deviations.
+        width
+            Standard deviation of the other mode, in those of the first.
+        """
+        first = self.rise.size + 1
+        points = self.points[first : first + self.scattered]
+        points = points[self.risen[first : first + self.scattered] < NOWHERE]
+        dim, square = points.shape[1], np.square(points).sum(axis=1)[:, None]
+        towards = generator(0, "chance").standard_normal((_DIRECTIONS, dim))
+        towards *= distance / np.linalg.norm(towards, axis=1)[:, None]
+        from_other = (square - 2.0 * points @ towards.T + distance**2) / width**2
+        return float((from_other + 2.0 * dim * np.log(width) < square).any(axis=0).mean()) if len(points) else 0.0
+
+    @cached_property
     def _bent(self) -> np.ndarray:
-        """Where a convex F with this gradient would have to be lower at the origin than it is, shape (point,)."""
+        """Where F is not that of the mode at the origin, by a tangent that F is below, shape (point,)."""
+        usual = self.risen < NOWHERE
+        distance, landed = np.linalg.norm(self.points, axis=1), _landed(self.points, self.risen, self.gradient)
         with np.errstate(over="ignore", invalid="ignore"):
-            back = np.einsum("pi,pi->p", self.points, self.gradient)
-            # a tenth of it beyond rounding; where F is no number nothing is said
-            return (back < 0.9 * self.risen - 1e-6) & (self.risen < NOWHERE)
+            own = np.einsum("pi,pi->p", self.points, self.gradient)
+            at_origin = own < (1.0 - _BENT) * self.risen - 1e-6
+            # points of the mode at the origin may be below the tangents of another
+            elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
+            tangents = np.flatnonzero(usual & (distance <= _RADII[-1]))
+            below = np.zeros(len(elsewhere), bool)
+            for at in np.array_split(tangents, 1 + tangents.size * elsewhere.size // _NUMBERS):
+                tangent = self.gradient[at] @ self.points[elsewhere].T + (self.risen[at] - own[at])[:, None]
+                rounding = np.abs(self.risen[elsewhere]) + np.abs(self.risen[at])[:, None]
+                below |= (tangent > self.risen[elsewhere] + _BENT * rounding + 1e-6).any(axis=0)
+        at_origin[elsewhere] |= below
+        return at_origin & usual
 
 
-def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
-    """F along half-lines from the mode, each parameter's and the principal axes', and at scattered points; one sum.
+def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
+    """Distances of points (point, dim) from a mode, in its standard deviations, (point,)."""
+    return np.linalg.norm(np.linalg.solve(mode.factor, (points - mode.mean).T), axis=0)
+
+
+def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCATTERED) -> Lines:
+    """F along half-lines from the mode, at scattered points, and where these point to; two sums at most.
+
+    Half-lines go along the principal axes and along each parameter, once with the others where a Gaussian's would be
+    and once with the others held.
 
     Parameters
     ----------
@@ -118,6 +186,8 @@ def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
         Sums over the network, and the coordinates whose origin is the mode.
     seed
         Of the scattered points.
+    scattered
+        Number of scattered points.
     """
     factor = place.factor
     # where a parameter goes, the others go with it as a Gaussian's do
@@ -127,13 +197,47 @@ def look(sums: NetworkSums, place: Coordinates, seed: int) -> Lines:
         vectors = np.linalg.eigh((factor @ factor.T) / np.outer(own, own))[1]
         axes = np.linalg.solve(factor, own[:, None] * vectors).T
         lines.append(axes / np.linalg.norm(axes, axis=1)[:, None])
+    held = np.linalg.inv(factor).T
+    held /= np.linalg.norm(held, axis=1)[:, None]
+    lines.append(held[(np.abs(held @ np.concatenate(lines).T) < _NEW).all(axis=1)])
     directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
     on_lines = (DISTANCES[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
-    scattered = generator(seed, "scatter").standard_normal((_SCATTERED, len(factor)))
-    scattered *= np.resize(_RADII, _SCATTERED)[:, None] / np.linalg.norm(scattered, axis=1)[:, None]
-    points = np.concatenate([on_lines, scattered, np.zeros((1, len(factor)))])
+    around = generator(seed, "scatter").standard_normal((scattered, len(factor)))
+    first = min(scattered, SCATTERED)
+    radii = np.concatenate([np.resize(_RADII, first), np.resize(_NEARER, scattered - first)])
+    around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
+    points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     value, gradient = slopes(sums, place, points)
-    return Lines(directions, points[:-1], value[:-1] - value[-1], gradient[:-1], float(value[-1]))
+    at_origin = float(value[len(on_lines)])
+    landed = _landings(points, value - at_origin, gradient)
+    if len(landed):
+        there, slope = slopes(sums, place, landed)
+        points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
+        value = np.concatenate([value, there])
+    return Lines(directions, points, value - at_origin, gradient, at_origin, scattered)
+
+
+def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Where F would be as low as at the origin if it were a parabola along its slope at each point, (point, dim).
+
+    From a point around a Gaussian mode with round contours that is the mode itself, however far the point is.
+    """
+    with np.errstate(all="ignore"):
+        return np.asarray(points - (2.0 * risen / np.square(gradient).sum(axis=1))[:, None] * gradient)
+
+
+def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Where points land that do not land around the origin, (landing, dim): `LANDINGS` of them, or none."""
+    landed = _landed(points, risen, gradient)
+    distance = np.linalg.norm(landed, axis=1)
+    usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
+    chosen = np.empty((0, points.shape[1]))
+    for point in landed[usual]:
+        if (np.linalg.norm(chosen - point, axis=1) > _SPREAD * np.linalg.norm(point)).all():
+            chosen = np.concatenate([chosen, point[None]])
+        if len(chosen) == LANDINGS:
+            break
+    return np.resize(chosen, (LANDINGS, points.shape[1])) if len(chosen) else chosen
 
 
 class Skeleton(NamedTuple):
@@ -156,43 +260,37 @@ class Skeleton(NamedTuple):
         return self.reached == np.inf
 
 
-def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
-    """A skeleton along the slow half-lines, as INLA explores its hyperparameters (Rue, Martino & Chopin 2009).
+def follow(sums: NetworkSums, place: Coordinates, lines: Lines, search: Search) -> Skeleton:
+    """A skeleton along the slow half-lines of all modes, as INLA explores hyperparameters (Rue, Martino & Chopin 2009).
 
     At each step along a half-line the other coordinates go where F is least, by a Newton step; each place is a
     component whose covariance is the inverse Hessian across and the step along. Steps are as long as F is flat. All
-    half-lines are followed at a time.
+    half-lines are followed at a time, each in the coordinates of its mode.
     """
-    chosen, step = _slow_directions(lines)
-    if not len(chosen):
+    main = Mode(np.zeros(place.origin.size), np.eye(place.origin.size), 0.0)
+    walks = list[_Walk]()
+    for mode, around in [(main, lines), *zip(search.modes, search.around, strict=False)]:
+        others = [other.seen_from(mode) for other in (main, *search.modes) if other is not mode]
+        walks += [_Walk(mode, around.at_origin, *line) for line in _slow_directions(around, others)]
+    if not walks:
         return Skeleton(None, np.inf)
     means, factors, masses = list[np.ndarray](), list[np.ndarray](), list[float]()
-    at, rise = np.zeros_like(chosen), np.zeros(len(chosen))
     reached = np.inf
     for _ in range(_MOST_STEPS):
-        following = at + step[:, None] * chosen
-        seen = expansions(sums, place, following)
-        risen = seen.value - lines.at_origin
-        for k, direction in enumerate(chosen):
-            if risen[k] - rise[k] > _END + float(_end(np.asarray(np.linalg.norm(following[k])), len(direction))):
-                continue
-            correction, across, log_det = _across(
-                direction, seen.gradient[k], seen.hessian[k], float(np.linalg.norm(at[k]))
-            )
-            # F after the correction, by the expansion
-            risen[k] += seen.gradient[k] @ correction / 2.0
-            following[k] += correction
-            means.append(following[k].copy())
-            factors.append(np.linalg.cholesky(across + step[k] ** 2 * np.outer(direction, direction)))
-            masses.append(-risen[k] + log_det / 2.0 + np.log(step[k]))
-        at, gained = following, np.maximum(risen - rise, 1e-3)
-        step, rise = step * np.clip(_RISE / gained, _SHRINKAGE, _GROWTH), risen
-        going = rise < _end(np.linalg.norm(at, axis=1), at.shape[1])
-        at, chosen, step, rise = at[going], chosen[going], step[going], rise[going]
-        if not len(at):
+        seen = expansions(sums, place, np.array([walk.next for walk in walks]))
+        for walk, *here in zip(list(walks), *seen, strict=True):
+            component = walk.step_to(*here)
+            if component is not None:
+                mean, factor, log_mass = component
+                means.append(mean)
+                factors.append(factor)
+                masses.append(log_mass - walk.at_mode + lines.at_origin)
+            if walk.ended:
+                walks.remove(walk)
+        if not walks:
             break
     else:
-        reached = float(rise.min())
+        reached = min(walk.rise for walk in walks)
     if not means:
         return Skeleton(None, reached)
     # flattened: the skeleton is for what the main component leaves out
@@ -201,17 +299,69 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines) -> Skeleton:
     return Skeleton(Mixture(share / share.sum(), np.array(means), np.array(factors), freedom), reached)
 
 
+class _Walk:
+    """A half-line that is followed from a mode, in the coordinates of that mode.
+
+    Parameters
+    ----------
+    mode, at_mode
+        The mode, and F there.
+    direction, step
+        Unit vector, (dim,), and the length of the first step.
+    """
+
+    def __init__(self, mode: Mode, at_mode: float, direction: np.ndarray, step: float) -> None:
+        self.mode, self.at_mode, self.direction, self.step = mode, at_mode, direction, step
+        self.at, self.rise = np.zeros_like(direction), 0.0
+
+    @property
+    def next(self) -> np.ndarray:
+        """Where F is evaluated next, in the coordinates of all modes."""
+        return self.mode.mean + self.mode.factor @ (self.at + self.step * self.direction)
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is no mass beyond."""
+        return not self.rise < float(_end(np.asarray(np.linalg.norm(self.at)), self.at.size))
+
+    def step_to(
+        self, value: float, gradient: np.ndarray, hessian: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, float] | None:
+        """Go on by a step, given F's expansion at `next`.
+
+        Returns the mean and factor of a component there, in the coordinates of all modes, and its log mass relative to
+        exp(-F) at the mode; None where F has risen too far.
+        """
+        factor, step, direction = self.mode.factor, self.step, self.direction
+        following, rise = self.at + step * direction, value - self.at_mode
+        component = None
+        if rise - self.rise <= _END + float(_end(np.asarray(np.linalg.norm(following)), direction.size)):
+            slope = factor.T @ gradient
+            correction, across, log_det = _across(
+                direction, slope, factor.T @ hessian @ factor, float(np.linalg.norm(self.at))
+            )
+            # F after the correction, by the expansion
+            rise += slope @ correction / 2.0
+            following = following + correction
+            scale = factor @ np.linalg.cholesky(across + step**2 * np.outer(direction, direction))
+            log_mass = -rise + log_det / 2.0 + np.log(step) + np.linalg.slogdet(factor)[1]
+            component = self.mode.mean + factor @ following, scale, float(log_mass)
+        gained = max(rise - self.rise, 1e-3)
+        self.at, self.rise, self.step = following, rise, step * float(np.clip(_RISE / gained, _SHRINKAGE, _GROWTH))
+        return component
+
+
 def _end(distance: np.ndarray, dim: int) -> np.ndarray:
     """The rise of F at distances from the mode beyond which there is no mass: more where there is more room."""
     return _END + dim * np.log(np.maximum(1.0, distance / _NEAR[-1]))
 
 
-def _slow_directions(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
-    """The slow half-lines, the slowest first, none of them twice, (line, dim), and their first steps, (line,).
+def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarray, float]]:
+    """The slow half-lines, the slowest first, none of them twice: direction (dim,) and first step of each.
 
     Where F rises as a Gaussian's does before it is slow, the first step leads to where most of the mass beyond is.
     """
-    slow, chosen, steps = lines.slow, list[np.ndarray](), list[float]()
+    slow, chosen = lines.slow(known), list[tuple[np.ndarray, float]]()
     is_slow = lines.rise < _SLOW * np.square(DISTANCES) / 2.0
     room = lines.rise - lines.directions.shape[1] * np.log(DISTANCES)
     near = is_slow & (DISTANCES <= _NEAR[-1])
@@ -220,10 +370,9 @@ def _slow_directions(lines: Lines) -> tuple[np.ndarray, np.ndarray]:
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
         direction = lines.directions[line]
-        if all(direction @ other < _SAME for other in chosen):
-            chosen.append(direction)
-            steps.append(float(where[line]) if where[line] > _NEAR[-1] else _STEP)
-    return np.array(chosen).reshape(-1, lines.directions.shape[1]), np.array(steps)
+        if all(direction @ other < _SAME for other, _ in chosen):
+            chosen.append((direction, float(where[line]) if where[line] > _NEAR[-1] else _STEP))
+    return chosen
 
 
 def _across(
@@ -251,12 +400,15 @@ class Search(NamedTuple):
         Those that matter.
     ends
         Where searches ended that hold mass, shape (position, dim).
+    around
+        F around each mode, in the order of the modes; the last modes may lack it.
     whole
         Whether the last of them were found without another one in sight.
     """
 
     modes: list[Mode]
     ends: np.ndarray
+    around: list[Lines]
     whole: bool = True
 
 
@@ -266,20 +418,20 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines, seed: int) 
     `seed` is that of the points scattered around each.
     """
     modes, ends = _searched(sums, place, lines.at_origin, lines.starts, [])
-    fresh = modes
+    fresh, around = modes, list[Lines]()
     while fresh and len(modes) < _MOST_MODES:
-        starts = []
-        for mode in fresh:
-            around = look(sums, place.after(Coordinates(mode.mean, mode.factor)), seed)
-            starts.append(mode.mean + around.starts @ mode.factor.T)
-        at = np.concatenate(starts)
+        # where there are several modes, narrower ones are more likely than elsewhere
+        count = max(lines.scattered, _MORE // len(fresh))
+        looks = [look(sums, place.after(Coordinates(mode.mean, mode.factor)), seed, count) for mode in fresh]
+        around += looks
+        at = np.concatenate([mode.mean + own.starts @ mode.factor.T for mode, own in zip(fresh, looks, strict=True)])
         # what is near a mode that is known leads there
         near = np.linalg.norm(at, axis=1) < _KNOWN
         for mode in modes:
-            near |= np.linalg.norm(np.linalg.solve(mode.factor, (at - mode.mean).T), axis=0) < _KNOWN
+            near |= _distances(at, mode) < _KNOWN
         fresh, more = _searched(sums, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
         modes, ends = modes + fresh, np.concatenate([ends, more])
-    return Search(modes, ends, not fresh)
+    return Search(modes, ends, around, not fresh)
 
 
 def _searched(

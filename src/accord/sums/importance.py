@@ -149,8 +149,9 @@ def looked(
     tell("the mode")
     place = laplace(sums, post)
     tell("lines from the mode")
-    lines = look(sums, place, seed)
-    search, skeleton = other_modes(sums, place, lines, seed), follow(sums, place, lines)
+    lines = look(sums, place, seed, method.search)
+    search = other_modes(sums, place, lines, seed)
+    skeleton = follow(sums, place, lines, search)
     return Batches(sums, place, method, lines, search, skeleton, seed, tell)
 
 

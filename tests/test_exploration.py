@@ -1,0 +1,149 @@
+"""Where else mass may be: second modes, plateaus along one parameter, and how likely the look notices them."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import accord
+from accord.fitting.network_sums import NetworkSums
+from accord.samplers import Importance
+from accord.sums.exploration import look, other_modes
+from accord.sums.laplace import laplace
+
+NETWORK = accord.Network.complete(3)
+
+
+def _mixture(x, shard):
+    z = x[None] - shard["mean"]
+    squares = jnp.einsum("ki,kij,kj->k", z, shard["precision"], z)
+    return jax.scipy.special.logsumexp(shard["log_mass"] - squares / 2.0) / 3.0
+
+
+class Mixture:
+    """A mixture of Gaussians whose first mean is the init, with its true mean and sd."""
+
+    def __init__(self, weight, mean, cov):
+        weight, mean, cov = (np.asarray(a, float) for a in (weight, mean, cov))
+        log_mass = np.log(weight) - np.linalg.slogdet(cov)[1] / 2.0
+        shard = {"mean": mean, "precision": np.linalg.inv(cov), "log_mass": log_mass}
+        self.post = accord.Posterior(_mixture, lambda x: 0.0 * jnp.sum(x), [shard] * 3, mean[0])
+        self.mean = weight @ mean
+        self.sd = np.sqrt(weight @ (np.square(mean - self.mean) + np.diagonal(cov, axis1=1, axis2=2)))
+
+    def assert_drawn(self, run):
+        assert run.certificate.holds, run.certificate
+        np.testing.assert_array_less(np.abs(run.points.mean - self.mean) / self.sd, 0.08)
+        np.testing.assert_allclose(run.points.sd, self.sd, rtol=0.08)
+
+
+def direction(dim, seed):
+    towards = np.random.default_rng(seed).standard_normal(dim)
+    return towards / np.linalg.norm(towards)
+
+
+def two(dim, distance, weight, width=1.0, seed=0):
+    means = [np.zeros(dim), distance * direction(dim, seed)]
+    return Mixture([1.0 - weight, weight], means, [np.eye(dim), width**2 * np.eye(dim)])
+
+
+@pytest.mark.parametrize(("distance", "weight"), [(8.0, 0.3), (8.0, 0.5), (12.0, 0.3), (12.0, 0.5), (20.0, 0.05)])
+def test_a_second_gaussian_in_ten_dimensions_is_drawn(distance, weight):
+    target = two(10, distance, weight)
+    target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
+
+
+@pytest.mark.parametrize("width", [0.5, 2.0])
+def test_a_second_gaussian_of_another_width_is_drawn(width):
+    target = two(3, 12.0, 0.3, width)
+    target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
+
+
+def test_a_shelf_along_one_parameter_is_drawn():
+    # the regression line of a strong correlation leaves the shelf at once
+    peak = 0.1 * np.eye(3) + 0.9
+    target = Mixture([0.6, 0.4], np.zeros((2, 3)), [peak, np.diag([0.3**2, 0.3**2, 10.0**2])])
+    target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
+
+
+def test_slow_half_lines_of_a_second_mode_are_followed():
+    shelf = np.diag([15.0**2, 1.0, 1.0])
+    target = Mixture([0.5, 0.3, 0.2], [np.zeros(3), [0.0, 0.0, 15.0], [0.0, 0.0, 15.0]], [np.eye(3), np.eye(3), shelf])
+    target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
+
+
+def looked(target, seeds=(0,), scattered=384):
+    """Looks from the mode at the origin."""
+    with jax.enable_x64(True):
+        sums = NetworkSums(target.post, NETWORK)
+        place = laplace(sums, target.post)
+        return [look(sums, place, seed, scattered) for seed in seeds]
+
+
+def test_the_stated_probability_is_the_frequency_of_noticing_a_mode():
+    looks = looked(two(5, 8.0, 0.5, 0.5), range(60))
+    stated = np.mean([lines.chance(8.0, 0.5) for lines in looks])
+    mode = 8.0 * direction(5, 0)
+    frequency = np.mean([(np.linalg.norm(lines.starts - mode, axis=1) < 2.0).any() for lines in looks])
+    # three standard errors
+    assert 0.5 < stated < 0.9
+    assert abs(frequency - stated) < 3.0 * np.sqrt(stated * (1.0 - stated) / 60)
+
+
+def test_more_scattered_points_notice_more():
+    same, half = (
+        [looked(two(10, 8.0, 0.5, 0.5), scattered=count)[0].chance(8.0, width) for count in (0, 384, 2304)]
+        for width in (1.0, 0.5)
+    )
+    assert same[0] == 0.0 and same[1] > 0.99
+    assert half[0] == 0.0 and half[1] < 0.1 < half[2]
+
+
+def test_a_narrow_mode_that_is_missed_is_stated_to_be_unlikely_to_be_noticed():
+    target = two(10, 12.0, 0.3, 0.5)
+    run = accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0)
+    (check,) = (check for check in run.certificate.checks if check.name == "other modes")
+    assert np.max(np.abs(run.points.mean - target.mean) / target.sd) > 0.2
+    assert re.search(r"of the same shape and mass .* with probability 1\.00, .* half as wide with 0\.0", check.text)
+
+
+def test_a_log_concave_posterior_is_searched_in_one_sum_more():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    y = (rng.random(60) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0, 0.5]))).astype(float)
+    post = accord.models.logistic_regression([(X[i::3], y[i::3]) for i in range(3)], 10.0)
+    with jax.enable_x64(True):
+        sums = NetworkSums(post, NETWORK)
+        place = laplace(sums, post)
+        before = sums.count
+        lines = look(sums, place, 0)
+        assert lines.convex and not len(lines.starts)
+        other_modes(sums, place, lines, 0)
+    assert sums.count - before == 2
+
+
+def _log_normal(x, shard):
+    return -0.5 * jnp.square(jnp.log(x["scale"]) / shard) / 3.0 - jnp.log(x["scale"]) / 3.0
+
+
+def log_normal(sd):
+    return accord.Posterior(
+        _log_normal, lambda x: 0.0, [np.array(sd)] * 3, {"scale": 1.0}, constraints={"scale": "positive"}
+    )
+
+
+def test_a_standard_deviation_that_rests_on_few_draws_is_warned_of():
+    with pytest.warns(UserWarning, match="the standard deviation of scale rests on few of 4,000 draws"):
+        run = accord.sample(log_normal(2.0), NETWORK, Importance(), draws=1000, seed=0)
+    assert run.certificate.holds
+    with pytest.warns(UserWarning, match="the standard deviation of scale rests on few of 4,000 draws"):
+        run.summary()
+
+
+def test_a_standard_deviation_that_rests_on_many_draws_is_not_warned_of():
+    # warnings are errors
+    run = accord.sample(log_normal(0.4), NETWORK, Importance(), draws=1000, seed=0)
+    run.summary()
+    np.testing.assert_allclose(run.draws.std(), np.sqrt((np.exp(0.16) - 1.0) * np.exp(0.16)), rtol=0.1)
