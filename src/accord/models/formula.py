@@ -217,10 +217,15 @@ class Formula:
                 for call, numbers in zip(ready, own.values(), strict=True):
                     require_finite(str(call), site, numbers)
             # no mean of a column leaves a site that singles out few of its rows
+            names = [self._spelling.of(str(call)) for call in ready]
             check(
                 [
-                    [(self._spelling.of(str(call)), x) for call in ready for x in self._numbers(call, frame, site)]
-                    for site, frame in zip(meeting.names_here, frames, strict=True)
+                    [
+                        (name, x)
+                        for name, call, own in zip(names, ready, numbers.values(), strict=True)
+                        for x in (own, *self._numbers(call, frame, site))
+                    ]
+                    for site, frame, numbers in zip(meeting.names_here, frames, values, strict=True)
                 ]
             )
             found = means_and_sds(meeting, values)
@@ -313,7 +318,7 @@ class Formula:
             else:
                 is_number = hasattr(piece, "op")
             if is_number:
-                yield np.broadcast_to(evaluated(piece, frame, self._environment, site), (len(frame),))
+                yield evaluated(piece, frame, self._environment, site)
 
     def columns(self, frame: pd.DataFrame, site: str, matrices: Matrices) -> Columns:
         """All columns of numbers that the formula makes of a site's rows, and what these are made of.

@@ -149,7 +149,9 @@ class _Grammar:
     def _require_response(self, node: Any) -> None:
         if _is_operation(node, "PIPE"):
             trials = node.right.args if _kind(node.right) == "Call" else [node.right]
-            raise self._refused(f"for a number of successes and one of trials write {_prop([node.left, *trials])} ~ ...")
+            raise self._refused(
+                f"for a number of successes and one of trials write {_prop([node.left, *trials])} ~ ..."
+            )
         if _kind(node) == "Call":
             name = self._name_of(node)
             if name == "cbind":
@@ -398,7 +400,7 @@ def of_rows(name: str, site: str) -> Iterator[None]:
 def evaluated(part: Any, frame: pd.DataFrame, environment: Any, site: str) -> np.ndarray:
     """The numbers that a part is in each row."""
     with of_rows(str(part), site):
-        return np.asarray(part.eval(frame, environment), np.float64)
+        return np.broadcast_to(np.asarray(part.eval(frame, environment), np.float64), (len(frame),))
 
 
 def require_columns(part: Any, columns: Sequence[str], choices: Sequence[str]) -> None:
