@@ -632,7 +632,7 @@ def test_columns_of_weights_and_exposures_are_checked(options, message, table):
 
 
 def wards(oldest=103.0):
-    """Two sites under default floors; one person at the first is of an age that nobody else has."""
+    """Two sites under default floors; one person at the first has an age of which there is no other."""
     rng = np.random.default_rng(7)
     tables = {}
     for site in ("north", "south"):
@@ -699,7 +699,7 @@ def test_a_column_of_one_person_is_refused_before_anything_is_summed(formula, op
     assert not summed
 
 
-def test_a_policy_that_tells_rare_levels_lets_such_a_column_pass_with_a_warning():
+def test_under_the_laxer_policy_such_a_column_passes_with_a_warning():
     policy = accord.data.Policy(rare="tell")
     study = accord.data.as_study(wards(), formula="died ~ center(lone * crp)", policy=policy)
     with pytest.warns(UserWarning, match="fewer than 3 rows differ from the most frequent value") as caught:

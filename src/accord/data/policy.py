@@ -26,7 +26,7 @@ class Policy:
     rows : int, default 10
         A site of fewer rows takes no part, and a mean of fewer cells is not told.
     cells : int, default 3
-        Counts above 0 and below this are told as "< 3". In a column of a model, no row or at least this many differ
+        Counts above 0 and below this are shown as "< 3". In a column of a model, no row or at least this many differ
         from the most frequent value.
     parameters : float, default 0.1
         Parameters of a model, at most, as a share of the rows of the site.
