@@ -332,6 +332,7 @@ def test_a_column_of_any_name_is_a_column():
         ("y ~ x > 3", r"part is not understood, > 3: .*I\(x > 3\)"),
         ("y ~ x % 2", "part is not understood, % 2"),
         ("y ~ log(x, y)", r"log\(\) takes \(x\), and nothing else"),
+        ("y ~ C(g, levels=Sum)", r"C\(\) takes \(column, contrast=\), and nothing else"),
         ("y ~ C(contrast=Sum)", r"C\(\) takes \(column, contrast=\), and nothing else"),
         ("y ~ I((9 ** 9) ** (9 ** 9))", "cannot be worked out"),
         ("y ~ x:offset(y)", r"offset\(\) cannot stand at this place"),
