@@ -646,6 +646,60 @@ FAULTS = [
     Fault(
         "masked sums, numbered", "engines/silo/workers.py", "                self._count += 1\n", "", "test_masks.py"
     ),
+    # formulas as data, and floors of columns
+    Fault("formula unchecked", "models/grammar.py", "_Grammar(text).require_formula(tree)", "pass", "test_grammar.py"),
+    Fault(
+        "left of a formula",
+        "models/grammar.py",
+        "        self._require_response(tree.left)\n",
+        "",
+        "test_grammar.py",
+    ),
+    Fault(
+        "function of any name",
+        "models/grammar.py",
+        'raise unknown_name_error("function in the formula", written, known)',
+        "return",
+        "test_grammar.py",
+    ),
+    Fault("contrast of any name", "models/grammar.py", "if coding not in _CODINGS:", "if False:", "test_grammar.py"),
+    Fault(
+        "arguments of any name",
+        "models/grammar.py",
+        " or not set(named) <= set(optional):",
+        ":",
+        "test_grammar.py",
+    ),
+    Fault("floor of columns", "data/policy.py", "0 < len(rows) - commonest < self.cells", "False", "test_glm.py"),
+    Fault("floor of columns, alike", "data/policy.py", "_ALIKE = 1e-3", "_ALIKE = 0.0", "test_glm.py"),
+    Fault(
+        "floor of parts",
+        "models/formula.py",
+        "for x in (own, *self._numbers(call, frame, site))",
+        "for x in (own,)",
+        "test_glm.py",
+    ),
+    Fault(
+        "floor of what is centred",
+        "models/formula.py",
+        "for x in (own, *self._numbers(call, frame, site))",
+        "for x in self._numbers(call, frame, site)",
+        "test_glm.py",
+    ),
+    Fault(
+        "floor of weights",
+        "models/tables.py",
+        "*((str(named[k]), x) for k, x in beside.items())",
+        "",
+        "test_glm.py",
+    ),
+    Fault(
+        "floor of a table's columns",
+        "data/agreement.py",
+        '{name for own in said for name in own["few"]}',
+        "set()",
+        "test_study.py test_meeting.py",
+    ),
     Fault("masked sum of a silo", "engines/silo/worker.py", "add=lambda parts: added(*parts)", "", "test_masks.py"),
 ]
 

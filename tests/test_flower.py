@@ -30,6 +30,7 @@ from accord.flower import (
 )
 from accord.flower.engine import keep_draws
 from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
+from accord.flower.study import hash_of
 from accord.posterior.masks import added, encoded
 
 SITES = ("north", "south", "west")
@@ -618,6 +619,44 @@ def test_a_request_that_comes_again_has_the_very_same_answer(tmp_path):
     older = next(one[0] for one in rounds if "words" in packets.read(one[3]).arrays)
     assert "other answers were given out" in packets.read(federation.site("north").answer(older)).head["error"]
     assert len(audit.read(tmp_path / "north" / "kept")) == lines + 2
+
+
+# --- formulas ---
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "surv.__builtins__.get.__class__.__call__('x') ~ age",
+        "prop.__globals__.get('x') ~ age",
+        "died ~ np.log.__class__(age)",
+        "died ~ age + (1 | open('x'))",
+    ],
+)
+def test_an_approved_formula_runs_no_code_at_a_site(formula, tmp_path, monkeypatch):
+    from formulae.terms import call_resolver
+
+    # the server sends the text, whose hash somebody approved without reading it
+    federation, text = Federation(tmp_path), STUDY.replace("died ~ scale(age) + ward", formula)
+    with pytest.raises(ValueError, match="unknown function in the formula|cannot be read"):
+        StudyDocument(text)
+    federation.write("north", {}, studies=[hash_of(text)])
+    looked_up = []
+    monkeypatch.setattr(call_resolver, "get_function_from_module", lambda name, env: looked_up.append(name))
+    for kind in ("hello", "meet"):
+        request = packets.packet({"study": text, "session": "0" * 16, "kind": kind, "answers": []}).to_bytes()
+        answer = packets.read(federation.site("north").answer(request)).head
+        assert "unknown function" in answer["error"] or "cannot be read" in answer["error"]
+    assert looked_up == []
+
+
+def test_a_site_refuses_a_column_of_one_person(tmp_path):
+    ages = [float(line.split(",")[0]) for line in rows_of(0).splitlines()[1:]]
+    formula = f"died ~ center(I((age == {max(ages)}) * (age - 3)))"
+    federation = Federation(tmp_path, STUDY.replace("died ~ scale(age) + ward", formula).replace("ward = ", "age = "))
+    with pytest.raises(DataError, match=r"^north: refused, in center\(.*fewer than 3 rows differ") as caught:
+        Flower(federation.study, federation).model()
+    assert str(max(ages) - 3) not in str(caught.value)
 
 
 # --- a server that lies ---

@@ -555,8 +555,8 @@ ERRORS = {
     "numbers as levels": (("y ~ C(x)",), "must be of a column of text"),
     "response": (("x + z",), "has no response"),
     "syntax": (("y ~ x +",), "cannot be read"),
-    "a group without parentheses": (("y ~ x | g",), "a part is not understood, g: write effects"),
-    "a product of groups": (("y ~ z + (x | g) * z",), "a part is not understood, g, x:"),
+    "a group without parentheses": (("y ~ x | g",), r"a part is not understood, \| g: write effects"),
+    "a product of groups": (("y ~ z + (x | g) * z",), "effects of groups a part is not understood"),
     "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in some rows of s0"),
     "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
     "domain": (("x ~ z", "poisson"), "some responses of s0 are not counts"),
@@ -626,6 +626,133 @@ def test_columns_of_weights_and_exposures_are_checked(options, message, table):
     counts = table.assign(one=np.arange(60.0) % 2)
     with pytest.raises(ValueError, match=message):
         glm(sites(counts), **{"formula": "one ~ x", "family": "poisson", **options})
+
+
+# --- floors of columns ---
+
+
+def wards(oldest=103.0):
+    """Two sites under default floors; one person at the first has an age of which there is no other."""
+    rng = np.random.default_rng(7)
+    tables = {}
+    for site in ("north", "south"):
+        n = 90
+        tables[site] = pd.DataFrame(
+            {
+                "y": rng.normal(size=n),
+                "died": rng.permutation([0.0, 1.0] * 45),
+                "age": rng.integers(20, 95, n).astype(float),
+                "crp": rng.lognormal(2.0, 1.0, n),
+                "sex": rng.permutation(["f", "m"] * 45),
+                "stage": rng.permutation(["i"] * 60 + ["ii"] * 30),
+                "lone": np.zeros(n),
+                "times": np.ones(n),
+            }
+        )
+    tables["north"].loc[11, ["age", "lone", "times"]] = [oldest, 1.0, 2.0]
+    # sex and stage have rows enough, and only one of these is an m in stage ii
+    rare = tables["north"]
+    rare["sex2"] = np.where(rare.stage == "ii", "f", rare.sex)
+    rare.loc[rare.index[rare.stage == "ii"][0], "sex2"] = "m"
+    tables["south"]["sex2"] = tables["south"].sex
+    return tables
+
+
+# the formula, what else is given, and the term that the message names
+SINGLED_OUT = [
+    ("died ~ I(age == 103)", {}, "I(age == 103)"),
+    ("died ~ center(I((age == 103) * crp))", {}, "center(I((age == 103) * crp))"),
+    ("died ~ scale(I((age == 103) * crp))", {}, "scale(I((age == 103) * crp))"),
+    ("died ~ center(lone) + age", {}, "center(lone)"),
+    ("died ~ lone", {}, "lone"),
+    # what other people's numbers are added to
+    ("died ~ center(I((age == 103) * crp + 0.1 * y))", {}, "center(I((age == 103) * crp + 0.1 * y))"),
+    ("died ~ standardize(log(1 + lone + crp))", {}, "standardize(log(1 + lone + crp))"),
+    ("died ~ I(crp ** 40)", {}, "I(crp ** 40)"),
+    ("died ~ exp(3 * age)", {}, "exp(3 * age)"),
+    ("died ~ maximum(age, 102)", {}, "maximum(age, 102)"),
+    ("died ~ sex2 * stage", {}, "sex2[m]:stage[ii]"),
+    ("died ~ I(age == 103):crp", {}, "I(age == 103):crp"),
+    ("died ~ age + offset(lone * crp)", {}, "offset(lone * crp)"),
+    ("died ~ age + (I(age == 103) | site)", {}, "I(age == 103)"),
+    ("died ~ age", {"weights": "times"}, "times"),
+    ("died ~ age", {"family": "poisson", "exposure": "times"}, "times"),
+    ("I((age == 103) * crp) ~ sex", {"family": "normal"}, "I((age == 103) * crp)"),
+    ("surv(crp, I(age == 103)) ~ sex", {"family": "cox"}, "surv(crp, I(age == 103))"),
+]
+
+
+@pytest.mark.parametrize(("formula", "options", "term"), SINGLED_OUT)
+def test_a_column_of_one_person_is_refused_before_anything_is_summed(formula, options, term, monkeypatch):
+    tables = wards()
+    # the formula may name a number of the sender's choice; numbers of the file are in no message
+    crp = tables["north"].crp[11]
+    summed = []
+    monkeypatch.setattr(accord.models.formula, "means_and_sds", lambda *given: summed.append(given))
+    monkeypatch.setattr(accord.models.tables, "means_and_sds", lambda *given: summed.append(given))
+    study = accord.data.as_study(tables, formula=[formula, "times"])
+    with pytest.raises(accord.base.errors.DataError) as caught:
+        glm(study, formula, **{"family": "bernoulli", **options})
+    text = str(caught.value)
+    words = "fewer than 3 rows differ from the most frequent value, the floor of the site; leave the term out"
+    assert f"north: refused, in {term}, {words}" in text and str(crp)[:5] not in text
+    assert not summed
+
+
+def test_under_the_laxer_policy_such_a_column_passes_with_a_warning():
+    policy = accord.data.Policy(rare="tell")
+    study = accord.data.as_study(wards(), formula="died ~ center(lone * crp)", policy=policy)
+    with pytest.warns(UserWarning, match="fewer than 3 rows differ from the most frequent value") as caught:
+        glm(study, "died ~ center(lone * crp)", "bernoulli")
+    named = {str(one.message).split(", fewer")[0] for one in caught}
+    assert named == {"north: in center(lone * crp)", "north: in lone"}
+
+
+def test_columns_in_which_no_row_or_enough_rows_differ_pass():
+    tables = wards(oldest=90.0)
+    for table in tables.values():
+        table["lone"] = 0.0
+        table["at"] = 0.0 + (table is tables["south"])
+        table.loc[:2, "lone"] = 1.0
+    glm(tables, "died ~ at + lone", "bernoulli")
+    glm(tables, "died ~ scale(log(crp)) + sex * stage + I(age > 60) + offset(0.1 * y)", "bernoulli")
+    # one site has no such row
+    tables["south"]["lone"] = 0.0
+    glm(tables, "died ~ center(lone)", "bernoulli")
+
+
+@pytest.mark.parametrize("rows", [30, 300])
+def test_skewed_columns_pass(rows):
+    policy = accord.data.Policy()
+    rng = np.random.default_rng(0)
+    refused = [policy.singles_out(rng.lognormal(0.0, 1.5, rows)) for _ in range(2000)]
+    assert not any(refused)
+    # nor do heavy tails often
+    refused = [policy.singles_out(rng.standard_cauchy(rows)) for _ in range(2000)]
+    assert np.mean(refused) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([0.0] * 20, False),
+        ([0.1] * 20 + [0.3], True),
+        ([0.0] * 20 + [1.0, 2.0], True),
+        ([0.0] * 20 + [1.0, 2.0, 3.0], False),
+        ([1.0, 2.0, 3.0], True),
+        (list(range(20)), False),
+        # next to nothing beside one value
+        ([1e6, *range(20)], True),
+        ([1e6, *range(0, 20_000, 1000)], False),
+        ([1e308, -1e308, *[0.0] * 20], True),
+        ([np.inf, *[0.0] * 20], True),
+        ([5e-324, *[0.0] * 20], True),
+        ([], False),
+    ],
+)
+def test_what_singles_out_rows(values, found):
+    assert accord.data.Policy().singles_out(np.array(values)) is found
+    assert not accord.data.Policy(cells=1).singles_out(np.array(values))
 
 
 def test_overlap_and_priors_are_silent_about_separation(table):

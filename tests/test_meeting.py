@@ -115,6 +115,30 @@ def test_a_site_refuses_before_it_has_counted_anything(files, tmp_path):
     assert [kind for kind, _ in post.said] == ["gathered"] * len(post.said)
 
 
+def test_a_site_refuses_a_column_of_few_rows_before_its_mean_is_summed(files):
+    oldest = float(accord.data.study(files, formula="falls ~ age").frames[1]["age"].max())
+    post, formula = Post(), f"falls ~ center(I((age == {oldest}) * days))"
+    with pytest.raises(DataError, match=r"^site-1: refused, in center\(.*fewer than 3 rows differ from the most"):
+        glm(accord.data.study_at_sites(files, post), formula, "poisson")
+    # every site was asked the same number of times, last for refusals, of which one had some
+    assert post.said[-1][0] == "gathered" and [len(own) for own in post.said[-1][1]] == [0, 1, 0]
+    assert not [own for kind, found in post.said if kind == "total" for own in found if "sum 0" in own]
+
+
+def test_figures_of_a_column_of_few_rows_are_not_summed(files, tmp_path):
+    paths = []
+    for place, path in enumerate(files):
+        header, *lines = path.read_text().splitlines()
+        lone = [f"{line},{7.25 * (place == 1 and row == 4)}" for row, line in enumerate(lines)]
+        paths.append(tmp_path / path.name)
+        paths[-1].write_text("\n".join([f"{header},lone", *lone]) + "\n")
+    post = Post()
+    with pytest.raises(DataError, match=r"site-1: refused, in lone, fewer than 3 rows differ"):
+        glm(accord.data.study_at_sites(paths, post), "falls ~ age + lone", "poisson")
+    names = {name for kind, found in post.said if kind == "total" for own in found for name in own}
+    assert "age" in names and "lone" not in names
+
+
 def test_everything_wrong_with_all_files_is_told_at_once(files, tmp_path):
     broken = []
     for place, old, new in ((0, "\n", ",x\n"), (1, ",f,", ",,"), (2, "age", "years")):

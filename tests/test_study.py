@@ -317,7 +317,8 @@ def test_no_extreme_is_told():
     x[7] = -12345.678
     told = data.as_study([{"x": x}, {"x": x[8:]}]).agreed.to_json()
     assert "12345.678" not in told and not re.search(r"-123[34]\d\.", told)
-    assert re.search(r"-1[12]\d\.", told)  # the mean of the first site, -123, is told
+    # nor a mean that is next to nothing but one cell
+    assert not re.search(r"-1[12]\d\.", told)
 
 
 # --- floors ---
@@ -363,6 +364,25 @@ def test_means_that_would_tell_a_small_count_are_hidden(tmp_path):
     agreed = data.describe(write(tmp_path, {"m": n}))
     assert [site["x"].mean for site in agreed.by_site] == [None, None, 14.5]
     np.testing.assert_allclose(agreed.columns["x"].mean, (2 * 15 + 30 * 14.5) / 42, rtol=1e-14)
+
+
+@pytest.mark.parametrize("x", [[7.25] + [0.0] * 29, [7.25, 3.0] + [1.0] * 28, [7e9, *np.linspace(0.0, 1.0, 29)]])
+def test_figures_of_a_column_in_which_few_rows_differ_are_hidden(x, tmp_path):
+    others = np.random.default_rng(0).normal(size=30)
+    tables = {"n": pd.DataFrame({"x": x}), "s": pd.DataFrame({"x": others}), "w": pd.DataFrame({"x": others})}
+    agreed = data.describe(write(tmp_path, tables))
+    hidden = data.agreement.Column("number", 0)
+    # nor does it follow from the figures of all and those of the others
+    assert agreed.by_site[0]["x"] == agreed.columns["x"] == hidden and agreed.by_site[1]["x"].mean is not None
+    study = data.as_study(tables)
+    assert study.agreed.by_site[0]["x"] == study.agreed.columns["x"] == hidden
+    study = data.as_study(tables, policy=data.Policy(rare="tell"))
+    assert study.agreed.by_site[0]["x"] == hidden
+    np.testing.assert_allclose(study.agreed.means["x"], whole(study).x.mean(), rtol=1e-12)
+    # a mean that is hidden fills no cell
+    tables["s"].loc[3, "x"] = np.nan
+    with raises("column 'x' has missing cells and no mean to fill them with"):
+        data.as_study(tables, missing="indicator")
 
 
 @pytest.mark.parametrize("other", [data.Policy(12, 2, 0.2, "refuse"), data.Policy(8, 4, 0.05, "tell")])

@@ -26,6 +26,8 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _BINS, _ROUNDS = 64, 2
 # What counts of rows and of missing cells are called among sums of columns.
 _ROWS, _MISSING = "(rows)", "(missing)"
+# Kinds of columns that have a mean.
+NUMERIC = ("number", "yes-no")
 # A count, or in words what is told of it: "< 3", ">= 40".
 Count = int | str
 
@@ -42,7 +44,7 @@ class Column:
         Cells without a value; a text such as "< 3" where a floor hides the number.
     mean, sd : float or None
         Of the cells that have a value, the standard deviation with n in the denominator; None for texts and where a
-        floor hides them.
+        floor hides them, as where all but a few cells of a site are the same.
     quantiles : tuple of (float, float or None)
         Of numbers: a share of the cells, and the value that it is not above, to a thousandth of a standard deviation.
     levels : tuple of (str, int or str)
@@ -229,6 +231,8 @@ def agree(
         are not named. A model is built on them, and then they are told.
     """
     each = [_totals(InOnePlace((table.name,)), kinds, [table]) for table in tables]
+    numeric = [name for name, kind in kinds.items() if kind in NUMERIC]
+    few = [[name for name in numeric if table.policy.singles_out(table.present(name))] for table in tables]
     # a model needs the figures of all together: between sites none tells its own for it
     told = _told if floors or meeting.is_whole else _told_for_a_model
     said = meeting.gathered(
@@ -237,14 +241,17 @@ def agree(
                 "rows": table.rows,
                 "dropped": table.policy.told(count),
                 "policy": asdict(table.policy),
-                "columns": {name: asdict(told(name, kind, own, table.policy)) for name, kind in kinds.items()},
+                "columns": {
+                    name: asdict(told(name, kind, own, table.policy, name in hidden)) for name, kind in kinds.items()
+                },
+                "few": hidden if floors or table.policy.rare == "refuse" else [],
             }
-            for table, count, own in zip(tables, dropped, each, strict=True)
+            for table, count, own, hidden in zip(tables, dropped, each, few, strict=True)
         ]
     )
     strictest = reduce(Policy.stricter, [Policy(**own["policy"]) for own in said])
     by_site = tuple(_columns(own["columns"]) for own in said)
-    together = _totals(meeting, kinds, tables)
+    together = _totals(meeting, kinds, tables, {name for own in said for name in own["few"]})
     columns = {
         name: _together(name, kind, together, [site[name] for site in by_site], strictest)
         for name, kind in kinds.items()
@@ -268,8 +275,11 @@ def agree(
     )
 
 
-def _totals(meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable]) -> _Totals:
-    numeric = [name for name, kind in kinds.items() if kind in ("number", "yes-no")]
+def _totals(
+    meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable], hidden: Collection[str] = ()
+) -> _Totals:
+    """The figures of all sites; of the hidden columns of numbers, missing cells alone."""
+    numeric = [name for name, kind in kinds.items() if kind in NUMERIC and name not in hidden]
     levels = _levels(meeting, tables, [name for name, kind in kinds.items() if kind == "factor"])
     # all that one question can ask for; no name is twice among them
     # what overflows is looked for where a model is to be built on it
@@ -348,19 +358,20 @@ def _quantiles(
 # --- floors ---
 
 
-def _told(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
-    """What a site tells of its own column."""
+def _told(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
+    """The figures of a site's own column that leave it; `hidden`: few rows differ from its most frequent value."""
     missing = found.missing[name]
     present = found.present(name)
     counts = found.counts.get(name, {})
     # the rows are known, so that one hidden count would follow from the others
-    hidden = _hidden([missing, *counts.values()], policy)
+    shown = _hidden([missing, *counts.values()], policy)
     if kind == "factor":
-        levels = tuple(zip(counts, hidden[1:], strict=True))
-        return Column(kind, hidden[0], levels=levels)
-    if kind == "group" or present < policy.rows or any(isinstance(count, str) for count in hidden[1:]):
-        return Column(kind, hidden[0])
-    return Column(kind, hidden[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+        levels = tuple(zip(counts, shown[1:], strict=True))
+        return Column(kind, shown[0], levels=levels)
+    is_small = present < policy.rows or any(isinstance(count, str) for count in shown[1:])
+    if kind == "group" or hidden or is_small:
+        return Column(kind, shown[0])
+    return Column(kind, shown[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
 
 
 def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
@@ -395,8 +406,8 @@ def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> 
     )
 
 
-def _told_for_a_model(name: str, kind: str, found: _Totals, policy: Policy) -> Column:
-    """What a site tells of its own column where a model is built: how many cells are missing."""
+def _told_for_a_model(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
+    """The figure of a site's own column that leaves it where a model is built: how many cells are missing."""
     return Column(kind, policy.told(found.missing[name]))
 
 
@@ -409,7 +420,7 @@ def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], pol
         # a site without a level does not name it
         parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
-    if kind == "group" or found.present(name) == 0:
+    if kind == "group" or name not in found.mean or found.present(name) == 0:
         return Column(kind, missing)
     quantiles = _told_quantiles(name, found, found.present(name), policy)
     return Column(kind, missing, found.mean[name], found.sd[name], quantiles)

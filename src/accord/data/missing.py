@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..base.errors import DataError
-from .agreement import Agreed
+from .agreement import NUMERIC, Agreed
 from .cells import SiteTable
 
 # The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
@@ -53,6 +53,11 @@ def filled(
         if f"{name}{MARK}" in kinds:
             raise DataError(
                 f"there is a column {name + MARK!r} already, which is to mark the missing cells of {name!r}"
+            )
+        if kinds[name] in NUMERIC and name not in agreed.means:
+            raise DataError(
+                f"column {name!r} has missing cells and no mean to fill them with: at some site, all but a few of its "
+                'cells are the same. Leave the column out, or take missing = "drop"'
             )
     kinds = {**kinds, **{f"{name}{MARK}": "yes-no" for name in marked}}
     return kinds, [_filled_at(table, kinds, marked, agreed.means) for table in tables]

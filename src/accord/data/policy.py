@@ -6,11 +6,15 @@ import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+import numpy as np
+
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 
 # What a site does with a level that too few of its rows have.
 RARE = ("refuse", "tell")
+# Share of a column's range by which two of its values may differ and still count as one.
+_ALIKE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,14 @@ class Policy:
     rows : int, default 10
         A site of fewer rows takes no part, and a mean of fewer cells is not told.
     cells : int, default 3
-        Counts above 0 and below this are told as "< 3".
+        Counts above 0 and below this are shown as "< 3". In a column of a model, no row or at least this many differ
+        from the most frequent value.
     parameters : float, default 0.1
         Parameters of a model, at most, as a share of the rows of the site.
     rare : {"refuse", "tell"}, default "refuse"
-        What becomes of a model with a level that fewer than `cells` rows have, here or together: a model has a
-        parameter for each level, and its posterior would tell of those rows. "tell" lets it pass with a warning.
+        What becomes of a model with a level that fewer than `cells` rows have, here or together, or with a column in
+        which fewer rows differ from the most frequent value: a model has a parameter for each, and its posterior would
+        reveal those rows. "tell" lets it pass with a warning.
 
     Examples
     --------
@@ -57,6 +63,19 @@ class Policy:
             f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the site "
             "(`parameters` in its policy): take fewer columns"
         ]
+
+    def singles_out(self, values: np.ndarray) -> bool:
+        """Whether some rows, and fewer than `cells`, differ from the most frequent value of a column, shape (row,).
+
+        Values that differ by less than a thousandth of the column's range count as one: a column of one person's value
+        and of others that are next to nothing beside it is that person's.
+        """
+        rows = np.nan_to_num(np.sort(np.asarray(values, np.float64)))
+        # of numbers near the largest of float64 the range would be infinite
+        rows = rows / max(np.abs(rows).max(initial=0.0), np.finfo(np.float64).tiny)
+        alike = _ALIKE * np.ptp(rows) if len(rows) else 0.0
+        commonest = (np.searchsorted(rows, rows + alike, side="right") - np.arange(len(rows))).max(initial=0)
+        return bool(0 < len(rows) - commonest < self.cells)
 
     @classmethod
     def read(cls, path: Path) -> Policy:

@@ -74,6 +74,34 @@ class Study:
         ]
         _raise(_flat(self.meeting.gathered(refusals)))
 
+    def check_columns(self, columns: Sequence[Sequence[tuple[str, np.ndarray]]]) -> None:
+        """Ask every site whether columns of a model single out few of its rows.
+
+        Parameters
+        ----------
+        columns
+            Of each site that is here, the columns by the terms that they are of: arrays of shape (row,).
+
+        Raises
+        ------
+        DataError
+            A site refuses; each of them is named, with its floor.
+        """
+        refusals: list[list[str]] = []
+        for site, policy, own in zip(self.meeting.names_here, self.policies, columns, strict=True):
+            few = dict.fromkeys(term for term, values in own if policy.singles_out(values))
+            refusals.append([])
+            for term in few:
+                text = (
+                    f"in {term}, fewer than {policy.cells} rows differ from the most frequent value, the floor of the "
+                    "site"
+                )
+                if policy.rare == "refuse":
+                    refusals[-1].append(f"{site}: refused, {text}; leave the term out, or take a wider range of values")
+                else:
+                    warnings.warn(f"{site}: {text}", stacklevel=4)
+        _raise(_flat(self.meeting.gathered(refusals)))
+
 
 def study(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,

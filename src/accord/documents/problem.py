@@ -50,7 +50,8 @@ def arguments_of_glm(document: dict[str, Any]) -> dict[str, Any]:
     """What [model] with a formula and [priors] say to `accord.models.glm`."""
     model = dict(document["model"])
     model.pop("positive", None)
-    require_known("key of [model] with a formula", model, inspect.signature(models.glm).parameters)
+    known = [name for name in inspect.signature(models.glm).parameters if name != "table"]
+    require_known("key of [model] with a formula", model, known)
     require_types("[model]", model, models.glm)
     if not isinstance(model.get("family", ""), str | dict):
         raise ValueError(f"family in [model] must be a string or a table, found {model['family']!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,15 +11,18 @@ from ..base.errors import unknown_name_error
 from ..data.meeting import Meeting, means_and_sds
 from .grammar import (
     STANDARDS,
+    WITHOUT_NUMBERS,
     environment,
     evaluated,
     is_call,
+    names_of,
     of_rows,
     parsed,
     parts_of,
+    parts_of_term,
     require_columns,
     require_finite,
-    require_known,
+    require_levels,
 )
 
 if TYPE_CHECKING:
@@ -42,10 +45,11 @@ def require_groups_of_sites(text: str) -> None:
 def columns_of_formula(text: str) -> frozenset[str]:
     """The columns that a formula needs in a table; names of functions are not among them."""
     model, _ = parsed(text)
-    terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
-    named = {name for term in terms for name in getattr(term, "var_names", ())}
+    factors = {component.name for term in model.group_terms for component in term.factor.components}
+    others = [*model.common_terms, model.response.term, *(term.expr for term in model.group_terms)]
+    named = {name for term in others for name in names_of(parts_of_term(term))}
     # behind a bar it is the site itself, a column or not
-    return frozenset(model.var_names - ({SITE} - named if model.group_terms else set()))
+    return frozenset(named | (factors - {SITE}))
 
 
 class _Grouping(NamedTuple):
@@ -77,6 +81,10 @@ def _untold_groups_error(column: str) -> ValueError:
     )
 
 
+# Arrays of shape (row,), each with the term that it is of, as it is written.
+Columns = Sequence[tuple[str, np.ndarray]]
+
+
 class Matrices(NamedTuple):
     """What a formula makes of one site's rows."""
 
@@ -106,6 +114,8 @@ class Formula:
         By factor, the levels that the sites agreed on; other columns are numbers.
     known
         The names of all columns, for errors, where frames have some of them.
+    check
+        Raises an error at all sites where one of them refuses its columns, see `accord.data.Study.check_columns`.
 
     Raises
     ------
@@ -123,38 +133,43 @@ class Formula:
         frames: Sequence[pd.DataFrame],
         columns: Sequence[str],
         levels: Mapping[str, Sequence[str]],
-        known: Sequence[str] | None = None,
+        known: Sequence[str],
+        check: Callable[[Sequence[Columns]], None],
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
         self._model, self._spelling = parsed(text)
-        choices = columns if known is None else known
         self._within: str | None = None
         self._is_nested = False
         # the grouping factor, as it is written
-        self.group = self._grouping(columns, choices)
+        self.group = self._grouping(columns, known)
         self._require_within_sites(meeting, frames)
-        if self._model.response is None:
-            raise ValueError(f"the formula {text!r} has no response: write response ~ terms")
         self._response = self._model.response.term.components[0]
         for part in parts_of(self._response):
-            require_columns(part, columns, choices)
+            require_columns(part, columns, known)
         self._environment = environment()
         for part in self._predictors():
-            require_columns(part, columns, choices)
-            require_known(part, self.levels)
-        self._standardise(meeting, frames)
+            require_columns(part, columns, known)
+            require_levels(part, self.levels)
+        self._standardise(meeting, frames, check)
         self._template = self._rows_of_all_kinds(columns)
-        with np.errstate(all="ignore"):
-            self._model.eval(self._template, self._environment)
+        # no row of a site is in it, so that errors quote none
+        try:
+            with np.errstate(all="ignore"):
+                self._model.eval(self._template, self._environment)
+        except Exception as error:
+            raise ValueError(f"the formula {text!r} cannot be worked out: {error}") from error
         self._read_terms()
 
     # --- what the parsed formula says ---
 
     def _predictors(self) -> Iterator[Any]:
+        for component in self._components():
+            yield from parts_of(component)
+
+    def _components(self) -> Iterator[Any]:
         groups = [term.expr for term in self._model.group_terms]
         for term in [*self._model.common_terms, *groups]:
-            for component in getattr(term, "components", ()):
-                yield from parts_of(component)
+            yield from getattr(term, "components", ())
 
     def _grouping(self, columns: Sequence[str], choices: Sequence[str]) -> str | None:
         """The one grouping factor of terms such as `(1 | ward)`, if any; `site` is the site itself."""
@@ -183,7 +198,9 @@ class Formula:
                     f"and effects stay at a site: write {SITE}:{self._within} where each site has groups of its own"
                 )
 
-    def _standardise(self, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> None:
+    def _standardise(
+        self, meeting: Meeting, frames: Sequence[pd.DataFrame], check: Callable[[Sequence[Columns]], None]
+    ) -> None:
         """Give `scale` and `center` the mean and standard deviation of their arguments over all sites."""
         from formulae.transforms import TRANSFORMS
 
@@ -199,6 +216,18 @@ class Formula:
             for site, own in zip(meeting.names_here, values, strict=True):
                 for call, numbers in zip(ready, own.values(), strict=True):
                     require_finite(str(call), site, numbers)
+            # no mean of a column leaves a site that singles out few of its rows
+            names = [self._spelling.of(str(call)) for call in ready]
+            check(
+                [
+                    [
+                        (name, x)
+                        for name, call, own in zip(names, ready, numbers.values(), strict=True)
+                        for x in (own, *self._numbers(call, frame, site))
+                    ]
+                    for site, frame, numbers in zip(meeting.names_here, frames, values, strict=True)
+                ]
+            )
             found = means_and_sds(meeting, values)
             for k, call in enumerate(ready):
                 transform = TRANSFORMS[call.callee]()
@@ -275,6 +304,35 @@ class Formula:
             found = component.call.eval(frame, self._environment)
         several = found if isinstance(found, tuple) else (found,)
         return tuple(np.broadcast_to(np.asarray(column), (len(frame),)) for column in several)
+
+    def _numbers(self, part: Any, frame: pd.DataFrame, site: str) -> Iterator[np.ndarray]:
+        """What a part of the formula is made of, as numbers of each row of a site: columns, and functions of them.
+
+        A sum hides its parts, and its mean reveals them: so floors hold for each.
+        """
+        for piece in parts_of(part):
+            if is_call(piece):
+                # without its mean, a column that is to be centred is no number yet
+                is_open = piece.callee in STANDARDS and piece.stateful_transform is None
+                is_number = piece.callee not in WITHOUT_NUMBERS and not is_open
+            else:
+                is_number = hasattr(piece, "op")
+            if is_number:
+                yield evaluated(piece, frame, self._environment, site)
+
+    def columns(self, frame: pd.DataFrame, site: str, matrices: Matrices) -> Columns:
+        """All columns of numbers that the formula makes of a site's rows, and what these are made of.
+
+        A column of the table that stands on the left as it is is not among them.
+        """
+        used = dict.fromkeys(name for name in names_of(self._predictors()) if name not in self.levels)
+        found = [(name, frame[name].to_numpy()) for name in used]
+        found += zip(self.names, matrices.design.T, strict=True)
+        if matrices.effects is not None:
+            found += zip(self.effects, matrices.effects.T, strict=True)
+        for component in (*self._components(), self._response):
+            found += [(self._spelling.of(component.name), x) for x in self._numbers(component, frame, site)]
+        return found
 
     def matrices(self, frame: pd.DataFrame, site: str) -> Matrices:
         """What the right of the formula makes of one site's rows.

@@ -86,7 +86,13 @@ def glm(
     study = as_table(table, formula, weights, exposure)
     meeting = study.meeting
     design = Formula(
-        formula, meeting, study.frames, list(study.agreed.columns), study.agreed.levels, columns_of(table, study)
+        formula,
+        meeting,
+        study.frames,
+        list(study.agreed.columns),
+        study.agreed.levels,
+        columns_of(table, study),
+        study.check_columns,
     )
     chosen, shards = settled(family_of(family), design, study, weights, exposure)
     summary, centre, spread, spread_of_effects = figures_of(meeting, chosen, shards)

@@ -1,8 +1,12 @@
-"""What a formula may say: how it is read, and which of its parts each site can evaluate on its own rows."""
+"""What a formula may say: how it is read, and which of its parts each site can evaluate on its own rows.
+
+A formula is data. It may come from somebody who must not run code at a site, and formulae looks functions up by their
+dotted names. So everything in a formula is on a list here, and nothing else reaches formulae.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,65 +18,330 @@ from .spelling import Spelling, require_usual_powers
 if TYPE_CHECKING:
     import pandas as pd
 
-# What gives each row a number of its own, whatever other rows there are; also as `np.log` and so on.
+# Functions that give each row a number of its own, whatever other rows there are; also as `np.log` and the like.
 _ROW_BY_ROW: dict[str, Callable[..., Any]] = {
     name: getattr(np, name)
     for name in ("abs", "cos", "exp", "expm1", "log", "log10", "log1p", "log2", "maximum", "minimum", "sin", "sqrt")
 }
-_FACTORS = ("C", "S", "T")
-_CODINGS = ("Sum", "Treatment")
 # Centred, or centred and divided, by figures of all sites.
 STANDARDS = ("center", "scale", "standardize")
+_FACTORS = ("C", "S", "T")
+# Contrasts of `C`.
+_CODINGS = ("Sum", "Treatment")
+# Several columns as one response.
+_SEVERAL = ("p", "prop", "proportion", "surv")
+# Functions that make something else than one number of each row.
+WITHOUT_NUMBERS = (*_FACTORS, *_CODINGS, *_SEVERAL, "offset")
 # Each site would find another basis, or another level, from its own rows.
 _FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "poly", "tp")
-_KNOWN = (*_ROW_BY_ROW, *_FACTORS, *_CODINGS, *STANDARDS, "I", "offset")
+
+# The functions that may stand at each place of a formula. There are no others.
+_WITHIN_THE_LEFT = (*_ROW_BY_ROW, "I")
+_ON_THE_LEFT = (*_WITHIN_THE_LEFT, *_SEVERAL)
+_WITHIN_TERMS = (*_ROW_BY_ROW, "I", *STANDARDS)
+_IN_INTERACTIONS = (*_WITHIN_TERMS, *_FACTORS)
+_TERMS = (*_IN_INTERACTIONS, "offset")
+
+# The arguments of each function. One that ends in "=" may be left out, and may be given by its name.
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_ROW_BY_ROW, "I", *STANDARDS, "offset"), ("x",)),
+    **dict.fromkeys(("maximum", "minimum"), ("x", "y")),
+    **dict.fromkeys(_SEVERAL, ("successes", "trials")),
+    "surv": ("time", "event"),
+    "C": ("column", "contrast="),
+    "S": ("column", "omit="),
+    "T": ("column", "ref="),
+    "Sum": ("omit=",),
+    "Treatment": ("reference=",),
+}
+_ARITHMETIC = ("PLUS", "MINUS", "STAR", "SLASH", "STAR_STAR")
+_COMPARISONS = ("EQUAL_EQUAL", "BANG_EQUAL", "LESS_EQUAL", "LESS", "GREATER_EQUAL", "GREATER")
+# Interactions of more columns than this are no model.
+_MOST_ORDERS = 9
 
 
 def parsed(text: str) -> tuple[Any, Spelling]:
     """The formula as formulae's model, and its functions as they were written.
+
+    Whatever is not on the lists above is refused here, before anything is evaluated.
 
     Raises
     ------
     ImportError
         `formulae` is not installed.
     ValueError
-        It cannot be read, or not all of it.
+        The formula cannot be read, or a part of it is not on the lists.
     """
     try:
-        from formulae.model_description import model_description
+        from formulae.parser import Parser
+        from formulae.resolver import Resolver
         from formulae.scanner import Scanner
+        from formulae.terms.terms import Model
     except ImportError as error:
         raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
-    try:
-        model = model_description(text)
+    # its scanner, parser and resolver have exceptions of their own
+    with _readable(text, Exception):
         tokens = Scanner(text).scan()
-    except Exception as error:
-        # its scanner, parser and resolver have exceptions of their own
-        raise ValueError(f"the formula {text!r} cannot be read: {error}") from error
+        parser = Parser(tokens)
+        tree = parser.parse()
     # formulae leaves out, without a word, what follows where it expects no more
-    named = {token.lexeme.strip("`") for token in tokens if token.kind in ("IDENTIFIER", "BQNAME")}
-    calls = [part for part in _allparts_of(model) if is_call(part)]
-    seen = model.var_names.union(*({call.callee, *call.kwargs} for call in calls))
-    lost = sorted(named - seen)
-    if lost or (any(token.kind == "PIPE" for token in tokens) and not model.group_terms):
+    if not parser.at_end():
+        rest = " ".join(token.lexeme for token in tokens[parser.current : -1])
         raise ValueError(
-            f"of the formula {text!r} a part is not understood{''.join(f', {name}' for name in lost)}: write effects "
-            "of groups in parentheses, (x | group), and add them to other terms"
+            f"of the formula {text!r} a part is not understood, {rest}: write effects of groups in parentheses, "
+            "(x | group), and comparisons in I(), I(x > 3)"
         )
+    with _readable(text, RecursionError):
+        _Grammar(text).require_formula(tree)
     require_usual_powers(text, tokens)
+    with _readable(text, Exception):
+        found = Resolver(tree).resolve()
+        model = found if isinstance(found, Model) else Model(found)
+        for part in _allparts_of(model):
+            _make_plain(part)
     return model, Spelling(text, tokens)
 
 
-def environment() -> Any:
-    """What formulas may call, besides what formulae brings."""
-    from types import SimpleNamespace
+@contextmanager
+def _readable(text: str, errors: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except errors as error:
+        raise ValueError(f"the formula {text!r} cannot be read: {error}") from error
 
+
+def _make_plain(part: Any) -> None:
+    """Leave no name in a part that formulae would look up as an attribute or among variables of Python."""
+    from formulae.terms.call_resolver import LazyCall
+
+    if is_call(part):
+        part.callee = _without_module(part.callee)
+        if part.callee == "C":
+            contrasts = [*part.args[1:], *part.kwargs.values()]
+            part.args[1:] = [LazyCall(one.name, [], {}) if _is_name(one) else one for one in contrasts]
+            part.kwargs.clear()
+    elif isinstance(value := getattr(part, "value", None), int):
+        # powers of Python's whole numbers have no bound
+        part.lexeme, part.value = str(value), float(value)
+
+
+def _without_module(name: str) -> str:
+    plain = name.removeprefix("np.")
+    return plain if plain in _ROW_BY_ROW else name
+
+
+class _Grammar:
+    """Checks of a formula as formulae's parser reads it: every node is one that is listed here, or a `ValueError`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def _refused(self, why: str) -> ValueError:
+        return ValueError(f"the formula {self.text!r} cannot be read: {why}")
+
+    def require_formula(self, tree: Any) -> None:
+        """Raise `ValueError` unless the whole is `response ~ terms`, and all in it is known."""
+        if not _is_operation(tree, "TILDE"):
+            raise ValueError(f"the formula {self.text!r} has no response: write response ~ terms")
+        self._require_response(tree.left)
+        self._require_term(tree.right, alone=True)
+
+    def _require_response(self, node: Any) -> None:
+        if _is_operation(node, "PIPE"):
+            trials = node.right.args if _kind(node.right) == "Call" else [node.right]
+            raise self._refused(
+                f"for a number of successes and one of trials write {_prop([node.left, *trials])} ~ ..."
+            )
+        if _kind(node) == "Call":
+            name = self._name_of(node)
+            if name == "cbind":
+                raise self._refused(f"for cbind(successes, failures) write {_prop_of_cbind(node.args)} ~ ...")
+            if name in _FACTORS:
+                raise self._refused(
+                    f"{name}() stands on the right only: write the column itself on the left. The family gives the "
+                    "order of its classes, as in accord.models.families.Ordinal(['low', 'high'])"
+                )
+            self._require_call(node, _ON_THE_LEFT, _WITHIN_THE_LEFT)
+        elif _kind(node) not in ("Variable", "QuotedName"):
+            raise self._refused("its left must be a column or a function of columns, as in log(y) or I(y > 3)")
+
+    def _require_term(self, node: Any, alone: bool) -> None:
+        """Raise `ValueError` unless a node is a sum of terms; `alone`: effects of groups and offsets may be here."""
+        kind = _kind(node)
+        if kind == "Grouping" and alone and _is_operation(node.expression, "PIPE"):
+            self._require_term(node.expression.left, alone=False)
+            self._require_grouping(node.expression.right)
+        elif kind == "Grouping":
+            self._require_term(node.expression, alone)
+        elif _is_operation(node, "PLUS", "MINUS"):
+            self._require_term(node.left, alone)
+            self._require_term(node.right, alone)
+        elif _is_operation(node, "COLON", "STAR", "SLASH"):
+            self._require_term(node.left, alone=False)
+            self._require_term(node.right, alone=False)
+        elif _is_operation(node, "STAR_STAR"):
+            self._require_orders(node)
+        elif kind == "Unary":
+            self._require_term(node.right, alone=False)
+        elif kind == "Call":
+            self._require_call(node, _TERMS if alone else _IN_INTERACTIONS, _WITHIN_TERMS)
+        elif kind == "Variable":
+            self._require_no_level(node)
+        elif kind == "Literal" and (type(node.value) not in (int, float) or node.value not in (0, 1)):
+            raise self._refused(f"{node.lexeme or node.value} is no term")
+        elif _is_operation(node, "PIPE"):
+            raise self._refused(
+                "of the effects of groups a part is not understood: write them in parentheses, (x | group), and add "
+                "them to other terms"
+            )
+        elif kind not in ("QuotedName", "Literal"):
+            raise self._refused("a comparison, or another part that is no term, goes into a function, as in I(x > 3)")
+
+    def _require_orders(self, node: Any) -> None:
+        """Raise `ValueError` where a power is not one of a sum of terms, `(a + b) ** 2`."""
+        left, orders = node.left, getattr(node.right, "value", None)
+        if _kind(left) != "Grouping" or not _is_operation(left.expression, "PLUS", "STAR"):
+            raise self._refused("a power of one column is written in I(), as in I(x ** 2)")
+        if type(orders) is not int or not 1 <= orders <= _MOST_ORDERS:
+            raise self._refused(f"a power of several terms must be a whole number up to {_MOST_ORDERS}")
+        self._require_term(left, alone=False)
+
+    def _require_grouping(self, node: Any) -> None:
+        if _is_operation(node, "COLON", "PLUS"):
+            self._require_grouping(node.left)
+            self._require_grouping(node.right)
+        elif _is_operation(node, "SLASH"):
+            raise self._refused(
+                "groups within groups are not possible: name the inner groups by one column, and write (1 | column) "
+                "or (1 | site:column)"
+            )
+        elif _kind(node) == "Variable":
+            self._require_no_level(node)
+        elif _kind(node) != "QuotedName":
+            raise self._refused("effects must be grouped by site, a column, or site:column")
+
+    def _require_no_level(self, node: Any) -> None:
+        if node.level is not None:
+            name = node.name.lexeme
+            raise self._refused(
+                f"{name}[...] names a level of the response, on the left; on the right write I({name} == 'level')"
+            )
+
+    def _name_of(self, call: Any) -> str:
+        """The name of a function, which must be a name and nothing else."""
+        if _kind(call.callee) != "Variable" or call.callee.level is not None:
+            raise self._refused("only a function's name may stand before parentheses")
+        name: str = call.callee.name.lexeme
+        return name
+
+    def _require_call(self, call: Any, known: Sequence[str], within: Sequence[str]) -> None:
+        """Raise `ValueError` unless a function is a known one, and its arguments are of functions known within it."""
+        written = self._name_of(call)
+        name = _without_module(written)
+        if name in _FROM_ROWS:
+            raise ValueError(
+                f"{name}(...) is found from the rows themselves, and each site would find another: write powers, "
+                "I(x ** 2), pieces, I((x - 50) * (x > 50)), or comparisons, I(x == 1)"
+            )
+        if name not in known:
+            if name in _ARGUMENTS:
+                raise self._refused(f"{name}() cannot stand at this place")
+            raise unknown_name_error("function in the formula", written, known)
+        given = self._arguments(name, call.args)
+        if name in _FACTORS:
+            column, *contrasts = given
+            if _kind(column) not in ("Variable", "QuotedName"):
+                raise self._refused(f"{name}() must be of a column of text, by its name")
+            self._require_number(column, within)
+            for contrast in contrasts:
+                self._require_contrast(name, contrast)
+        else:
+            for argument in given:
+                self._require_number(argument, within)
+
+    def _arguments(self, name: str, given: Sequence[Any]) -> list[Any]:
+        """The arguments of a function, those too that are given by their names."""
+        takes = _ARGUMENTS[name]
+        optional = [one.rstrip("=") for one in takes if one.endswith("=")]
+        named = [one.name.name.lexeme for one in given if _kind(one) == "Assign"]
+        by_place = len(given) - len(named)
+        if by_place < len(takes) - len(optional) or len(given) > len(takes) or not set(named) <= set(optional):
+            raise self._refused(f"{name}() takes ({', '.join(takes)}), and nothing else")
+        return [one.value if _kind(one) == "Assign" else one for one in given]
+
+    def _require_contrast(self, name: str, node: Any) -> None:
+        """Raise `ValueError` unless an argument is a coding, `Sum` or `Treatment('b')`, or, of `S` and `T`, a level."""
+        if name != "C":
+            if not _is_text(node):
+                raise self._refused(f"{name}() takes a column and one of its levels in quotation marks")
+        elif _kind(node) == "Call":
+            coding = self._name_of(node)
+            if coding not in _CODINGS:
+                raise unknown_name_error("coding of C", coding, _CODINGS)
+            for level in self._arguments(coding, node.args):
+                if not _is_text(level):
+                    raise self._refused(f"{coding}() takes a level in quotation marks")
+        elif _kind(node) != "Variable" or node.level is not None or node.name.lexeme not in _CODINGS:
+            level = f"'{node.value}'" if _is_text(node) else "'level'"
+            raise self._refused(f"to code a column against a level write C(column, Treatment({level}))")
+
+    def _require_number(self, node: Any, known: Sequence[str]) -> None:
+        """Raise `ValueError` unless a node within a function is made of columns, numbers and known functions."""
+        kind = _kind(node)
+        if kind == "Grouping":
+            self._require_number(node.expression, known)
+        elif _is_operation(node, *_ARITHMETIC, *_COMPARISONS):
+            for side in (node.left, node.right):
+                if not (node.operator.kind in _COMPARISONS and _is_text(side)):
+                    self._require_number(side, known)
+        elif kind == "Unary":
+            self._require_number(node.right, known)
+        elif kind == "Call":
+            self._require_call(node, known, known)
+        elif kind == "Variable":
+            self._require_no_level(node)
+        elif kind != "QuotedName" and not (kind == "Literal" and type(node.value) in (int, float)):
+            raise self._refused(
+                "functions are of columns and numbers, with + - * / ** and comparisons; texts are compared, as in "
+                "I(sex == 'f')"
+            )
+
+
+def _kind(node: Any) -> str:
+    """The class of a node of formulae's parser."""
+    return type(node).__name__
+
+
+def _is_operation(node: Any, *kinds: str) -> bool:
+    return _kind(node) == "Binary" and node.operator.kind in kinds
+
+
+def _is_text(node: Any) -> bool:
+    return _kind(node) == "Literal" and isinstance(node.value, str)
+
+
+def _prop(given: Sequence[Any]) -> str:
+    """Successes and trials as they are written here, by their names where both are columns."""
+    names = [one.name.lexeme for one in given if _kind(one) == "Variable"]
+    return f"prop({', '.join(names)})" if len(names) == len(given) == 2 else "prop(successes, trials)"
+
+
+def _prop_of_cbind(given: Sequence[Any]) -> str:
+    """The same, from successes and failures."""
+    if len(given) == 2 and _is_operation(given[1], "MINUS") and given[1].right == given[0]:
+        return _prop([given[0], given[1].left])
+    return "prop(successes, successes + failures)"
+
+
+def environment() -> Any:
+    """The functions that formulas may call, and nothing else."""
     from formulae.categorical import ENCODINGS
     from formulae.environment import Environment
     from formulae.transforms import TRANSFORMS
 
-    several = {name: lambda *columns: columns for name in ("p", "prop", "proportion", "surv")}
-    return Environment([{**TRANSFORMS, **ENCODINGS, **_ROW_BY_ROW, **several, "np": SimpleNamespace(**_ROW_BY_ROW)}])
+    several = {name: lambda *columns: columns for name in _SEVERAL}
+    known = {name: function for name, function in {**TRANSFORMS, **ENCODINGS}.items() if name in _ARGUMENTS}
+    return Environment([{**known, **_ROW_BY_ROW, **several}])
 
 
 # --- parts of a formula: calls, operations, names and values ---
@@ -80,12 +349,15 @@ def environment() -> Any:
 
 def _allparts_of(model: Any) -> Iterator[Any]:
     """All parts of a parsed formula, its response and grouping factors too."""
-    terms = [*model.common_terms, *(side for term in model.group_terms for side in (term.expr, term.factor))]
-    if model.response is not None:
-        terms.append(model.response.term)
-    for term in terms:
-        for component in getattr(term, "components", ()):
-            yield from parts_of(component)
+    sides = [side for term in model.group_terms for side in (term.expr, term.factor)]
+    for term in (*model.common_terms, *sides, model.response.term):
+        yield from parts_of_term(term)
+
+
+def parts_of_term(term: Any) -> Iterator[Any]:
+    """All parts of a term; an intercept has none."""
+    for component in getattr(term, "components", ()):
+        yield from parts_of(component)
 
 
 def parts_of(part: Any) -> Iterator[Any]:
@@ -110,6 +382,11 @@ def _is_name(part: Any) -> bool:
     return hasattr(part, "name") and not is_call(part)
 
 
+def names_of(parts: Iterable[Any]) -> list[str]:
+    """The columns among parts."""
+    return [part.name for part in parts if _is_name(part)]
+
+
 @contextmanager
 def of_rows(name: str, site: str) -> Iterator[None]:
     """Evaluate a part of a formula on somebody's rows: an error names the part and the site, and quotes no cell."""
@@ -123,32 +400,28 @@ def of_rows(name: str, site: str) -> Iterator[None]:
 def evaluated(part: Any, frame: pd.DataFrame, environment: Any, site: str) -> np.ndarray:
     """The numbers that a part is in each row."""
     with of_rows(str(part), site):
-        return np.asarray(part.eval(frame, environment), np.float64)
+        return np.broadcast_to(np.asarray(part.eval(frame, environment), np.float64), (len(frame),))
 
 
 def require_columns(part: Any, columns: Sequence[str], choices: Sequence[str]) -> None:
-    """Raise `ValueError` where a part is a name of no column; `choices` are told."""
-    if _is_name(part) and part.name not in columns and part.name not in _CODINGS:
+    """Raise `ValueError` where a part is a name of no column, with the nearest of the choices."""
+    if _is_name(part) and part.name not in columns:
         raise unknown_name_error("column in the formula", str(part.name), choices)
 
 
-def require_known(call: Any, levels: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where a function is unknown, or where each site would find figures of its own for it."""
-    if not is_call(call):
+def require_levels(call: Any, levels: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where a factor is of a column that the sites have no levels of, or names another level."""
+    if not is_call(call) or call.callee not in _FACTORS:
         return
-    name = call.callee.removeprefix("np.") if call.callee.removeprefix("np.") in _ROW_BY_ROW else call.callee
-    if name in _FROM_ROWS:
-        raise ValueError(
-            f"{call} is found from the rows themselves, and each site would find another: write powers, I(x ** 2), "
-            "pieces, I((x - 50) * (x > 50)), or comparisons, I(x == 1)"
-        )
-    if name not in _KNOWN:
-        raise unknown_name_error("function in the formula", call.callee, _KNOWN)
-    if name in _FACTORS and not (_is_name(call.args[0]) and call.args[0].name in levels):
+    name = call.args[0].name
+    if name not in levels:
         raise ValueError(
             f"{call} must be of a column of text, on whose levels the sites agree: name the column in strings where "
             "the table is read"
         )
+    for part in parts_of(call):
+        if isinstance(level := getattr(part, "value", None), str) and level not in levels[name]:
+            raise unknown_name_error(f"level of {name}", level, levels[name])
 
 
 def require_finite(name: str, site: str, values: np.ndarray) -> None:

@@ -75,22 +75,33 @@ def settled(
         raise ValueError(f"the family {family.name} needs {family.left} on the left of the formula")
     if family.tells_classes:
         _require_frequent(study, [columns[0] for columns in responses])
+    made, looked_at = [], []
+    for site, frame in zip(study.meeting.names_here, study.frames, strict=True):
+        matrices = design.matrices(frame, site)
+        beside: dict[str, np.ndarray] = {}
+        if exposure is not None:
+            beside["exposure"] = _column(frame, exposure, site, "exposure", least=0.0, strictly=True)
+        if weights is not None:
+            beside["weight"] = _column(frame, weights, site, "weights", least=0.0, strictly=False)
+        made.append((site, matrices, beside))
+        named = {"exposure": exposure, "weight": weights}
+        looked_at.append([*design.columns(frame, site, matrices), *((str(named[k]), x) for k, x in beside.items())])
+    study.check_columns(looked_at)
     family = family.settled(study.meeting, responses)
     shards = []
-    for site, frame, response in zip(study.meeting.names_here, study.frames, responses, strict=True):
-        matrices = design.matrices(frame, site)
+    for (site, matrices, beside), response in zip(made, responses, strict=True):
         rows = family.rows(site, response)
         rows["design"] = matrices.design if family.has_intercept else matrices.design[:, 1:]
         offset = matrices.offset
-        if exposure is not None:
-            log_exposure = np.log(_column(frame, exposure, site, "exposure", least=0.0, strictly=True))
+        if "exposure" in beside:
+            log_exposure = np.log(beside["exposure"])
             offset = log_exposure if offset is None else offset + log_exposure
         if matrices.effects is not None and matrices.group is not None:
             rows |= {"effects": matrices.effects, "group": matrices.group}
         if offset is not None:
             rows["offset"] = offset
-        if weights is not None:
-            rows["weight"] = _column(frame, weights, site, "weights", least=0.0, strictly=False)
+        if "weight" in beside:
+            rows["weight"] = beside["weight"]
         shards.append(rows)
     return family, shards
 

@@ -1,0 +1,346 @@
+"""A formula is data: whatever it says, nothing runs but the functions on the list."""
+
+import builtins
+import sys
+from contextlib import contextmanager, suppress
+
+import formulae.environment
+import formulae.terms.call_resolver as resolver
+import formulae.transforms
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accord.data.meeting import InOnePlace
+from accord.data.mentions import Mentions
+from accord.flower import StudyDocument
+from accord.models import glm, grammar
+from accord.models.formula import Formula, columns_of_formula, require_groups_of_sites
+from accord.models.tables import needed
+
+# --- what a formula does beside its list of functions ---
+
+_EVENTS = (
+    "import",
+    "exec",
+    "open",
+    "os.",
+    "subprocess.",
+    "socket.",
+    "marshal.",
+    "object.__",
+    "code.__new__",
+    "ctypes.",
+)
+# Where events go while a formula is worked out.
+_events = []
+
+
+def _audit(event, arguments):
+    if _events and event.startswith(_EVENTS):
+        # formulae's scanner reads True, False and None by `eval`, which looks nothing up
+        if not (event == "exec" and arguments[0].co_names == ()):
+            _events[-1].append(f"{event} {arguments[:1]}")
+
+
+sys.addaudithook(_audit)
+
+
+@contextmanager
+def watched(monkeypatch):
+    """A list of what formulas import, run, read as attributes or look up, beyond the list of functions.
+
+    With it comes a context for the audit events of one formula, among which there must be none of the test's own.
+    """
+    found = []
+    lookup, function_of = formulae.environment.VarLookupDict.__getitem__, resolver.get_function_from_module
+
+    def canary(*arguments, **options):
+        found.append("canary")
+        return arguments[0] if arguments else canary
+
+    def read(owner, name, *default):
+        found.append(f"attribute {name}")
+        return getattr(owner, name, *default)
+
+    def looked_up(self, name):
+        if name not in grammar._ARGUMENTS:
+            found.append(f"name {name}")
+        return lookup(self, name)
+
+    def function(name, env):
+        if name not in grammar._ARGUMENTS:
+            found.append(f"function {name}")
+        return function_of(name, env)
+
+    with monkeypatch.context() as patch:
+        # within reach of formulae's own names, of Python's, and of the functions' modules
+        for place in (formulae.transforms.TRANSFORMS, vars(builtins), vars(formulae.transforms), vars(grammar)):
+            patch.setitem(place, "canary", canary)
+        patch.setattr(resolver, "getattr", read, raising=False)
+        patch.setattr(resolver, "get_function_from_module", function)
+        patch.setattr(formulae.environment.VarLookupDict, "__getitem__", looked_up)
+
+        @contextmanager
+        def audited():
+            _events.append(found)
+            try:
+                yield
+            finally:
+                _events.pop()
+
+        yield found, audited
+
+
+def frames():
+    rng = np.random.default_rng(0)
+    numbers = ("y", "x", "bp.sys", "race___1", "__class__", "os", "log", "Treatment", "canary.run")
+    return [
+        pd.DataFrame({**{name: rng.gamma(2.0, 1.0, 12) for name in numbers}, "g": rng.permutation(["a", "b", "c"] * 4)})
+        for _ in range(2)
+    ]
+
+
+HONEST = "log(y) ~ x * C(g, Sum) + scale(np.log(x)) + offset(x) + I(g == 'a') + T(g, 'b') + (x | site:g)"
+FRAMES = frames()
+COLUMNS = list(FRAMES[0])
+
+
+def worked_out(text):
+    """Do all that is done with a formula, as columns of both sites; whether it was accepted."""
+    Mentions.of(text), needed(text)
+    try:
+        columns_of_formula(text)
+        require_groups_of_sites(text)
+    except ValueError:
+        pass
+    meeting = InOnePlace(("s1", "s2"))
+    try:
+        design = Formula(text, meeting, FRAMES, COLUMNS, {"g": ["a", "b", "c"]}, COLUMNS, lambda columns: None)
+        design.response(FRAMES[0], "s1")
+        design.columns(FRAMES[0], "s1", design.matrices(FRAMES[0], "s1"))
+    except ValueError:
+        return False
+    return True
+
+
+# --- the grammar of Python's expressions, within and around that of formulas ---
+
+NAMES = ["x", "y", "g", "bp.sys", "race___1", "`__class__`", "os", "np", "log", "surv", "prop", "canary", "Treatment"]
+NAMES += ["eval", "exec", "__import__", "open", "getattr", "TRANSFORMS", "bs", "poly", "True", "None", "q", "site"]
+ATTRIBUTES = ["__globals__", "__builtins__", "__class__", "__call__", "__getitem__", "get", "canary", "log", "system"]
+ATTRIBUTES += ["__code__", "__subclasses__", "eval", "__init__", "__self__", "run"]
+FUNCTIONS = [*grammar._ARGUMENTS, "np.log", "np.linalg.norm", "canary", "C", "I", "surv", "hsgp", "binary", "numpy.log"]
+KEYWORDS = ["contrast", "levels", "out", "where", "ref", "omit", "reference", "df", "x"]
+
+leaves = st.one_of(
+    st.sampled_from(NAMES),
+    st.sampled_from(["0", "1", "2", "1.5", "'a'", "'b'", '"canary()"', "f'{canary()}'", "b'a'", "..."]),
+    st.builds(
+        "{}.{}".format, st.sampled_from(["surv", "prop", "np", "x", "log", "I", "C"]), st.sampled_from(ATTRIBUTES)
+    ),
+)
+
+
+def _extended(inner):
+    def call(function, arguments):
+        return f"{function}({', '.join(arguments)})"
+
+    argument = inner | st.builds("{}={}".format, st.sampled_from(KEYWORDS), inner)
+    chain = st.lists(st.sampled_from(ATTRIBUTES), min_size=1, max_size=4).map(".".join)
+    dotted = st.builds("{}.{}".format, st.sampled_from([*FUNCTIONS, "x", "canary"]), chain)
+    operators = ["+", "-", "*", "/", "**", "==", "<", "!=", ">=", ":", "|", "%", "//", "@", " and ", " if x else ", "~"]
+    return st.one_of(
+        st.builds(call, st.sampled_from(FUNCTIONS), st.lists(argument, min_size=1, max_size=2)),
+        st.builds(call, st.sampled_from(FUNCTIONS), st.tuples(st.sampled_from(["x", "g", "bp.sys"]))),
+        st.builds(call, dotted, st.lists(argument, max_size=2)),
+        st.builds(call, inner, st.lists(argument, max_size=2)),
+        st.builds("{}{}{}".format, inner, st.sampled_from(operators), inner),
+        st.builds("{}.{}".format, inner, st.sampled_from(ATTRIBUTES)),
+        st.builds("{}[{}]".format, inner, inner),
+        st.builds("({})".format, inner),
+        st.builds("{{{}}}".format, inner),
+        st.builds("C(g, {})".format, inner),
+        st.builds("C(g, contrast=Treatment({}))".format, inner),
+        st.builds("(lambda: {})()".format, inner),
+        st.builds("[{} for x in {}]".format, inner, inner),
+        st.builds("(q := {})".format, inner),
+        st.builds("__import__('os').system({})".format, inner),
+        st.builds("-{}".format, inner),
+    )
+
+
+def _known(inner):
+    return st.one_of(
+        st.builds("{}({})".format, st.sampled_from(["log", "np.sqrt", "I", "scale", "center"]), inner),
+        st.builds("maximum({}, {})".format, inner, inner),
+        st.builds("{} {} {}".format, inner, st.sampled_from(["+", "*", ">", "=="]), inner),
+        st.builds("({})".format, inner),
+    )
+
+
+columns = st.sampled_from(["x", "bp.sys", "`__class__`", "log", "canary.run", "os", "2"])
+honest = st.recursive(columns, _known, max_leaves=4)
+hostile = st.recursive(leaves, _extended, max_leaves=5)
+expressions = st.one_of(hostile, hostile, st.builds("I({})".format, honest))
+texts = st.one_of(
+    st.builds("{} ~ x".format, expressions),
+    st.builds("y ~ {}".format, expressions),
+    st.builds("y ~ x + {}".format, expressions),
+    st.builds("y ~ x + (1 | {})".format, expressions),
+    st.builds("y ~ x + ({} | g)".format, expressions),
+    st.builds("y ~ x + offset({})".format, expressions),
+    st.builds("y ~ C(g, {})".format, expressions),
+    st.builds("surv({}, {}) ~ x".format, expressions, expressions),
+    st.builds("log(I({})) ~ scale({})".format, expressions, expressions),
+    expressions,
+)
+
+
+def tried(monkeypatch, count):
+    """How many formulas were made, how many were accepted, and what they did beyond the list."""
+    counts = [0, 0]
+
+    @settings(
+        max_examples=count, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    )
+    @given(texts)
+    def attack(text):
+        with audited():
+            counts[1] += worked_out(text)
+        counts[0] += 1
+
+    # modules that are imported when they are first needed
+    worked_out(HONEST)
+    with watched(monkeypatch) as (found, audited):
+        attack()
+    return (*counts, found)
+
+
+def test_no_formula_runs_or_reads_anything_but_the_functions_on_the_list(monkeypatch):
+    made, accepted, found = tried(monkeypatch, 3000)
+    assert made >= 3000 and accepted > 100, (made, accepted)
+    assert found == []
+
+
+@pytest.mark.slow
+def test_no_formula_of_many_more_runs_anything(monkeypatch):
+    made, _, found = tried(monkeypatch, 40_000)
+    assert made >= 40_000 and found == []
+
+
+# As they were found to run code at every site of a federation, and others of their kind.
+ATTACKS = [
+    "surv.__builtins__.get.__class__.__call__('x') ~ x",
+    "prop.__globals__.get('x') ~ x",
+    "prop.__globals__.__getitem__('x') ~ x",
+    "canary(x) ~ x",
+    "surv(x, canary(x)) ~ x",
+    "y ~ canary(x)",
+    "y ~ np.log.__class__(x)",
+    "y ~ I(canary(x))",
+    "y ~ scale(canary(x))",
+    "y ~ x + offset(canary(x))",
+    "y ~ x + (canary(x) | site:g)",
+    "y ~ C(g, canary(x))",
+    "y ~ C(g, levels=canary(x))",
+    "y ~ C(g, contrast=canary(x))",
+    "y ~ log(x, where=canary(x))",
+]
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_an_attack_is_refused_before_anything_runs(text, monkeypatch):
+    with watched(monkeypatch) as (found, audited), audited():
+        assert not worked_out(text)
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_the_watch_sees_what_an_attack_does_without_the_lists(text, monkeypatch):
+    monkeypatch.setattr(grammar._Grammar, "require_formula", lambda self, tree: None)
+    with watched(monkeypatch) as (found, audited), audited():
+        with suppress(Exception):
+            worked_out(text)
+    assert found
+
+
+def tables():
+    rng = np.random.default_rng(1)
+    return [
+        {
+            "y": rng.normal(size=60),
+            "x": rng.gamma(2.0, 1.0, 60),
+            "g": rng.permutation(["a", "b", "c"] * 20),
+            "bp.sys": rng.normal(size=60),
+            "race___1": rng.integers(0, 2, 60),
+            "__class__": rng.normal(size=60),
+            "Treatment": rng.normal(size=60),
+        }
+        for _ in range(2)
+    ]
+
+
+DOCUMENT = """
+[data]
+sites = ["north", "south", "west"]
+[model]
+formula = {formula}
+family = "normal"
+"""
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+def test_models_and_studies_refuse_an_attack(text, monkeypatch):
+    quoted = f'"""{text}"""'
+    with watched(monkeypatch) as (found, _):
+        with pytest.raises(ValueError, match="cannot be read|unknown function|no site has a column|unknown coding"):
+            glm([{**own, "canary": own["x"]} for own in tables()], text)
+        with pytest.raises(ValueError, match="cannot be read|unknown function|unknown coding"):
+            StudyDocument(DOCUMENT.format(formula=quoted))
+    assert found == []
+
+
+def test_a_column_of_any_name_is_a_column():
+    own = tables()
+    post = glm(own, "y ~ I(bp.sys ** 2) + race___1 + log(x) + `__class__`")
+    assert post.names == ("Intercept", "I(bp.sys ** 2)", "race___1", "log(x)", "__class__", "sigma")
+    np.testing.assert_allclose(post.shards[1]["design"][:, 1], own[1]["bp.sys"] ** 2)
+    np.testing.assert_array_equal(post.shards[1]["design"][:, 4], own[1]["__class__"])
+    # a contrast and a column of its name
+    post = glm(own, "y ~ C(g, Treatment) + Treatment")
+    np.testing.assert_array_equal(post.shards[0]["design"][:, 3], own[0]["Treatment"])
+    named = StudyDocument(DOCUMENT.format(formula="'y ~ bp.sys + race___1 + I(`__class__` * 2) + C(g, Sum)'"))
+    assert named.needed_columns == {"y", "bp.sys", "race___1", "__class__", "g"}
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        ("cbind(e, n - e) ~ x", r"for cbind\(successes, failures\) write prop\(e, n\) ~"),
+        ("cbind(e, f) ~ x", r"write prop\(successes, successes \+ failures\) ~"),
+        ("e | trials(n) ~ x", r"write prop\(e, n\) ~"),
+        ("y ~ C(g, 'b')", r"write C\(column, Treatment\('b'\)\)"),
+        ("y ~ C(g, Treatment('z'))", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
+        ("y ~ x + x ** 2", r"a power of one column is written in I\(\), as in I\(x \*\* 2\)"),
+        ("y ~ x + (1 | g/h)", r"groups within groups are not possible: .* write \(1 \| column\) or"),
+        ("C(g) ~ x", r"stands on the right only: .*Ordinal\(\['low', 'high'\]\)"),
+        ("scale(y) ~ x", r"scale\(\) cannot stand at this place"),
+        ("y ~ g['a']", r"on the right write I\(g == 'level'\)"),
+        ("y ~ x > 3", r"part is not understood, > 3: .*I\(x > 3\)"),
+        ("y ~ x % 2", "part is not understood, % 2"),
+        ("y ~ log(x, y)", r"log\(\) takes \(x\), and nothing else"),
+        ("y ~ C(g, levels=Sum)", r"C\(\) takes \(column, contrast=\), and nothing else"),
+        ("y ~ C(contrast=Sum)", r"C\(\) takes \(column, contrast=\), and nothing else"),
+        ("y ~ I((9 ** 9) ** (9 ** 9))", "cannot be worked out"),
+        ("y ~ x:offset(y)", r"offset\(\) cannot stand at this place"),
+        ("y ~ " + "(" * 3000 + "x" + ")" * 3000, "cannot be read"),
+        ("y ~ " + "I(x) + " * 3000 + "x", "cannot be read"),
+    ],
+)
+def test_what_is_no_formula_has_a_remedy(formula, message):
+    own = [{**one, "e": np.arange(60) % 4, "f": np.arange(60) % 3, "n": np.arange(60) % 5 + 4} for one in tables()]
+    with pytest.raises(ValueError, match=message):
+        glm([{**one, "h": one["g"]} for one in own], formula)
