@@ -312,7 +312,7 @@ class _Walk:
 
     def __init__(self, mode: Mode, at_mode: float, direction: np.ndarray, step: float) -> None:
         self.mode, self.at_mode, self.direction, self.step = mode, at_mode, direction, step
-        self.at, self.rise = np.zeros_like(direction), 0.0
+        self.at, self.rise, self.log_mass = np.zeros_like(direction), 0.0, 0.0
 
     @property
     def next(self) -> np.ndarray:
@@ -322,7 +322,8 @@ class _Walk:
     @property
     def ended(self) -> bool:
         """Whether there is no mass beyond."""
-        return not self.rise < float(_end(np.asarray(np.linalg.norm(self.at)), self.at.size))
+        is_far = not self.rise < float(_end(np.asarray(np.linalg.norm(self.at)), self.at.size))
+        return is_far or self.log_mass < -_NEGLIGIBLE
 
     def step_to(
         self, value: float, gradient: np.ndarray, hessian: np.ndarray
@@ -344,8 +345,9 @@ class _Walk:
             rise += slope @ correction / 2.0
             following = following + correction
             scale = factor @ np.linalg.cholesky(across + step**2 * np.outer(direction, direction))
-            log_mass = -rise + log_det / 2.0 + np.log(step) + np.linalg.slogdet(factor)[1]
-            component = self.mode.mean + factor @ following, scale, float(log_mass)
+            self.log_mass = float(-rise + log_det / 2.0 + np.log(step))
+            log_mass = self.log_mass + float(np.linalg.slogdet(factor)[1])
+            component = self.mode.mean + factor @ following, scale, log_mass
         gained = max(rise - self.rise, 1e-3)
         self.at, self.rise, self.step = following, rise, step * float(np.clip(_RISE / gained, _SHRINKAGE, _GROWTH))
         return component

@@ -132,6 +132,8 @@ def importance(
         batches.fit()
         batches.weigh(target)
         batches.mend(post.unconstrained_names)
+        # points where proposals were thin can show that the others are worth less
+        batches.weigh(target)
         tell("certificate")
         certificate = batches.certificate(target, post.unconstrained_names)
     except KeyboardInterrupt:
