@@ -342,11 +342,10 @@ def _require_finite(run: Run) -> None:
     if run.unconstrained is not None:
         arrays |= {"unconstrained draws": run.unconstrained.average}
     if run.points is not None:
+        density = run.points.log_density
+        arrays |= {"points": run.points.positions, "log proposals": run.points.log_proposal}
         # a density may be 0
-        arrays |= {
-            "points": run.points.positions,
-            "weights": np.exp(run.points.log_weight - run.points.log_weight.max()),
-        }
+        arrays |= {"log densities": np.where(np.isneginf(density), 0.0, density)}
     for name, array in arrays.items():
         count = int(array.size - np.isfinite(array).sum())
         if count:

@@ -136,7 +136,7 @@ class Run(Shown):
         Raises
         ------
         AttributeError
-            The method has no weights, or the run was read from a file.
+            The method has no weights, the run was read from a file, or its sums are masked.
         ValueError
             There is no such agent.
         ArithmeticError
@@ -151,7 +151,7 @@ class Run(Shown):
         Raises
         ------
         AttributeError
-            The method has no weights, or the run was read from a file.
+            The method has no weights, the run was read from a file, or its sums are masked.
         ArithmeticError
             The weights are not certified.
         """
@@ -534,7 +534,7 @@ class Run(Shown):
         Raises
         ------
         AttributeError
-            The run was read from a file, updated or combined: it knows no agents.
+            The run was read from a file, updated or combined and knows no agents, or its sums are masked.
         """
         draws = self._moved.average.astype(np.float64)
         agents, flat = self._agents("alone"), draws.reshape(-1, draws.shape[2])
