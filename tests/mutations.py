@@ -656,7 +656,13 @@ FAULTS = [
         "if False:",
         "test_flower.py",
     ),
-    Fault("federation, own numbers under masks", "flower/site.py", "if asked.masked:", "if False:", "test_flower.py"),
+    Fault(
+        "federation, own numbers under masks",
+        "flower/site.py",
+        "if asked.masked:\n            raise",
+        "if False:\n            raise",
+        "test_flower.py",
+    ),
     # files from strangers
     Fault("run file, links", "results/netcdf.py", "if not isinstance(group.get(", "if not (group.get(", OUTPUT),
     Fault("run file, other files", "results/netcdf.py", "array.is_virtual or array.external", "False", OUTPUT),

@@ -37,8 +37,8 @@ _DIGEST = "sha256"
 _MOST_DECLARED = 2
 # Bytes that an attribute of several texts may take: each of them may be as long as the file.
 _MOST_TEXTS = 2**30
-# Characters of an attribute, which JSON makes some fifty times as large.
-_MOST_CHARACTERS = 2**23
+# Characters of an attribute: names of two million parameters fit, and JSON makes at most a gigabyte of it.
+_MOST_CHARACTERS = 2**25
 # Attributes in which netCDF keeps references.
 _REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
 # Types of settings that summaries and reports read.
@@ -204,7 +204,7 @@ def digest(tree: xr.DataTree) -> str:
     found = hashlib.sha256()
     for node in sorted(tree.subtree, key=lambda node: node.path):
         attrs = {str(name): np.asarray(value).ravel().tolist() for name, value in node.attrs.items() if name != _DIGEST}
-        found.update(json.dumps([node.path, attrs], sort_keys=True).encode())
+        found.update(json.dumps([node.path, attrs], sort_keys=True, default=repr).encode())
         variables = node.to_dataset(inherit=False).variables
         for name in sorted(map(str, variables)):
             values = variables[name].values
@@ -286,8 +286,9 @@ def require_whole(run: Run) -> None:
         "agents": (run.agents, (kept,)),
         "draws of agents": (run.kept, (chains, draws, kept, dim)),
         "bytes": (sent, (None,)),
-        "rows of gradients": (run.traffic.gradient_rows, (None,)),
-        "rows of values": (run.traffic.value_rows, (None,)),
+        "rows of gradients": (run.traffic.gradient_rows, (sent.size,)),
+        # files were written without
+        "rows of values": (run.traffic.value_rows, (sent.size if run.traffic.value_rows.size > 1 else 1,)),
         **{f"statistic {_short(name)}": (own, (chains, draws)) for name, own in run.statistics.items()},
     }
     if run.points is not None:
@@ -332,6 +333,8 @@ def _require_settings(run: Run) -> None:
             raise ValueError(f"its setting {name} is of type {type(settings[name]).__name__}")
     if not all(isinstance(name, str) for name in names) or (names and run.agents.max(initial=0) >= len(names)):
         raise ValueError("its setting sites has no name for each agent")
+    if not isinstance((settings.get("lost") or {}).get("warning", ""), str):
+        raise ValueError("its setting lost has a warning that is no text")
     if not all(isinstance(sd, float | int) for sd in (settings.get("sds") or {}).values()):
         raise ValueError("its setting sds has values that are no numbers")
 

@@ -412,7 +412,7 @@ class Run(Shown):
         try:
             run = cls._of_tree(tree)
             require_whole(run)
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"{path} is not a whole run of accord: a part is missing or is not as it was ({error})"
             ) from error
