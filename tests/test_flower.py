@@ -355,7 +355,12 @@ def test_a_study_that_is_wrong_is_refused_before_it_travels(old, new, text):
 
 @pytest.mark.parametrize(
     "line, text",
-    [("rwos = 3", "rwos"), ("points = 0", "points"), ("masks = 1", "masks must be of the type bool"), ("[", "policy")],
+    [
+        ("rwos = 3", "rwos"),
+        ("points = 0", "points"),
+        ("own_numbers = 1", "own_numbers must be of the type bool"),
+        ("[", "policy"),
+    ],
 )
 def test_a_policy_that_is_wrong_names_its_file(tmp_path, line, text):
     path = tmp_path / "policy.toml"
