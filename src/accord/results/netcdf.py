@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import h5py
     import xarray as xr
 
-    from .run import Run
-
 
 # Attributes of the saved tree that rebuild a run; all that is kept of a method or network is in `settings`.
 FORMAT = "accord-run-3"
@@ -274,8 +272,8 @@ def certificate_of(attrs: Mapping[Any, Any]) -> Certificate | None:
     return Certificate(tuple(Check(*check) for check in checks))
 
 
-def require_whole(run: Run) -> None:
-    """Raise `ValueError` unless the parts of a run that was read fit one another."""
+def require_whole(run: Any) -> None:
+    """Raise `ValueError` unless the parts of a `Run` that was read fit one another."""
     if run.average.ndim != 3 or 0 in run.average.shape:
         raise ValueError(f"its draws are of shape {run.average.shape}")
     (chains, draws, dim), kept = run.average.shape, run.agents.size
@@ -325,7 +323,7 @@ def require_whole(run: Run) -> None:
         _require_finite(run)
 
 
-def _require_settings(run: Run) -> None:
+def _require_settings(run: Any) -> None:
     """Raise `ValueError` where settings that are read again have another type."""
     settings, names = run.settings, run.settings.get("sites") or []
     for name, kind in _SETTINGS.items():
@@ -339,7 +337,7 @@ def _require_settings(run: Run) -> None:
         raise ValueError("its setting sds has values that are no numbers")
 
 
-def _require_finite(run: Run) -> None:
+def _require_finite(run: Any) -> None:
     """Raise `ValueError` where draws or weights of a run that says it is certified are not finite."""
     arrays = {"draws": run.average, "draws of agents": run.kept}
     if run.unconstrained is not None:
