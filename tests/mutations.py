@@ -26,7 +26,7 @@ class Fault(NamedTuple):
     tests: str
 
 
-LAW, PLAIN = "test_law.py", "test_law.py test_limits.py"
+LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
 FAULTS = [
     # samplers
     Fault("DMAHMC test", "samplers/d_mahmc.py", "change = half**2 / 2.0", "change = half**2 / 4.0", "test_mahmc.py"),
@@ -643,6 +643,7 @@ FAULTS = [
         "if False:",
         "test_masks.py",
     ),
+    Fault("masked run, one site", "sampling/questions.py", "if self.masks:", "if False:", "test_reweighting.py"),
     Fault(
         "masked sums, numbered", "engines/silo/workers.py", "                self._count += 1\n", "", "test_masks.py"
     ),
@@ -701,6 +702,33 @@ FAULTS = [
         "test_study.py test_meeting.py",
     ),
     Fault("masked sum of a silo", "engines/silo/worker.py", "add=lambda parts: added(*parts)", "", "test_masks.py"),
+    # federations
+    Fault(
+        "federation, own numbers",
+        "flower/policy.py",
+        "if not study.masks and not self.own_numbers:",
+        "if False:",
+        "test_flower.py",
+    ),
+    Fault(
+        "federation, own numbers under masks",
+        "flower/site.py",
+        "if asked.masked:\n            raise",
+        "if False:\n            raise",
+        "test_flower.py",
+    ),
+    # files from strangers
+    Fault("run file, links", "results/netcdf.py", "if not isinstance(group.get(", "if not (group.get(", OUTPUT),
+    Fault("run file, other files", "results/netcdf.py", "array.is_virtual or array.external", "False", OUTPUT),
+    Fault("run file, cycles", "results/netcdf.py", "if _address(part) in met:", "if False:", OUTPUT),
+    Fault("run file, filters", "results/netcdf.py", "get_nfilters()", "get_nfilters() > 9", OUTPUT),
+    Fault("run file, sizes", "results/netcdf.py", "if declared > _MOST_DECLARED * size:", "if False:", OUTPUT),
+    Fault("run file, long texts", "results/netcdf.py", "yield len(array[place])", "yield 0", OUTPUT),
+    Fault("run file, finite draws", "results/netcdf.py", "        if count:", "        if False:", OUTPUT),
+    Fault(
+        "run file, digest", "results/netcdf.py", "elif tree.attrs.get(_DIGEST) != digest(tree):", "elif False:", OUTPUT
+    ),
+    Fault("table cell that is a formula", "base/text.py", '"@", "\\t"', '"@"', OUTPUT),
 ]
 
 

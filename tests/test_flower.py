@@ -28,6 +28,7 @@ from accord.flower import (
     figures,
     packets,
 )
+from accord.flower.check import check
 from accord.flower.engine import keep_draws
 from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
 from accord.flower.study import hash_of
@@ -206,14 +207,79 @@ def test_what_sites_agreed_on_stays(tmp_path):
 @pytest.mark.long
 def test_unmasked_sums_need_a_policy_that_allows_them(tmp_path):
     study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
-    federation = Federation(tmp_path / "a" if (tmp_path / "a").mkdir() is None else None, study, south={"masks": True})
-    with pytest.raises(RefusedError, match="its policy asks for masks"):
+    (tmp_path / "a").mkdir()
+    federation = Federation(tmp_path / "a", study, north={"own_numbers": True})
+    with pytest.raises(RefusedError, match="south: refused, the study goes without masks.*own_numbers"):
         Flower(federation.study, federation).model()
     (tmp_path / "b").mkdir()
-    federation = Federation(tmp_path / "b", study, **dict.fromkeys(SITES, {"masks": False}))
+    federation = Federation(tmp_path / "b", study, **dict.fromkeys(SITES, {"own_numbers": True}))
     engine = Flower(federation.study, federation)
     expected = accord.sample(federation.here(), accord.Network.star(3), draws=200)
     np.testing.assert_allclose(drawn(engine, engine.model()).draws, expected.draws, rtol=1e-9, atol=1e-9)
+
+
+def test_a_site_gives_no_own_numbers_without_its_permission(tmp_path):
+    """Whatever a server asks for, and whatever the policies of other sites."""
+    for place, (masks, allowed, text) in enumerate(
+        [
+            (True, (), "south: refused, its own numbers reveal its rows, and the sums of this study are masked"),
+            (True, SITES, "south: refused, its own numbers reveal its rows, and the sums of this study are masked"),
+            (False, ("north", "west"), "south: refused, the study goes without masks"),
+        ]
+    ):
+        (tmp_path / str(place)).mkdir()
+        study = STUDY.replace("draws = 200", f"draws = 200\nmasks = {json.dumps(masks)}")
+        federation = Federation(tmp_path / str(place), study, **dict.fromkeys(allowed, {"own_numbers": True}))
+        engine = Flower(federation.study, federation)
+        if masks:
+            engine.model()
+        else:
+            # the site's administrator learns it before any server asks
+            found = check(federation.study, SitePolicy.read(tmp_path / str(place) / "south" / "site.toml"))
+            assert text in found.wrong[0]
+        # a server that knows what sites agreed on, and asks by itself
+        for kind, name in (("own", "log likelihood"), ("own", "log density alone"), ("own", "value"), ("sum", "value")):
+            question = packets.packet({"name": name, "of": "south", "arguments": 0, "at_once": None})
+            head = {**question.head, "answers": packets.plain(engine._answers), "count": 99}
+            head |= {"study": federation.study.text, "session": engine.session, "kind": kind}
+            points = {"positions": np.zeros((2, 3)), "points": np.zeros((2, 3))}
+            found = packets.read(federation.site("south").answer(packets.Packet(head, points).to_bytes()))
+            assert "part" not in found.arrays
+            if masks and kind == "sum":
+                assert found.arrays.keys() == {"words"}
+            else:
+                assert found.head["refused"] and text in found.head["error"]
+                assert text in audit.read(tmp_path / str(place) / "south" / "kept")[-1]["refused"]
+
+
+@pytest.mark.long
+def test_a_site_gives_its_own_numbers_where_its_policy_allows_them(tmp_path):
+    study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
+    federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"own_numbers": True}))
+    engine = Flower(federation.study, federation)
+    run, here = drawn(engine, engine.model()), accord.sample(federation.here(), accord.Network.star(3), draws=200)
+    np.testing.assert_allclose(run.leave_out(1).pull, here.leave_out(1).pull, rtol=1e-6, atol=1e-9)
+    lines = [[line for line in audit.read(tmp_path / name / "kept") if line["kind"] == "own"] for name in SITES]
+    assert [len(own) for own in lines] == [0, 1, 0] and lines[1][0]["question"] == "log likelihood"
+    for found, expected in zip(run.leave_each_out(), here.leave_each_out(), strict=True):
+        # a sentence where the weights are not to be relied on
+        own, same = (one if isinstance(one, str) else one.pull for one in (found, expected))
+        assert own == same if isinstance(own, str) else np.allclose(own, same, rtol=1e-6, atol=1e-9)
+    for found, expected in zip(run.alone(), here.alone(), strict=True):
+        np.testing.assert_allclose(found.points.mean, expected.points.mean, rtol=1e-6, atol=1e-9)
+    # a question that reaches another site is not answered by it
+    question = packets.packet({"name": "log likelihood", "of": "south"}, positions=np.zeros((1, 3)))
+    (found,) = engine.ask_agreed("own", question, ["north"])
+    assert found.arrays == {}
+
+
+def test_a_masked_run_of_a_federation_asks_no_site_by_itself(finished):
+    federation, _, run = finished
+    before = len(federation.seen)
+    for ask in (lambda: run.leave_out(1), run.leave_each_out, run.alone):
+        with pytest.raises(AttributeError, match="No site by itself: the sums of this run are masked"):
+            ask()
+    assert len(federation.seen) == before
 
 
 @pytest.mark.long
@@ -290,7 +356,12 @@ def test_a_study_that_is_wrong_is_refused_before_it_travels(old, new, text):
 
 @pytest.mark.parametrize(
     "line, text",
-    [("rwos = 3", "rwos"), ("points = 0", "points"), ("masks = 1", "masks must be of the type bool"), ("[", "policy")],
+    [
+        ("rwos = 3", "rwos"),
+        ("points = 0", "points"),
+        ("own_numbers = 1", "own_numbers must be of the type bool"),
+        ("[", "policy"),
+    ],
 )
 def test_a_policy_that_is_wrong_names_its_file(tmp_path, line, text):
     path = tmp_path / "policy.toml"

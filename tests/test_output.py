@@ -1,7 +1,11 @@
 """Nothing lost, nothing overwritten: full disks, files of others, draws that no memory holds, files that are torn."""
 
+import dataclasses
 import errno
+import io
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +21,11 @@ import accord
 from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
+from accord.experiments import frame
 from accord.fitting.network_sums import NetworkSums, expand
 from accord.results import netcdf
+from accord.results.asked import Asked
+from accord.results.certificate import Certificate, Check
 from accord.results.run import Traffic
 from accord.samplers import (
     DESGLD,
@@ -154,6 +161,266 @@ def test_a_file_that_is_no_run_is_named(tmp_path, name):
     with pytest.raises(error) as caught:
         accord.Run.load(path)
     assert type(caught.value) is error and str(path) in str(caught.value) and message in str(caught.value)
+
+
+# --- files from strangers ---
+
+
+def linked(make):
+    """Replace the draws by a link that `make` makes."""
+
+    def take(path):
+        other = path.with_name("other.nc")
+        shutil.copy(path, other)
+        with h5py.File(path, "a") as file:
+            del file["average"]
+            file["average"] = make(other)
+
+    return take
+
+
+def replaced(name, **how):
+    """An array anew, otherwise stored."""
+
+    def take(path):
+        with h5py.File(path, "a") as file:
+            old = file[name]
+            shape, dtype, scales = old.shape, old.dtype, [dim[0] for dim in old.dims]
+            del file[name]
+            given = {key: value(path) if callable(value) else value for key, value in how.items()}
+            new = file.create_dataset(name, **{"shape": shape, "dtype": dtype} | given)
+            for dim, scale in zip(new.dims, scales, strict=True):
+                dim.attach_scale(scale)
+
+    return take
+
+
+def virtual(path):
+    other = path.with_name("other.nc")
+    shutil.copy(path, other)
+    with h5py.File(path, "a") as file:
+        scales = [dim[0] for dim in file["average/x"].dims]
+        layout = h5py.VirtualLayout(file["average/x"].shape, "f8")
+        layout[...] = h5py.VirtualSource(other, "average/x", layout.shape)
+        del file["average/x"]
+        new = file.create_virtual_dataset("average/x", layout)
+        for dim, scale in zip(new.dims, scales, strict=True):
+            dim.attach_scale(scale)
+
+
+def raw(path):
+    other = path.with_name("other.raw")
+    other.write_bytes(np.arange(60.0).tobytes())
+    return [(str(other), 0, 480)]
+
+
+def within(change):
+    def take(path):
+        with h5py.File(path, "a") as file:
+            change(file)
+
+    return take
+
+
+def bomb(file):
+    """Draws that are declared and stored nowhere."""
+    del file["average"]
+    group = file.create_group("average")
+    for name, size in (("chain", 2), ("draw", 1_000_000), ("x_dim_0", 3)):
+        group.create_dataset(name, (size,), ">f4").make_scale(name)
+    x = group.create_dataset("x", (2, 1_000_000, 3), "f8")
+    for dim, name in zip(x.dims, ("chain", "draw", "x_dim_0"), strict=True):
+        dim.attach_scale(group[name])
+
+
+def many_texts(file):
+    """Names that all are one text of a hundred thousand letters."""
+    del file["average/x_dim_0"]
+    names = file["average"].create_dataset("x_dim_0", (300,), h5py.string_dtype())
+    names[0] = "a" * 100_000
+    names.make_scale("x_dim_0")
+    # each text is a place in the file: all of them are the first
+    own = names.id.get_offset()
+    file.flush()
+    with Path(file.filename).open("r+b") as stream:
+        stream.seek(own)
+        first = stream.read(16)
+        stream.seek(own)
+        stream.write(300 * first)
+
+
+def put(name, value):
+    def change(file):
+        file[name] = value(file)
+
+    return within(change)
+
+
+def scaled(file):
+    """A statistic of chains alone."""
+    file["sample_stats"].create_dataset("more", data=np.zeros(2)).dims[0].attach_scale(file["sample_stats/chain"])
+
+
+def values_of(name, value):
+    def change(file):
+        file[name][...] = value
+
+    return within(change)
+
+
+def attribute(name, value):
+    def change(file):
+        file.attrs[name] = value
+
+    return within(change)
+
+
+def settings(**changes):
+    return attribute("settings", json.dumps(changes))
+
+
+def checks(*found):
+    return attribute("certificate", json.dumps(found))
+
+
+CERTIFIED = Certificate((Check("effective draws", 500.0, 400.0, True, "500 effective draws"),))
+ASKED = json.loads(Asked().to_json())
+ATTACKS = {
+    "external link": (linked(lambda other: h5py.ExternalLink(other, "/average")), "'/average' is a link"),
+    "soft link": (linked(lambda other: h5py.SoftLink("/posterior")), "'/average' is a link"),
+    "soft link to nothing": (linked(lambda other: h5py.SoftLink("/nowhere")), "'/average' is a link"),
+    "link in a group": (put("average/y", lambda file: h5py.SoftLink("/average/x")), "'/average/y' is a link"),
+    "virtual": (virtual, "'/average/x' keeps its values in another file"),
+    "external storage": (replaced("average/x", external=raw), "'/average/x' keeps its values in another file"),
+    "root in itself": (put("more", lambda file: file["/"]), "'/more' is a second name"),
+    "cycle": (put("average/up", lambda file: file["average"]), "'/average/up' is a second"),
+    "root in a group": (put("average/up", lambda file: file["/"]), "'/average/up' is a second"),
+    "one array twice": (put("average/y", lambda file: file["average/x"]), "is a second name"),
+    "groups in groups": (within(lambda file: file["average"].create_group("g")), "'/average/g' is neither"),
+    "type": (put("kind", lambda file: np.dtype("f8")), "'/kind' is neither"),
+    "compressed": (replaced("average/x", compression="gzip", chunks=True), "'/average/x' is compressed"),
+    "references": (replaced("average/x", dtype=h5py.ref_dtype), "'/average/x' holds neither numbers"),
+    "regions": (replaced("average/x", dtype=h5py.regionref_dtype), "'/average/x' holds neither numbers"),
+    "lists": (replaced("average/x", dtype=h5py.vlen_dtype("f8")), "'/average/x' holds neither numbers"),
+    "texts": (replaced("average/x", dtype=h5py.string_dtype()), "'/average/x' holds neither numbers"),
+    "compounds": (replaced("average/x", dtype=[("a", "f8")]), "'/average/x' holds neither numbers"),
+    "bomb": (within(bomb), "take more than 2 times its"),
+    "chunks that are not there": (
+        replaced("average/x", shape=(2, 1_000_000, 3), chunks=True),
+        "take more than 2 times",
+    ),
+    "texts that are one": (within(many_texts), "'/average/x_dim_0' take more than 2 times"),
+    "reference as attribute": (
+        within(lambda file: file.attrs.create("settings", file.ref, dtype=h5py.ref_dtype)),
+        "has an attribute 'settings'",
+    ),
+    "compound as attribute": (attribute("rounds", np.array((1,), [("a", "f8")])), "has an attribute 'rounds'"),
+    "many texts as attribute": (attribute("more", ["a" * 30_000] * 3000), "has an attribute 'more'"),
+    "deep settings": (attribute("settings", "[" * 100_000 + "]" * 100_000), "nested too deeply"),
+    "deep certificate": (attribute("certificate", "[" * 100_000), "nested too deeply"),
+    "deep model": (attribute("asked", '{"a":' * 100_000), "nested too deeply"),
+    "long settings": (attribute("settings", json.dumps({"a": "b" * 34_000_000})), "longer than 33,554,432"),
+    "numbers for settings": (attribute("settings", 3.0), "attribute settings is missing, no text"),
+    "list for settings": (attribute("settings", "[1]"), "attribute settings holds no dict"),
+    "no names": (within(lambda file: file.attrs.__delitem__("names")), "attribute names is missing"),
+    "other names": (attribute("names", '["a", "b"]'), "its draws are of shape (2, 10, 3)"),
+    "numbers for names": (attribute("names", "[1, 2, 3]"), "names are no texts"),
+    "no rounds": (within(lambda file: file.attrs.__delitem__("rounds")), "'rounds'"),
+    "no model": (attribute("asked", "{}"), "'edges'"),
+    "a list for a model": (attribute("asked", json.dumps({**ASKED, "model": ["a"]})), "a text is of type list"),
+    "a network of others": (attribute("asked", json.dumps({**ASKED, "edges": [[0, 9]]})), "its network joins others"),
+    "sites that are numbers": (settings(sites=[1, 2]), "setting sites"),
+    "too few sites": (settings(sites=["north"]), "setting sites has no name for each agent"),
+    "sds that are texts": (settings(sds={"age": "x"}), "setting sds"),
+    "lost": (settings(lost="all"), "setting lost is of type str"),
+    "lost without words": (settings(lost={"warning": 1}), "setting lost has a warning that is no text"),
+    "rounds without end": (attribute("rounds", np.inf), "cannot convert float infinity"),
+    "a certificate of texts": (checks(["draws", 1.0, 1.0, "no", "fine"]), "its certificate holds something else"),
+    "a certificate without checks": (checks(), "its certificate has no check"),
+    "agents": (values_of("posterior/agent", 7), "its kept agents are not different ones"),
+    "statistics": (within(scaled), "statistic 'more'"),
+    "traffic": (within(lambda file: file.__delitem__("traffic/bytes_sent")), "bytes_sent"),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_files_from_strangers_are_refused_by_name(tmp_path, name):
+    spoil, message = ATTACKS[name]
+    path = tmp_path / "run.nc"
+    run_of(10).save(path)
+    spoil(path)
+    with pytest.raises(ValueError) as caught:
+        accord.Run.load(path)
+    assert type(caught.value) is ValueError and str(path) in str(caught.value) and message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_only_finite_draws_are_certified(tmp_path):
+    """Whoever changes draws can write their digest as well."""
+    path, run = tmp_path / "run.nc", dataclasses.replace(run_of(10), certificate=CERTIFIED)
+    run.save(path)
+    assert accord.Run.load(path).certificate.holds
+    for name in ("average", "kept"):
+        draws = getattr(run, name).copy()
+        draws[0, 0] = np.nan
+        dataclasses.replace(run, **{name: draws}).save(path)
+        with pytest.raises(ValueError, match=r"its certificate holds, and \d numbers of its draws.* are not finite"):
+            accord.Run.load(path)
+    # what is not certified may be anything
+    dataclasses.replace(run, average=draws[:, :, 0], certificate=None).save(path)
+    assert np.isnan(accord.Run.load(path).average[0, 0]).all()
+
+
+CHANGED = {
+    "draws": values_of("average/x", 0.0),
+    "draws of agents": values_of("posterior/x", 0.0),
+    "statistics": values_of("sample_stats/consensus_error", 1.0),
+    "names": attribute("names", '["a", "b", "C"]'),
+    "labels": values_of("average/x_dim_0", "a"),
+    "certificate": checks(["effective draws", 1.0, 1.0, True, "fine"]),
+    "settings": settings(seed=1),
+    "rounds": attribute("rounds", 11),
+    "forecast": within(lambda file: file["forecast"].attrs.__setitem__("temperature", 1.0)),
+    "digest": attribute("sha256", "0" * 64),
+    "no digest": within(lambda file: file.attrs.__delitem__("sha256")),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_changes_since_a_run_was_saved_are_noticed(tmp_path, name):
+    path = tmp_path / "run.nc"
+    dataclasses.replace(run_of(10), certificate=CERTIFIED).save(path)
+    CHANGED[name](path)
+    with pytest.raises(ValueError, match=r"run.nc has changed since it was saved: its SHA-256 digest"):
+        accord.Run.load(path)
+
+
+def test_files_without_a_digest_load_with_a_warning(tmp_path):
+    tree = run_of(10).to_datatree()
+    tree.attrs |= {"format": "accord-run-2", "names": ["a", "b", "c"]}
+    tree.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
+    with pytest.warns(UserWarning, match="run.nc has no digest, as an earlier accord wrote it"):
+        assert accord.Run.load(tmp_path / "run.nc").names == ("a", "b", "c")
+
+
+# --- tables from strangers ---
+
+
+def test_no_cell_of_a_table_is_a_formula(folder):
+    names = ("=1+1", "-2", "@a", "+b", "\tc", "\rd", "plain\r=1", "e=f")
+    average = np.random.default_rng(0).normal(-5.0, 1.0, (2, 50, len(names)))
+    run = dataclasses.replace(
+        run_of(50), average=average, kept=average[:, :, None].repeat(2, axis=2), names=names, variables=(("x", (8,)),)
+    )
+    text = output._as_csv(run.summary(["=north", "-1"])).decode()
+    table = pd.read_csv(io.StringIO(text), index_col="parameter", keep_default_na=False)
+    assert table.index.tolist() == [*(f"'{name}" for name in names[:5]), "'\nd", "plain\n=1", "e=f"]
+    assert set(table["worst agent"]) <= {"'=north", "'-1"}
+    # numbers stay numbers, whatever their sign
+    np.testing.assert_allclose(table["average mean"], average.mean(axis=(0, 1)), rtol=1e-4)
+    assert (table["average mean"] < 0).all()
+    frame.write_table(folder / "table.csv", ["=a", "b"], [["=1", -1.5], ["x", -2]])
+    assert (folder / "table.csv").read_text().split() == ["'=a,b", "'=1,-1.5", "x,-2"]
 
 
 @pytest.mark.parametrize("place", ["nowhere/run.nc", "folder"])

@@ -1,5 +1,6 @@
 """Reports of runs: each number is the run's own, names are anybody's, and what is missing says why."""
 
+import dataclasses
 import html
 import re
 from html.parser import HTMLParser
@@ -21,6 +22,7 @@ from accord.cli.commands import app
 from accord.report.forest import of_one_size
 from accord.report.predictive import outside
 from accord.results.alone import alone
+from accord.results.certificate import Certificate
 from accord.sampling.predictive import _candidates, _labels, checked
 
 SITES = ["north", "<script>alert('x')</script>", 'west & "east"', "$cost$"]
@@ -111,6 +113,26 @@ def test_names_are_texts_and_not_tags(page):
     # neither in drawings, where a dollar begins no formula
     labels = [html.unescape(label) for label in re.findall(r"<text[^>]*>(.*?)</text>", page)]
     assert {"a<b>&c", "dose $x_1$", "$cost$"} <= set(labels)
+
+
+def test_texts_of_a_file_are_texts_and_not_tags(run, tmp_path):
+    """A file's names, settings, certificate and model are anybody's."""
+    bad = """--><script>alert('x')</script>"'></svg><img src=x onerror=y>"""
+    names = tuple(f"{bad}{d}" for d in range(3))
+    asked = dataclasses.replace(
+        run.asked, model=bad, formula=bad, priors=((bad, bad),), sites=(bad, "b", "c", "d"), ratio=bad, ratios=names[1:]
+    )
+    checks = tuple(check._replace(name=bad, text=bad, holds=False) for check in run.certificate.checks)
+    own = {"method": bad, "network": bad, "chosen": bad, bad: bad, "lost": {"warning": bad}}
+    dataclasses.replace(
+        run, names=names, asked=asked, certificate=Certificate(checks), settings={**run.settings, **own}
+    ).save(tmp_path / "run.nc")
+    loaded = accord.Run.load(tmp_path / "run.nc")
+    for text in (loaded.report(tmp_path / "bad.html").read_text(), loaded._repr_html_()):
+        read = Reader(text)
+        assert read.open == [] and not {"script", "img"} & set(read.tags)
+        assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+        assert "alert('x')" in read.text
 
 
 def test_every_drawing_has_a_text_in_its_place(page):
@@ -424,10 +446,11 @@ def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
 @pytest.mark.long
 def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
     masked = accord.sample(logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, masks=True)
-    for name in ("alone", "log_likelihoods", "log_likelihood"):
-        monkeypatch.setattr(type(masked.agents_data), name, lambda *_: pytest.fail("a site was asked by itself"))
+    monkeypatch.setattr(
+        type(masked.agents_data.post), "each", lambda *_, **__: pytest.fail("a site was asked by itself")
+    )
     text = Reader(masked.report(tmp_path / "masked.html").read_text()).text
-    assert "No site by itself: sums of this run are masked" in text and "310 rows of 4 sites" in text
+    assert text.count("No site by itself: the sums of this run are masked") == 1 and "310 rows of 4 sites" in text
 
 
 @pytest.mark.long

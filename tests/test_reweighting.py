@@ -94,6 +94,22 @@ def test_what_cannot_be_answered_is_refused(run, tmp_path):
             ask()
 
 
+def test_no_site_is_asked_by_itself_after_masked_sums():
+    masked = accord.sample(regression(SHARDS), RING, Importance(), draws=400, chains=2, masks=True)
+    questions = {
+        "leave_out": lambda: masked.leave_out(1),
+        "leave_each_out": masked.leave_each_out,
+        "alone": masked.alone,
+        "plot_sites": lambda: masked.plot_sites(masked.names[0]),
+    }
+    for ask in questions.values():
+        with pytest.raises(AttributeError, match="No site by itself: the sums of this run are masked") as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+    # sums go on, under masks
+    assert np.isfinite(masked.log_evidence[0]) and masked.update({2: SHARDS[2]}).certificate.holds
+
+
 LOGISTIC = [(X[i::4], (Y[i::4] > 0).astype(float)) for i in range(4)]
 
 

@@ -94,9 +94,11 @@ def test_settings_come_back_as_the_numbers_and_texts_they_were(run, tmp_path):
     assert accord.Run.load(tmp_path / "bare.nc").settings == {}
 
 
+@pytest.mark.filterwarnings("ignore:.*has no digest")
 def test_files_whose_settings_are_all_text_still_load(run, tmp_path):
     tree = run.to_datatree()
     del tree.attrs["settings"]
+    tree.attrs |= {"format": "accord-run-2", "names": list(run.names)}
     tree.attrs |= {"setting_names": ["method", "thin"], "setting_values": ["DESGLD(step_size=0.1)", "5"]}
     tree.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
     assert accord.Run.load(tmp_path / "run.nc").settings == {"method": "DESGLD(step_size=0.1)", "thin": "5"}

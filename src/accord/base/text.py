@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __version__ = "0.1.0"
 
 
@@ -29,3 +31,12 @@ def human_seconds(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def no_formula(cell: Any) -> Any:
+    """A cell of a CSV file: a text that a spreadsheet would run as a formula begins with a single quote."""
+    if not isinstance(cell, str):
+        return cell
+    # the csv module does not quote a carriage return, which would begin another line
+    text = cell.replace("\r\n", "\n").replace("\r", "\n")
+    return f"'{text}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else text

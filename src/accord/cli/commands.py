@@ -17,7 +17,7 @@ from ..base import figures
 from ..base.errors import DivergenceError, unknown_name_error
 from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
-from ..base.text import human_bytes
+from ..base.text import human_bytes, no_formula
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
@@ -204,7 +204,7 @@ def plan(
             shown.print(f"{post!r} on {network!r}")
             shown.print(found)
         if table is not None:
-            found.table().to_csv(table, index=False)
+            found.table().map(no_formula).to_csv(table, index=False)
         if plot is not None:
             axes: Any = found.plot()
             axes.figure.savefig(plot)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..base.errors import unknown_name_error
-from ..base.text import __version__
+from ..base.text import __version__, no_formula
 from ..posterior import Posterior
 from ..results.run import Run
 from ..sampling.sample import sample
@@ -197,7 +197,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]
     """Write a CSV file; numbers with six digits, None as nothing."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(columns)
+        writer.writerow(map(no_formula, columns))
         writer.writerows([_cell(value) for value in row] for row in rows)
 
 
@@ -207,7 +207,7 @@ def listed(values: Iterable[Any], joint: str = ", ") -> str:
 
 
 def _cell(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float | np.floating) else value
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else no_formula(value)
 
 
 def _row(claim: Claim) -> list[Any]:

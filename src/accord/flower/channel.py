@@ -25,6 +25,7 @@ _WORDS = {
     "keys": "all keys to all",
     "meet": "agreeing on the model",
     "rows": "numbers of rows",
+    "own": "own numbers of a site",
     "draws": "draws for the sites to keep",
 }
 

@@ -22,7 +22,7 @@ from ..samplers.protocol import Bound, Sampler
 from . import figures
 from .packets import Packet, packet, plain, read, revived
 from .policy import RefusedError
-from .questions import OWN, SUMS, name_of, written
+from .questions import EACH, SUMS, name_of, written
 from .study import StudyDocument
 
 
@@ -124,11 +124,11 @@ class Flower:
         self._count += 1
         return self._count
 
-    def ask_agreed(self, kind: str, question: Packet) -> list[Packet]:
-        """What all sites answer about the model that they agreed on."""
+    def ask_agreed(self, kind: str, question: Packet, sites: Sequence[str] | None = None) -> list[Packet]:
+        """What all sites, or some, answer about the model that they agreed on."""
         self._begin()
         head = {**question.head, "answers": plain(self._answers), "count": self._next_count()}
-        return self._ask(kind, head, question.arrays)
+        return self._ask(kind, head, question.arrays, sites)
 
     def same(self, found: Sequence[Packet], key: str) -> Any:
         """What all sites say alike; `DataError` names one that says something else."""
@@ -145,8 +145,14 @@ class Flower:
                 raise DataError(f"{site} answers something else than {self.study.sites[0]}: its words are {own.shape}")
         return added(*words)
 
-    def _ask(self, kind: str, head: dict[str, Any], arrays: dict[str, np.ndarray] | None = None) -> list[Packet]:
-        """What every site answers, in their order.
+    def _ask(
+        self,
+        kind: str,
+        head: dict[str, Any],
+        arrays: dict[str, np.ndarray] | None = None,
+        sites: Sequence[str] | None = None,
+    ) -> list[Packet]:
+        """What every site answers, or each of some, in their order.
 
         Raises
         ------
@@ -157,14 +163,15 @@ class Flower:
         """
         common = {**head, "study": self.study.text, "session": self.session, "kind": kind}
         request = Packet(common, arrays or {}).to_bytes()
-        answers = self.channel(dict.fromkeys(self.study.sites, request))
+        sites = self.study.sites if sites is None else sites
+        answers = self.channel(dict.fromkeys(sites, request))
         # of those who had time for one, where a site has an error
-        found = {site: read(answers[site]) for site in self.study.sites if site in answers}
+        found = {site: read(answers[site]) for site in sites if site in answers}
         errors = [one.head for one in found.values() if "error" in one.head]
         if errors:
             text = "\n  ".join(dict.fromkeys(one["error"] for one in errors))
             raise (RefusedError if all(one["refused"] for one in errors) else DataError)(text)
-        return [found[site] for site in self.study.sites]
+        return [found[site] for site in sites]
 
 
 class _Owners:
@@ -177,13 +184,30 @@ class _Owners:
         self.engine = engine
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
-        """How many rows each site has, which is all that sites say of themselves."""
-        name_of(function, OWN)
+        """How many rows each site has; in a study without masks also its own numbers at positions."""
+        name = name_of(function, EACH)
+        if name != "count":
+            return self._own_numbers(name, arguments, own)
         found = [one.head for one in self.engine.ask_agreed("rows", packet({}))]
         rows, splits = (np.array([one[key] for one in found]) for key in ("rows", "splits"))
         # groups of rows are the site's own affair
         none = np.zeros(len(found), np.int64)
         return rows, splits, none, none
+
+    def _own_numbers(self, name: str, arguments: tuple[Any, ...], own: tuple[Any, ...]) -> np.ndarray:
+        """Numbers of each site, (site, point), asked one site after another, as no site is to see another's positions.
+
+        All sites have the positions `arguments`, and `own` may mark who is asked; else `own` has positions by site.
+        """
+        sites = self.engine.study.sites
+        marks = own[0] if arguments and own else np.ones(len(sites))
+        positions = [arguments[0]] * len(sites) if arguments else own[0]
+        found = np.zeros((len(sites), len(positions[0])))
+        for place in np.flatnonzero(marks):
+            question = packet({"name": name, "of": sites[place]}, positions=np.asarray(positions[place]))
+            (answer,) = self.engine.ask_agreed("own", question, [sites[place]])
+            found[place] = answer.arrays["part"]
+        return found
 
     def totals(self, network: Network, masks: bool = False) -> Totals:
         """Sums over all sites."""

@@ -43,12 +43,13 @@ class SitePolicy:
         The columns that studies may read; None: all.
     points
         At how many positions a study may ask for its sums, at most, in all its runs.
-    masks
-        Whether it sends its numbers under masks only, which takes `identity` and `peers`.
+    own_numbers
+        Whether the server may see the site's own numbers: its part of every sum in a study without masks, and its
+        answers about itself alone after such a study. Either reveals its rows. Under masks no site gives any.
     identity
-        Its private key, see `accord flower key`.
+        Its private key, see `accord flower key`, which masks take.
     peers
-        The public key of every site by name, its own too.
+        The public key of every site by name, its own too, which masks take.
     modules
         The hashes of the files of modules that studies' NumPyro models may be in, by the modules' names: code that runs
         at the site, and that its administrator has read.
@@ -62,7 +63,7 @@ class SitePolicy:
     studies: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     points: int = 1_000_000
-    masks: bool = True
+    own_numbers: bool = False
     identity: Path | None = None
     peers: dict[str, str] = field(default_factory=dict)
     modules: dict[str, str] = field(default_factory=dict)
@@ -87,8 +88,8 @@ class SitePolicy:
     @classmethod
     def _of(cls, found: dict[str, Any], folder: Path) -> SitePolicy:
         kinds = {
-            "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int, "masks": bool,
-            "identity": str, "peers": dict, "modules": dict,
+            "site": str, "data": str, "folder": str, "studies": list, "columns": list, "points": int,
+            "own_numbers": bool, "identity": str, "peers": dict, "modules": dict,
         }  # fmt: skip
         floors = Policy(**{name: found.pop(name) for name in _FLOORS if name in found})
         for name, value in found.items():
@@ -168,8 +169,11 @@ class SitePolicy:
             )
         if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
             yield f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}"
-        if self.masks and not study.masks:
-            yield f"{self.site}: refused, its policy asks for masks, and the study goes without"
+        if not study.masks and not self.own_numbers:
+            yield (
+                f"{self.site}: refused, the study goes without masks, so that its server sees this site's own numbers, "
+                "and the policy does not allow that by `own_numbers`"
+            )
         if study.masks:
             if len(study.sites) < _FEWEST:
                 yield f"{self.site}: refused, masks hide nothing of fewer than {_FEWEST} sites"

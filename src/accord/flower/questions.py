@@ -13,6 +13,7 @@ from ..fitting.proposal import Drawn, Mixture
 from ..posterior.asked import count
 from ..posterior.coordinates import Coordinates
 from ..sampling.integration import off
+from ..sampling.questions import log_density_alone, log_likelihood_at
 from .packets import Packet, packet
 
 # All that is added up over sites: a potential, its derivatives, and how far its integrals are off.
@@ -23,8 +24,10 @@ SUMS: dict[str, Callable[..., Any]] = {
     "mean expansion": mean_expansion,
     "off": off,
 }
-# What each site says of itself.
-OWN: dict[str, Callable[..., Any]] = {"count": count}
+# A site's own numbers at positions (point, dim), which its policy has to allow; see `SitePolicy.own_numbers`.
+OWN: dict[str, Callable[..., Any]] = {"log likelihood": log_likelihood_at, "log density alone": log_density_alone}
+# The functions that a run evaluates at each site.
+EACH: dict[str, Callable[..., Any]] = {"count": count, **OWN}
 
 
 def name_of(function: Callable[..., Any], among: dict[str, Callable[..., Any]]) -> str:
@@ -40,7 +43,7 @@ def name_of(function: Callable[..., Any], among: dict[str, Callable[..., Any]]) 
             return name
     raise TypeError(
         f"sites answer {', '.join(among)} and nothing else, found {_called(function)}: a "
-        "federation goes with Importance() or ChEES(), and its run answers no questions that need the rows of one site"
+        "federation goes with Importance() or ChEES(), and leave-one-out figures and predictive checks are not answered"
     )
 
 

@@ -22,7 +22,7 @@ from . import audit, figures
 from .keys import KeptMasks, alone, bytes_of, digest, is_signed, signature, statement, text_of
 from .packets import Packet, packet, plain, read, revived
 from .policy import RefusedError, SitePolicy
-from .questions import SUMS, understood
+from .questions import OWN, SUMS, understood
 from .study import StudyDocument, hash_of
 
 # Numbers of one answer at most, and characters of an error in the audit file.
@@ -171,6 +171,26 @@ class Site:
         words = asked.masked_words([part], int(request.head["count"]))
         return packet({"shape": list(part.shape)}, words=words), said
 
+    def _own(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+        """The site's own numbers at positions, after a study without masks, which its policy has allowed."""
+        if asked.masked:
+            raise RefusedError(
+                f"{self.policy.site}: refused, its own numbers reveal its rows, and the sums of this study are masked"
+            )
+        if request.head["of"] != self.policy.site:
+            # a node that had not named its site is sent what another is asked
+            return packet({}), {"of": request.head["of"]}
+        model, name = self._agreed(asked, request), str(request.head["name"])
+        if name not in OWN:
+            raise RefusedError(f"{self.policy.site}: refused, it answers {', '.join(OWN)}, and not {name!r}")
+        positions = np.asarray(request.arrays["positions"], np.float64)
+        _, _, points = understood(packet({"arguments": 0, "at_once": None}, points=positions), model.dim)
+        if points * (model.dim + 1) > _MOST_NUMBERS:
+            raise RefusedError(f"{self.policy.site}: refused, {points} points are too many for one question")
+        self._count_points(asked, points)
+        (part,) = model.each(OWN[name], positions)
+        return packet({}, part=np.asarray(part, np.float64)), {"question": name, "points": points, "shape": [points]}
+
     def _draws(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """Keep the run's draws, and draw the site's own latents, in the site's folder."""
         model, draws = self._agreed(asked, request), request.arrays["draws"]
@@ -308,5 +328,6 @@ _ANSWERS: dict[str, Callable[..., tuple[Packet, dict[str, Any]]]] = {
     "meet": Site._meet,
     "rows": Site._rows,
     "sum": Site._sum,
+    "own": Site._own,
     "draws": Site._draws,
 }

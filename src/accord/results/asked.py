@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 from ..network import Network
 from ..posterior import Posterior
@@ -42,10 +43,26 @@ class Asked(Said):
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Asked:
-        """What `to_json` wrote."""
-        found = json.loads(text)
-        pairs = {name: tuple(map(tuple, found[name])) for name in ("priors",)}
+    def from_plain(cls, found: dict[str, Any]) -> Asked:
+        """What `to_json` wrote, from its JSON.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            A part is missing or of another type.
+        """
         edges = None if found["edges"] is None else tuple((int(i), int(j)) for i, j in found["edges"])
-        whole = {name: tuple(found[name]) for name in ("sites", "rows", "ratios")}
-        return cls(**{**found, **pairs, **whole, "edges": edges})
+        return cls(
+            **{name: _text(found[name]) for name in ("model", "formula", "ratio")},
+            priors=tuple((_text(name), _text(prior)) for name, prior in found["priors"]),
+            sites=tuple(map(_text, found["sites"])),
+            rows=tuple(map(int, found["rows"])),
+            ratios=tuple(map(_text, found["ratios"])),
+            edges=edges,
+        )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text is of type {type(value).__name__}")
+    return value

@@ -200,12 +200,6 @@ def _of_sites(run: Reported, names: Sequence[str]) -> tuple[tuple[OfSite, ...] |
     """What each site's data says, and what it was asked for."""
     if len(names) < 2:
         return "No sites to compare: there is one.", ()
-    if run.settings.get("masks"):
-        return (
-            "No site by itself: sums of this run are masked, and each site would tell its own log likelihood here. "
-            "run.plot_sites asks for it all the same.",
-            (),
-        )
     found = by_site(run, names)
     asked: tuple[str, ...] = ()
     alone, without = ([getattr(one, part) for one in found] for part in ("alone", "without"))

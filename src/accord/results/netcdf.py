@@ -1,27 +1,48 @@
-"""A run as an ArviZ DataTree and as a netCDF file."""
+"""A run as an ArviZ DataTree and as a netCDF file, which may come from a stranger."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..base.whole import write_whole
-from .findings import Balance, Expected, Findings
+from .certificate import Certificate, Check
+from .findings import FEATURES, Balance, Expected, Findings
 from .points import Points
 from .scales import Unconstrained
 
 if TYPE_CHECKING:
+    import h5py
     import xarray as xr
 
 
 # Attributes of the saved tree that rebuild a run; all that is kept of a method or network is in `settings`.
-FORMAT = "accord-run-2"
+FORMAT = "accord-run-3"
+# The format of files without a digest, whose names are an array.
+_BEFORE = "accord-run-2"
+# Attribute of the digest.
+_DIGEST = "sha256"
+# Bytes that the arrays of a file may declare, in sizes of the file. accord stores arrays whole and uncompressed, and
+# dimensions without values, which are declared and not stored, are a small part of them.
+_MOST_DECLARED = 2
+# Bytes that an attribute of several texts may take: each of them may be as long as the file.
+_MOST_TEXTS = 2**30
+# Characters of an attribute: names of two million parameters fit, and JSON makes at most a gigabyte of it.
+_MOST_CHARACTERS = 2**25
+# Attributes in which netCDF keeps references.
+_REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
+# Types of settings that summaries and reports read.
+_SETTINGS: dict[str, type] = {
+    "sites": list, "sds": dict, "lost": dict, "method": str, "network": str, "chosen": str, "local": str,
+}  # fmt: skip
 
 
 def flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
@@ -43,7 +64,8 @@ def unconstrained_of(dataset: xr.Dataset) -> Unconstrained:
 
 
 def write(tree: xr.DataTree, path: Path, mode: int = 0o666) -> None:
-    """Write a tree to a file that is whole or not there, with permissions of which the umask is taken."""
+    """Write a tree and its digest to a file that is whole or not there, with permissions that the umask restricts."""
+    tree.attrs[_DIGEST] = digest(tree)
     # in memory: HDF5 ends the process where it cannot close a file, as on a full disk
     whole = io.BytesIO()
     tree.to_netcdf(whole, engine="h5netcdf")
@@ -56,23 +78,279 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
     Raises
     ------
     FileNotFoundError, ValueError
-        There is no such file, or it cannot be read, or is of something else; it is named.
+        There is no such file, or it cannot be read, or it holds something that `write` does not write; it is named.
     """
     import xarray as xr
 
+    file = os.fspath(path)
     try:
-        with xr.open_datatree(path, engine="h5netcdf") as opened:
-            tree = opened.load()
+        problem = next(_problems(file), "")
+        if not problem:
+            with xr.open_datatree(path, engine="h5netcdf", decode_times=False) as opened:
+                tree = opened.load()
     except FileNotFoundError:
-        raise FileNotFoundError(f"there is no file {os.fspath(path)}") from None
+        raise FileNotFoundError(f"there is no file {file}") from None
     except PermissionError:
-        raise PermissionError(f"{os.fspath(path)} may not be read") from None
+        raise PermissionError(f"{file} may not be read") from None
     except Exception as error:
         # HDF5, h5netcdf and xarray have exceptions of their own for a file that is torn or none of theirs
-        raise ValueError(f"{os.fspath(path)} is not a whole netCDF file") from error
-    if tree.attrs.get("format") != FORMAT:
-        raise ValueError(f"{os.fspath(path)} is not a run written by accord (format {tree.attrs.get('format')!r})")
+        raise ValueError(f"{file} is not a whole netCDF file") from error
+    if problem:
+        raise ValueError(f"{file} is not a run written by accord: {problem}; get the file that `run.save` wrote")
+    if tree.attrs.get("format") not in (FORMAT, _BEFORE):
+        raise ValueError(f"{file} is not a run written by accord (format {_short(tree.attrs.get('format'))})")
     return tree
+
+
+def _problems(path: str) -> Iterator[str]:
+    """What an HDF5 file holds besides plain arrays and texts of its own; arrays are not read for it."""
+    import h5py
+
+    size, declared = os.path.getsize(path), 0
+    with h5py.File(path, "r") as file:
+        met = {_address(file)}
+        yield from _of_attributes(file, size)
+        # the groups of a run are one below another nowhere
+        for group in (file, *(part for part in _parts(file) if isinstance(part, h5py.Group))):
+            for name in group:
+                place = _short(f"{group.name.rstrip('/')}/{name}")
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    yield f"{place} is a link to another place"
+                part = group[name]
+                if _address(part) in met:
+                    yield f"{place} is a second name of another part"
+                met.add(_address(part))
+                if not isinstance(part, h5py.Dataset) and (group.name != "/" or not isinstance(part, h5py.Group)):
+                    yield f"{place} is neither an array nor a group of arrays"
+                yield from (f"{place} {problem}" for problem in _of_attributes(part, size))
+                if isinstance(part, h5py.Dataset):
+                    yield from (f"{place} {problem}" for problem in _of_array(part))
+                    for taken in _bytes_of(part):
+                        declared += taken
+                        if declared > _MOST_DECLARED * size:
+                            yield f"its arrays up to {place} take more than {_MOST_DECLARED} times its {size:,} bytes"
+
+
+def _parts(group: h5py.Group) -> Iterator[Any]:
+    """The parts that a group holds by itself."""
+    import h5py
+
+    for name in group:
+        if isinstance(group.get(name, getlink=True), h5py.HardLink):
+            yield group[name]
+
+
+def _address(part: Any) -> int:
+    """Where in its file a part begins."""
+    import h5py
+
+    return int(h5py.h5o.get_info(part.id).addr)
+
+
+def _of_array(array: h5py.Dataset) -> Iterator[str]:
+    """What is wrong with an array before it is read."""
+    import h5py
+
+    if array.is_virtual or array.external:
+        yield "keeps its values in another file"
+    if array.id.get_create_plist().get_nfilters():
+        yield "is compressed or filtered"
+    is_text = h5py.check_string_dtype(array.dtype) is not None
+    if array.shape is None or (array.dtype.kind not in "biuf" and not (is_text and array.ndim == 1)):
+        yield "holds neither numbers nor a list of texts"
+    if any(len(scales) != 1 for scales in array.dims) and not array.is_scale:
+        yield "has an axis without a dimension, or with several"
+
+
+def _bytes_of(array: h5py.Dataset) -> Iterator[int]:
+    """The bytes that an array takes in memory: what it declares, and then of each text, which are read one by one."""
+    import h5py
+
+    yield array.nbytes
+    text = h5py.check_string_dtype(array.dtype)
+    if text is not None and text.length is None:
+        for place in range(len(array)):
+            yield len(array[place])
+
+
+def _of_attributes(part: Any, size: int) -> Iterator[str]:
+    """What is wrong with attributes, in a file of so many bytes, before they are read."""
+    import h5py
+
+    for name in part.attrs:
+        found, is_array = part.attrs.get_id(name), isinstance(part, h5py.Dataset)
+        count = int(np.prod(found.shape, dtype=object))
+        text = h5py.check_string_dtype(found.dtype)
+        is_long = text is not None and text.length is None and count > 1 and count * size > _MOST_TEXTS
+        if name in _REFERENCES and is_array:
+            # `_of_array` counts the first; the second is not read
+            is_plain = found.dtype.kind in "OV" and text is None
+        else:
+            is_plain = (found.dtype.kind in "biuf" or text is not None) and not is_long
+        if not is_plain or count * found.dtype.itemsize > _MOST_DECLARED * size:
+            yield f"has an attribute {_short(name)} that is neither numbers nor short texts"
+
+
+def _short(name: object) -> str:
+    """A name of somebody's in an error: without control characters, and not long."""
+    text = repr(name)
+    return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"
+
+
+def digest(tree: xr.DataTree) -> str:
+    """SHA-256 of all that a tree holds: its attributes, but the digest itself, and the arrays of all groups."""
+    found = hashlib.sha256()
+    for node in sorted(tree.subtree, key=lambda node: node.path):
+        attrs = {str(name): np.asarray(value).ravel().tolist() for name, value in node.attrs.items() if name != _DIGEST}
+        found.update(json.dumps([node.path, attrs], sort_keys=True, default=repr).encode())
+        variables = node.to_dataset(inherit=False).variables
+        for name in sorted(map(str, variables)):
+            values = variables[name].values
+            if values.dtype.kind not in "biuf":
+                values = np.array(json.dumps([str(text) for text in values.ravel()]).encode())
+            kind = values.dtype.newbyteorder("<")
+            found.update(json.dumps([name, list(map(str, variables[name].dims)), values.shape, kind.str]).encode())
+            for part in values if values.ndim > 1 else [values]:
+                found.update(np.ascontiguousarray(part, kind).tobytes())
+    return found.hexdigest()
+
+
+def require_digest(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
+    """Raise `ValueError` where a tree is another one than was written; warn where it was written without a digest."""
+    if _DIGEST not in tree.attrs and tree.attrs["format"] == _BEFORE:
+        warnings.warn(
+            f"{os.fspath(path)} has no digest, as an earlier accord wrote it: changes to it since cannot be noticed. "
+            "Save the run again to add one",
+            stacklevel=4,
+        )
+    elif tree.attrs.get(_DIGEST) != digest(tree):
+        raise ValueError(
+            f"{os.fspath(path)} has changed since it was saved: its SHA-256 digest is another one. Get the file anew "
+            "from whoever saved it"
+        )
+
+
+def parsed(attrs: Mapping[Any, Any], name: str, kind: type) -> Any:
+    """The value of a type that an attribute holds as JSON.
+
+    Raises
+    ------
+    ValueError
+        It is missing, too long, no JSON, nested too deeply, or of another type.
+    """
+    text = attrs.get(name)
+    if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"its attribute {name} is missing, no text, or longer than {_MOST_CHARACTERS:,} characters")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"its attribute {name} is no JSON, or nested too deeply") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"its attribute {name} holds no {kind.__name__}")
+    return found
+
+
+def names_of(attrs: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Names of parameters, from the attributes of a file."""
+    if attrs["format"] == _BEFORE:
+        return tuple(map(str, np.atleast_1d(attrs["names"])))
+    return tuple(parsed(attrs, "names", list))
+
+
+def certificate_of(attrs: Mapping[Any, Any]) -> Certificate | None:
+    """The certificate, from the attributes of a file; None where it has none."""
+    if not attrs.get("certificate"):
+        return None
+    kinds = (str, float | int, float | int, bool, str)
+    checks = parsed(attrs, "certificate", list)
+    for check in checks:
+        is_check = isinstance(check, list) and len(check) == len(kinds)
+        if not is_check or not all(map(isinstance, check, kinds)):
+            raise ValueError("its certificate holds something else than checks")
+    if not checks:
+        raise ValueError("its certificate has no check")
+    return Certificate(tuple(Check(*check) for check in checks))
+
+
+def require_whole(run: Any) -> None:
+    """Raise `ValueError` unless the parts of a `Run` that was read fit one another."""
+    if run.average.ndim != 3 or 0 in run.average.shape:
+        raise ValueError(f"its draws are of shape {run.average.shape}")
+    (chains, draws, dim), kept = run.average.shape, run.agents.size
+    free = len(run.names) if run.unconstrained is None else len(run.unconstrained.names)
+    sent = run.traffic.bytes_sent
+    shapes: dict[str, tuple[np.ndarray, tuple[int | None, ...]]] = {
+        "draws": (run.average, (chains, draws, len(run.names))),
+        "agents": (run.agents, (kept,)),
+        "draws of agents": (run.kept, (chains, draws, kept, dim)),
+        "bytes": (sent, (None,)),
+        "rows of gradients": (run.traffic.gradient_rows, (sent.size,)),
+        # files were written without
+        "rows of values": (run.traffic.value_rows, (sent.size if run.traffic.value_rows.size > 1 else 1,)),
+        **{f"statistic {_short(name)}": (own, (chains, draws)) for name, own in run.statistics.items()},
+    }
+    if run.points is not None:
+        for name in ("log_density", "log_proposal"):
+            shapes[f"{name} of points"] = getattr(run.points, name), (len(run.points.positions),)
+        shapes["positions of points"] = run.points.positions, (None, free)
+        shapes["values of points"] = run.points.values, (len(run.points.positions), dim)
+    if run.unconstrained is not None:
+        shapes["unconstrained draws"] = run.unconstrained.average, (chains, draws, free)
+        shapes["unconstrained draws of agents"] = run.unconstrained.kept, (chains, draws, kept, free)
+    expected, balance = run.findings.expected, run.findings.balance
+    for name, own in ({} if expected is None else expected._asdict()).items():
+        shapes[f"forecast {name}"] = own, ((free,) if name.startswith("average") else (None, free))
+    if balance is not None:
+        for name in ("off", "error"):
+            shapes[f"forecast {name}"] = getattr(balance, name), (len(FEATURES), free)
+        shapes["modes"] = balance.modes, (balance.mass.size, free)
+        shapes["masses"] = balance.mass, (balance.mass.size,)
+    for name, (array, shape) in shapes.items():
+        fits = array.ndim == len(shape) and all(
+            want in (None, found) for found, want in zip(array.shape, shape, strict=True)
+        )
+        if not fits or array.dtype.kind not in "biuf":
+            raise ValueError(f"its {name} are of shape {array.shape} and type {array.dtype}, which does not fit")
+    if not all(isinstance(name, str) for name in run.names):
+        raise ValueError("its names are no texts")
+    agents = run.agents.tolist()
+    if run.agents.dtype.kind not in "iu" or len(set(agents)) < kept or not all(0 <= n < sent.size for n in agents):
+        raise ValueError(f"its kept agents are not different ones of {sent.size}")
+    if not all(0 <= agent < sent.size for edge in run.asked.edges or () for agent in edge):
+        raise ValueError(f"its network joins others than its {sent.size} agents")
+    _require_settings(run)
+    if run.certificate is not None and run.certificate.holds:
+        _require_finite(run)
+
+
+def _require_settings(run: Any) -> None:
+    """Raise `ValueError` where settings that are read again have another type."""
+    settings, names = run.settings, run.settings.get("sites") or []
+    for name, kind in _SETTINGS.items():
+        if settings.get(name) is not None and not isinstance(settings[name], kind):
+            raise ValueError(f"its setting {name} is of type {type(settings[name]).__name__}")
+    if not all(isinstance(name, str) for name in names) or (names and run.agents.max(initial=0) >= len(names)):
+        raise ValueError("its setting sites has no name for each agent")
+    if not isinstance((settings.get("lost") or {}).get("warning", ""), str):
+        raise ValueError("its setting lost has a warning that is no text")
+    if not all(isinstance(sd, float | int) for sd in (settings.get("sds") or {}).values()):
+        raise ValueError("its setting sds has values that are no numbers")
+
+
+def _require_finite(run: Any) -> None:
+    """Raise `ValueError` where draws or weights of a run that says it is certified are not finite."""
+    arrays = {"draws": run.average, "draws of agents": run.kept}
+    if run.unconstrained is not None:
+        arrays |= {"unconstrained draws": run.unconstrained.average}
+    if run.points is not None:
+        density = run.points.log_density
+        arrays |= {"points": run.points.positions, "log proposals": run.points.log_proposal}
+        # a density may be 0
+        arrays |= {"log densities": np.where(np.isneginf(density), 0.0, density)}
+    for name, array in arrays.items():
+        count = int(array.size - np.isfinite(array).sum())
+        if count:
+            raise ValueError(f"its certificate holds, and {count:,} numbers of its {name} are not finite")
 
 
 def as_text(settings: Mapping[str, Any]) -> str:
@@ -83,7 +361,7 @@ def as_text(settings: Mapping[str, Any]) -> str:
 def from_attributes(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     """A run's settings from the attributes of its file."""
     if "settings" in attrs:
-        return dict(json.loads(attrs["settings"]))
+        return dict(parsed(attrs, "settings", dict))
     # written when every setting was saved as text
     names, values = (map(str, np.atleast_1d(attrs[name])) for name in ("setting_names", "setting_values"))
     return dict(zip(names, values, strict=True))

@@ -18,7 +18,7 @@ from ..base.text import counted
 from ..report.told import Histogram
 from .alone import Alone, alone
 from .asked import Asked
-from .certificate import Certificate, Check
+from .certificate import Certificate
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
@@ -28,11 +28,16 @@ from .netcdf import (
     FORMAT,
     as_text,
     as_tree,
+    certificate_of,
     flatten,
     from_attributes,
     from_tree,
+    names_of,
+    parsed,
     points_of,
     read,
+    require_digest,
+    require_whole,
     unconstrained_of,
     write,
 )
@@ -131,7 +136,7 @@ class Run(Shown):
         Raises
         ------
         AttributeError
-            The method has no weights, or the run was read from a file.
+            The method has no weights, the run was read from a file, or its sums are masked.
         ValueError
             There is no such agent.
         ArithmeticError
@@ -146,7 +151,7 @@ class Run(Shown):
         Raises
         ------
         AttributeError
-            The method has no weights, or the run was read from a file.
+            The method has no weights, the run was read from a file, or its sums are masked.
         ArithmeticError
             The weights are not certified.
         """
@@ -340,7 +345,7 @@ class Run(Shown):
         tree = xr.DataTree.from_dict(groups)
         tree.attrs = {
             "format": FORMAT,
-            "names": list(self.names),
+            "names": json.dumps(self.names),
             "rounds": self.traffic.rounds,
             "exchanges": self.traffic.exchanges,
             "sums": self.traffic.sums,
@@ -390,16 +395,29 @@ class Run(Shown):
     def load(cls, path: str | Path) -> Run:
         """Read a run that `save` wrote.
 
+        The file may come from a stranger: what it holds is looked at before it is read. Its SHA-256 digest detects
+        accidents and edits. The digest is no signature: whoever edits a file on purpose can write another one.
+
         Raises
         ------
         FileNotFoundError, ValueError
-            There is no such file, or it is not a whole run of accord.
+            There is no such file; it is not a whole run of accord, or points to other files; its digest is another one.
+
+        Warns
+        -----
+        UserWarning
+            An earlier accord wrote the file without a digest.
         """
         tree = read(path)
         try:
-            return cls._of_tree(tree)
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is not a whole run of accord: a part is missing or is not as it was") from error
+            run = cls._of_tree(tree)
+            require_whole(run)
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(
+                f"{path} is not a whole run of accord: a part is missing or is not as it was ({error})"
+            ) from error
+        require_digest(tree, path)
+        return run
 
     @classmethod
     def _of_tree(cls, tree: xr.DataTree) -> Run:
@@ -413,7 +431,7 @@ class Run(Shown):
             posterior = tree["posterior"].to_dataset()
             agents, kept = posterior["agent"].values, flatten(posterior, 3)
         attrs = tree.attrs
-        traffic, checks = tree["traffic"].to_dataset(), attrs.get("certificate")
+        traffic = tree["traffic"].to_dataset()
         points = points_of(tree["points"].to_dataset()) if "points" in tree.children else None
         moved = tree["unconstrained_posterior"].to_dataset() if "unconstrained_posterior" in tree.children else None
         # runs were written without before there were forecasts, values and sums
@@ -423,7 +441,7 @@ class Run(Shown):
             agents=agents,
             kept=kept,
             statistics={str(n): a.values for n, a in tree["sample_stats"].to_dataset().data_vars.items()},
-            names=tuple(map(str, np.atleast_1d(attrs["names"]))),
+            names=names_of(attrs),
             variables=variables,
             traffic=Traffic(
                 int(attrs["rounds"]),
@@ -439,8 +457,8 @@ class Run(Shown):
             points=points,
             unconstrained=None if moved is None else unconstrained_of(moved),
             # runs were written without
-            asked=Asked.from_json(attrs["asked"]) if "asked" in attrs else Asked(),
-            certificate=Certificate(tuple(Check(*check) for check in json.loads(checks))) if checks else None,
+            asked=Asked.from_plain(parsed(attrs, "asked", dict)) if "asked" in attrs else Asked(),
+            certificate=certificate_of(attrs),
         )
 
     def summary(self, sites: Sequence[str] | None = None, *, findings: bool = True) -> pd.DataFrame:
@@ -519,7 +537,7 @@ class Run(Shown):
         Raises
         ------
         AttributeError
-            The run was read from a file, updated or combined: it knows no agents.
+            The run was read from a file, updated or combined and knows no agents, or its sums are masked.
         """
         draws = self._moved.average.astype(np.float64)
         agents, flat = self._agents("alone"), draws.reshape(-1, draws.shape[2])

@@ -87,13 +87,15 @@ class Shown:
         ValueError
             There is no such parameter.
         AttributeError
-            The run knows no agents.
+            No site's posterior is known, as where the run knows no agents or its sums are masked.
         ImportError
             Matplotlib is not installed.
         """
         if parameter not in self.names:
             raise unknown_name_error("parameter", parameter, self.names)
         found = by_site(self, site_names(self))
+        if all(own.mean is None for one in found for own in (one.alone, one.without)):
+            raise AttributeError(" ".join(dict.fromkeys([found[0].alone.why, found[0].without.why])))
         ax = figures.axes(6.0, forest.EDGES + 1.7 * forest.LINE * len(found)) if ax is None else ax
         forest.sites(ax, found, together(self.average), self.names.index(parameter))
         ax.set_xlabel(parameter, parse_math=False)

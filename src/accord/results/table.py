@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from ..base.text import no_formula
+
 
 class Table(pd.DataFrame):
     """A `pandas.DataFrame` that shows all its columns, in as many blocks as the width of the terminal asks for."""
@@ -20,5 +22,6 @@ class Table(pd.DataFrame):
             return super().__repr__()
 
     def to_csv(self, *arguments: Any, float_format: Any = "%.6g", **options: Any) -> Any:
-        """Write it, by default with six digits: the draws behind it know no more."""
-        return super().to_csv(*arguments, float_format=float_format, **options)
+        """Write it, by default with six digits: the draws behind it know no more. Texts are `no_formula`."""
+        escaped = self.rename(index=no_formula, columns=no_formula).map(no_formula)
+        return pd.DataFrame(escaped).to_csv(*arguments, float_format=float_format, **options)

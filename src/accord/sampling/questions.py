@@ -49,25 +49,25 @@ class Questions:
 
     def log_likelihood(self, positions: np.ndarray, agent: int) -> np.ndarray:
         """The log likelihood of one agent's rows at some positions (point, dim), told by that agent; (point,)."""
-        with jax.enable_x64(True), self._placed(self.post) as placed:
+        with jax.enable_x64(True), self._placed_for_own(self.post) as placed:
             if placed.reads_in_chunks:
                 # no row of another agent is read
-                return np.asarray(placed.alone(agent).each(_log_likelihood, positions, own=(np.ones(1),)))[0]
+                return np.asarray(placed.alone(agent).each(log_likelihood_at, positions))[0]
             # the others answer zeros
             asked = (np.arange(self.post.num_agents) == agent).astype(float)
-            return np.asarray(placed.each(_log_likelihood, positions, own=(asked,)))[agent]
+            return np.asarray(placed.each(log_likelihood_at, positions, own=(asked,)))[agent]
 
     def log_likelihoods(self, positions: np.ndarray) -> np.ndarray:
         """That of every agent, each told by itself; (agent, point)."""
-        with jax.enable_x64(True), self._placed(self.post) as placed:
-            return np.asarray(placed.each(_log_likelihood, positions, own=(np.ones(self.post.num_agents),)))
+        with jax.enable_x64(True), self._placed_for_own(self.post) as placed:
+            return np.asarray(placed.each(log_likelihood_at, positions))
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
         found = np.zeros(len(positions))
         with jax.enable_x64(True):
             for alone in self._alone(rows):
-                found += alone.each(_log_likelihood, positions, own=(np.ones(1),))[0]
+                found += alone.each(log_likelihood_at, positions)[0]
         return found
 
     def optima_of(self, rows: dict[int, Any], starts: np.ndarray) -> np.ndarray:
@@ -104,8 +104,8 @@ class Questions:
 
     def alone(self, positions: np.ndarray) -> np.ndarray:
         """The log density of the posterior of each agent's data alone, at positions of its own (agent, point, dim)."""
-        with jax.enable_x64(True), self._placed(self.post.in_parameters()) as placed:
-            return np.asarray(placed.each(_alone, own=(positions,)))
+        with jax.enable_x64(True), self._placed_for_own(self.post.in_parameters()) as placed:
+            return np.asarray(placed.each(log_density_alone, own=(positions,)))
 
     def reported(self, positions: np.ndarray) -> np.ndarray:
         """Positions (point, dim) as people read them."""
@@ -139,6 +139,15 @@ class Questions:
         self.post.require_unchanged()
         return self.builder.placed(post)
 
+    def _placed_for_own(self, post: Posterior) -> AbstractContextManager[Posterior]:
+        """`_placed`, for a question that returns an agent's own numbers."""
+        if self.masks:
+            raise AttributeError(
+                "No site by itself: the sums of this run are masked, and a site's own log likelihood at the points "
+                "would reveal its rows; sample without masks if all sites allow that"
+            )
+        return self._placed(post)
+
     def _alone(self, rows: dict[int, Any]) -> list[Posterior]:
         """Each agent's new rows as a posterior of one agent; what is wrong with them is named."""
         if rows and not self.post.splits:
@@ -165,7 +174,11 @@ def _value(potential: Potential, shard: Shard, positions: Float[Array, "point di
     return jax.lax.map(lambda x: potential.value(shard, x), positions)
 
 
-def _alone(potential: Potential, shard: Shard, positions: Float[Array, "point dim"]) -> Float[Array, " point"]:
+def log_density_alone(
+    potential: Potential, shard: Shard, positions: Float[Array, "point dim"]
+) -> Float[Array, " point"]:
+    """The log density of the posterior of an agent's data alone, with the whole prior."""
+
     def value(x: Float[Array, " dim"]) -> Array:
         return potential.shard_log_likelihood(shard, x) + potential.log_prior_at(x)
 
@@ -179,10 +192,10 @@ def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Flo
 
 
 @of_rows
-def _log_likelihood(
-    potential: Potential, shard: Shard, positions: Float[Array, "point dim"], asked: Float[Array, ""]
+def log_likelihood_at(
+    potential: Potential, shard: Shard, positions: Float[Array, "point dim"], asked: Float[Array, ""] | float = 1.0
 ) -> Float[Array, " point"]:
-    """An agent's log likelihood at positions, or zeros."""
+    """An agent's log likelihood at positions; zeros where `asked` is 0."""
     return asked * jax.lax.map(
         partial(potential.shard_log_likelihood, shard), positions, batch_size=min(len(positions), 64)
     )
