@@ -242,7 +242,8 @@ class Batches:
                 return
             found = self._draw(proposal, count)
             self.tell(f"weighing points, {found.effective:.0f} of {target} effective draws in {self.sums.count} sums")
-            self.efficiency = (found.effective - before) / count
+            # one heavy point can make a batch worth nothing, and all points are still worth something
+            self.efficiency = max((found.effective - before) / count, found.effective / found.weight.size)
 
     def due(self, target: int) -> int:
         """Points that the next batch needs for so many effective draws; 0 where these are there, or hopeless."""
