@@ -87,6 +87,21 @@ class Arguments:
             like.append(None if array is None else (array.shape[1:], array.dtype))
         return cls(tuple(kinds), tuple(shared), tuple(like), treedef)
 
+    def require_finite(self, arguments: Mapping[str, Any], site: int) -> None:
+        """Raise `DataError` where an argument of a site's rows or groups holds NaN or infinity."""
+        named: Any = jax.tree_util.tree_leaves_with_path(dict(arguments))
+        for kind, (path, leaf) in zip(self.kinds, named, strict=True):
+            array = np.asarray(leaf)
+            if kind not in (ROW, GROUP) or array.dtype.kind not in "fc" or np.isfinite(array).all():
+                continue
+            where = [int(place) for place in np.argwhere(~np.isfinite(array))[0]]
+            nan = bool(np.isnan(array).any())
+            remedy = "give the mask as an argument and numbers in place of NaN" if nan else "give finite numbers"
+            raise DataError(
+                f"the argument {jax.tree_util.keystr(path, simple=True, separator='.')} of shard {site} holds "
+                f"{'NaN' if nan else 'infinity'}, first at index {where}: {remedy}, or leave these rows out"
+            )
+
     def rows(self, arguments: Mapping[str, Any], group: np.ndarray | None) -> dict[str, Any]:
         """A site's shard: arrays by the number of their leaf, all with an axis of rows; groups' are repeated."""
         found: dict[str, Any] = {} if group is None else {"group": group}

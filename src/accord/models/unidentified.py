@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..data.meeting import Meeting
+from ..posterior.newton import NearlyFlatError, NotIdentifiedError
 from .families import Family
 from .families.family import Rows
 from .priors import Flat, Prior
@@ -39,6 +40,9 @@ def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
         return
     try:
         post.mode()
+    except (NotIdentifiedError, NearlyFlatError):
+        # columns were found to be of full rank before, so that this is rounding
+        return
     except ArithmeticError as error:
         raise ValueError(
             f"under flat priors the coefficients have no bound, as where columns separate the responses: {error}"

@@ -20,6 +20,7 @@ from ..fitting.evaluations import values
 from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.newton import NotIdentifiedError
 from ..posterior.totals import ConsensusTotals, Totals
 from ..results.certificate import INTERRUPTED, Certificate, Check
 from ..results.points import Points
@@ -265,6 +266,8 @@ def _first(
                 raise
             # what was drawn before is not certified, and better than nothing
             return *kept, "; ".join([*reasons, f"{name} was interrupted before it had drawn"])
+        except NotIdentifiedError:
+            raise
         except ArithmeticError as error:
             if method is methods[-1]:
                 raise
