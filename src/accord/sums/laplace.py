@@ -17,6 +17,8 @@ from ..posterior.newton import NotFiniteAtInitError, Spectrum, newton, not_ident
 _LAST_STEP = 0.3
 # Distances along a direction without curvature, in standard deviations of the best determined direction.
 _FAR_OUT = 10.0 ** np.arange(13.0)
+# Number of these distances at which the closed form of a quadratic potential is more than rounding.
+_CLOSED_FORM = 8
 # Rise of F at one of these distances from which on a direction is identified.
 _RISEN = 1.0
 # Distances from init and from 0, in unconstrained numbers, at which a position with a finite density is searched.
@@ -72,10 +74,12 @@ def _flattened(sums: NetworkSums, post: Posterior, mode: np.ndarray, found: Spec
     value = slopes(sums, None, points)[0]
     # both sides of each direction
     rise = (value[1:] - value[0]).reshape(2, flat.size, _FAR_OUT.size)
+    # closed forms round to the last digit of the largest curvature
+    seen = slice(_CLOSED_FORM if post.quadratic else None)
     new = values.copy()
     for k, which in enumerate(flat):
         low, high = rise[:, k].min(axis=0), rise[:, k].max(axis=0)
-        if not (high >= _RISEN).any() or post.quadratic:
+        if not (high[seen] >= _RISEN).any():
             raise not_identified(found.largest(int(which), post.unconstrained_names))
         if not (low >= _RISEN).any():
             continue
