@@ -736,7 +736,9 @@ def test_a_column_far_from_zero_separates_nothing(far):
     rng = np.random.default_rng(0)
     x = rng.standard_normal(240)
     frame = pd.DataFrame({"x": far + x, "y": (rng.random(240) < 1.0 / (1.0 + np.exp(-x))).astype(int)})
-    post = glm(sites(frame), "y ~ x", "bernoulli", flat())
+    with pytest.raises(ValueError, match=r"Intercept, x cannot be .* or centre a column far from 0, as center\(x\)"):
+        glm(sites(frame), "y ~ x", "bernoulli", flat())
+    post = glm(sites(frame), "y ~ x", "bernoulli", {"x": priors.Flat()})
     run = accord.sample(post, accord.Network.complete(3), draws=500, seed=0)
     assert run.certificate.holds
     fitted = sm.Logit(frame.y.to_numpy(), sm.add_constant(frame.x.to_numpy() - far)).fit(disp=False)
