@@ -856,3 +856,18 @@ def test_a_uniform_prior_has_limits_that_nothing_keeps(name):
         glm(tables, "y ~ x", priors={name: priors.Uniform(0.5, 1.0)})
     with pytest.raises(ValueError, match="low must be below high"):
         priors.Uniform(1.0, 1.0)
+
+
+@pytest.mark.parametrize("far", [1e6, 1e8])
+def test_a_column_far_from_zero_separates_nothing(far):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(240)
+    frame = pd.DataFrame({"x": far + x, "y": (rng.random(240) < 1.0 / (1.0 + np.exp(-x))).astype(int)})
+    with pytest.raises(ValueError, match=r"Intercept, x cannot be .* or centre a column far from 0, as center\(x\)"):
+        glm(sites(frame), "y ~ x", "bernoulli", flat())
+    post = glm(sites(frame), "y ~ x", "bernoulli", {"x": priors.Flat()})
+    run = accord.sample(post, accord.Network.complete(3), draws=500, seed=0)
+    assert run.certificate.holds
+    fitted = sm.Logit(frame.y.to_numpy(), sm.add_constant(frame.x.to_numpy() - far)).fit(disp=False)
+    np.testing.assert_allclose(run.points.mean[1], fitted.params[1], atol=0.3 * fitted.bse[1])
+    np.testing.assert_allclose(run.points.sd[1], fitted.bse[1], rtol=0.1)

@@ -323,3 +323,86 @@ def test_a_number_that_sets_the_rows_is_their_count():
 
 def log_likelihood_at(potential, shard, x):
     return potential.shard_log_likelihood(shard, x)
+
+
+def binned(lo, hi, n):
+    """Counts in bins of a log-normal, whose log of a difference of cdfs is -inf away from the data."""
+    mu, s = numpyro.sample("mu", dist.Normal(5.5, 2)), numpyro.sample("s", dist.HalfNormal(2))
+    with numpyro.plate("rows", len(n)):
+        below = [dist.Normal(0, 1).cdf((jnp.log(edge) - mu) / s) for edge in (lo, hi)]
+        numpyro.factor("counts", n * jnp.log(below[1] - below[0]))
+
+
+@pytest.mark.parametrize("init", [None, {"mu": 5.5, "s": 1.0}])
+def test_a_density_of_zero_away_from_the_data_is_no_error(init):
+    parts = [
+        ((1e-3, 150, 300), (150, 300, 1e7), (542, 527, 831)),
+        ((1e-3, 100, 200, 400), (100, 200, 400, 1e7), (120, 200, 150, 160)),
+        ((1e-3, 250), (250, 1e7), (300, 260)),
+    ]
+    shards = [dict(zip(("lo", "hi", "n"), np.array(part, float), strict=True)) for part in parts]
+    run = accord.sample(accord.from_numpyro(binned, shards, init=init), accord.Network.complete(3), draws=1000, seed=0)
+    assert run.certificate.holds
+    mu, s = np.meshgrid(np.linspace(5.3, 5.7, 401), np.linspace(0.75, 1.15, 401), indexing="ij")
+    log_p = -0.5 * ((mu - 5.5) / 2) ** 2 - 0.5 * (s / 2) ** 2
+    for part in parts:
+        for lo, hi, n in zip(*part, strict=True):
+            log_p += n * np.log(stats.norm.cdf((np.log(hi) - mu) / s) - stats.norm.cdf((np.log(lo) - mu) / s))
+    weight = np.exp(log_p - log_p.max())
+    mean = [np.average(x, weights=weight) for x in (mu, s)]
+    sd = [np.average((x - m) ** 2, weights=weight) ** 0.5 for x, m in zip((mu, s), mean, strict=True)]
+    np.testing.assert_allclose(run.points.mean, mean, atol=0.1 * min(sd))
+    np.testing.assert_allclose(run.points.sd, sd, rtol=0.06)
+
+
+def test_a_density_that_is_nowhere_a_number_is_named():
+    def model(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("rows", len(y)):
+            numpyro.factor("f", y * jnp.log(-scale))
+
+    with pytest.raises(ValueError, match="at site 0 the model's log density is NaN at all .* around scale = 1"):
+        accord.from_numpyro(model, [{"y": np.ones(3)}, {"y": np.ones(2)}])
+
+
+def test_masked_nan_is_named_by_its_argument():
+    def model(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        ok = ~jnp.isnan(y)
+        with numpyro.plate("rows", len(y)), numpyro.handlers.mask(mask=ok):
+            numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=jnp.where(ok, y, -100.0))
+
+    x = np.linspace(0.0, 1.0, 8)
+    holed = np.where(np.arange(8) == 5, np.nan, x)
+    with pytest.raises(
+        ValueError, match=r"argument y of shard 1 holds NaN, first at index \[5\]: give the mask as an arg"
+    ):
+        accord.from_numpyro(model, [{"x": x, "y": x}, {"x": x, "y": holed}])
+    with pytest.raises(ValueError, match=r"argument x of shard 0 holds NaN, first at index \[5\]"):
+        accord.from_numpyro(model, [{"x": holed, "y": x}])
+
+
+def test_infinity_in_rows_is_named_by_its_argument():
+    def model(x):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(x)):
+            numpyro.factor("f", -slope * jnp.exp(-x))
+
+    with pytest.raises(
+        ValueError, match=r"argument x of shard 1 holds NaN or infinity, first at index \[2\]: give finite"
+    ):
+        accord.from_numpyro(model, [{"x": np.zeros(3)}, {"x": np.array([0.0, 1.0, np.inf])}])
+
+
+def test_a_mask_may_be_an_argument():
+    def model(x, y, ok):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(y)), numpyro.handlers.mask(mask=ok):
+            numpyro.sample("y", dist.Normal(slope * x, 1.0), obs=y)
+
+    x, ok = np.linspace(0.0, 1.0, 8), np.arange(8) != 5
+    shards = [{"x": x, "y": np.where(ok, 2.0 * x, 0.0), "ok": ok}] * 3
+    run = accord.sample(accord.from_numpyro(model, shards), accord.Network.complete(3), draws=500, seed=0)
+    precision = 1.0 + 3.0 * np.square(x[ok]).sum()
+    np.testing.assert_allclose(run.points.mean, 6.0 * np.square(x[ok]).sum() / precision, atol=0.1 * precision**-0.5)
+    np.testing.assert_allclose(run.points.sd, precision**-0.5, rtol=0.06)

@@ -15,12 +15,19 @@ from ..base.errors import DataError
 
 
 def require_numbers(given: Mapping[str, Any], what: str) -> None:
-    """Raise `DataError` where an array is of no numbers: what others say of it quotes its cells."""
+    """Raise `DataError` where an array is of no numbers, or of NaN: errors of other libraries quote its cells."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given)):
         array = np.asarray(leaf)
         if array.ndim and array.dtype.kind not in "fiubc":
             name = jax.tree_util.keystr(path, simple=True, separator=".")
             raise DataError(f"{name} of {what} must hold numbers, found dtype {array.dtype}")
+        if array.ndim and array.dtype.kind in "fc" and np.isnan(array).any():
+            where = [int(place) for place in np.argwhere(np.isnan(array))[0]]
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise DataError(
+                f"the argument {name} of {what} holds NaN, first at index {where}: give the mask as an argument and "
+                "numbers in place of NaN, or leave these rows out"
+            )
 
 
 class Size(NamedTuple):
@@ -86,6 +93,19 @@ class Arguments:
             array = np.asarray(values[0]) if kind in (ROW, GROUP) else None
             like.append(None if array is None else (array.shape[1:], array.dtype))
         return cls(tuple(kinds), tuple(shared), tuple(like), treedef)
+
+    def require_finite(self, arguments: Mapping[str, Any], site: int) -> None:
+        """Raise `DataError` where an argument of a site's rows or groups is not finite."""
+        named: Any = jax.tree_util.tree_leaves_with_path(dict(arguments))
+        for kind, (path, leaf) in zip(self.kinds, named, strict=True):
+            array = np.asarray(leaf)
+            if kind not in (ROW, GROUP) or array.dtype.kind not in "fc" or np.isfinite(array).all():
+                continue
+            where = [int(place) for place in np.argwhere(~np.isfinite(array))[0]]
+            raise DataError(
+                f"the argument {jax.tree_util.keystr(path, simple=True, separator='.')} of shard {site} holds NaN or "
+                f"infinity, first at index {where}: give finite numbers in its place, or leave these rows out"
+            )
 
     def rows(self, arguments: Mapping[str, Any], group: np.ndarray | None) -> dict[str, Any]:
         """A site's shard: arrays by the number of their leaf, all with an axis of rows; groups' are repeated."""

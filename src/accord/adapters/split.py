@@ -145,6 +145,10 @@ def posterior(
 
 # How far from the middle, in unconstrained numbers, latents are moved to see which rows depend on them.
 _RADII = (1.0, 4.0, 16.0, 64.0)
+# Distances from the middle, in unconstrained numbers, at which values with a finite density are searched.
+_SUPPORT_RADII = (1.0, 2.0, 4.0, 8.0)
+# Values of all latents that are tried for a finite density.
+_TRIES = 100
 
 
 def _sets_size(program: Program, arguments: Mapping[str, Any], size: Size, leaf: int) -> bool:
@@ -229,7 +233,8 @@ class Split:
             require_numbers(given, f"shard {site}")
             arguments = self.program.arguments(given, site)
             size = self.program.size(arguments, site)
-            values = self._drawn(site, size)
+            self.made_of.require_finite(arguments, site)
+            values = self._supported(site, arguments, size)
             group = self._groups(site, arguments, values, size) if self.names(local=True) else None
             found = self.made_of.rows(arguments, group)
             if not found:
@@ -248,6 +253,39 @@ class Split:
             value = transform(jnp.asarray(rng.uniform(-radius, radius, transform.inverse_shape(shape))))
             found[name] = value if latent.axis is None else jnp.moveaxis(value, 0, latent.axis)
         return found
+
+    def _supported(self, site: int, arguments: Mapping[str, Any], size: Size) -> dict[str, Array]:
+        """Values of every latent at which the model's density at a site is finite.
+
+        Where none is found, the first values whose density is 0.
+
+        Raises
+        ------
+        DataError
+            The density is NaN at all values that were tried.
+        """
+        tried = [self._drawn(site, size)]
+        tried += [self._drawn(site + 30_000 + k, size, r) for k, r in enumerate(np.resize(_SUPPORT_RADII, _TRIES))]
+        seen = []
+        for values in tried:
+            seen.append(self._density(arguments, values))
+            if np.isfinite(seen[-1]):
+                return values
+        # a density of 0 can be compared with a density of 0, and NaN with nothing
+        if np.isnan(seen).all():
+            middle = {name: np.asarray(latent.start).ravel()[:3] for name, latent in self.program.latents.items()}
+            at = ", ".join(f"{name} = {' '.join(f'{v:.3g}' for v in value)}" for name, value in middle.items())
+            raise DataError(
+                f"at site {site} the model's log density is NaN at all {len(tried)} values of its parameters that were "
+                f"tried, around {at}: a distribution of the model is not defined there, or its arithmetic overflows"
+            )
+        return tried[int(np.argmin(np.isnan(seen)))]
+
+    def _density(self, arguments: Mapping[str, Any], values: Mapping[str, Array]) -> float:
+        """The log density of all that a model samples."""
+        found = self.program.densities(arguments, values)
+        of_latents = self._sum(found, list(found.latents))
+        return float(of_latents + sum(jnp.sum(terms) for terms, _ in found.observed.values()))
 
     def _groups(self, site: int, arguments: Mapping[str, Any], values: Mapping[str, Array], size: Size) -> np.ndarray:
         """The group of each row, found by moving the latents of some groups and seeing which rows' terms change."""
@@ -317,8 +355,7 @@ class Split:
         self, site: int, arguments: Mapping[str, Any], values: Mapping[str, Array], rows: PyTree, size: Size
     ) -> None:
         """Raise `ValueError` unless the parts sum to the model's own density at one position."""
-        found = self.program.densities(arguments, values)
-        whole = float(self._sum(found, list(found.latents)) + sum(jnp.sum(own) for own, _ in found.observed.values()))
+        whole = self._density(arguments, values)
         params = {name: values[name] for name in self.names(local=False)}
         own = {name: jnp.moveaxis(values[name], self._axis(name), 0) for name in self.names(local=True)}
         of_row = jax.tree.map(lambda leaf: leaf[rows["group"]], own) if own else {}
@@ -327,7 +364,8 @@ class Split:
             _, first = np.unique(rows["group"], return_index=True)
             of_group = jax.tree.map(lambda leaf: leaf[first], rows)
             parts += float(jax.vmap(partial(self.log_local_prior, params))(own, of_group).sum())
-        if not abs(parts - whole) <= 1e-6 * (1.0 + abs(whole)):
+        # densities of 0 are equal, and their logs have no difference
+        if parts != whole and not abs(parts - whole) <= 1e-6 * (1.0 + abs(whole)):
             raise DataError(
                 f"at site {site} the parts of the model do not sum to its log density (they are off by "
                 f"{abs(parts - whole) / (1.0 + abs(whole)):.2g} of it): its prior depends on data, or its rows on one "

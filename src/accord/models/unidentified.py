@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..data.meeting import Meeting
+from ..posterior.newton import NearlyFlatError, NotIdentifiedError
 from .families import Family
 from .families.family import Rows
 from .priors import Flat, Prior
@@ -39,6 +40,9 @@ def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
         return
     try:
         post.mode()
+    except (NotIdentifiedError, NearlyFlatError):
+        # columns were found to be of full rank before, so that this is rounding
+        return
     except ArithmeticError as error:
         raise ValueError(
             f"under flat priors the coefficients have no bound, as where columns separate the responses: {error}"
@@ -62,9 +66,11 @@ def _require_rank(meeting: Meeting, shards: Sequence[Rows], columns: Sequence[st
     said = meeting.gathered([bool((_is_there(values) & only_somewhere).any()) for values in own])
     alone = [site for site, has in zip(meeting.sites, said, strict=True) if has]
     where = f" (a level that only {alone[0]} has may do this)" if len(alone) == 1 else ""
+    others = [name for name in named if name != "Intercept"]
+    far = f", or centre a column far from 0, as center({others[0]})" if others and "Intercept" in named else ""
     raise ValueError(
         f"under flat priors {', '.join(named)} cannot be told from one another: their columns are collinear{where}. "
-        "Leave one out, or give one a prior"
+        f"Leave one out, or give one a prior{far}"
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.optimize
 from jaxtyping import Array
 
-from .newton import Expansion, newton, spectrum
+from .newton import Expansion, NotIdentifiedError, newton, spectrum
 
 # Above this many parameters the mode is found without Hessians.
 NEWTON_DIM = 500
@@ -60,7 +60,7 @@ def lowest(
     mode, curvature = newton(expand, init, names, last_step=1e-6, remedy=remedy)
     seen = spectrum(curvature)
     if not seen.enough[0]:
-        raise ArithmeticError(
+        raise NotIdentifiedError(
             f"no mode found: the potential is flat in a direction of which {names[seen.flattest]} is the largest part "
             "(a rank-deficient design under a flat prior does this)"
         )

@@ -15,11 +15,31 @@ _MOST_HALVINGS = 30
 # Largest relative change of the curvature on the way to the mode.
 _LAST_CHANGE = 0.1
 # Curvature in a direction, relative to the largest where every parameter's own is one, below which it counts as none.
-_FLAT = 1e-7
+_FLAT = 1e-12
+# Share of an eigenvector's largest part from which on a parameter is named.
+_PART = 0.1
+# Parameters that are named at most.
+_SHOWN = 8
+# Share of a parameter's curvature at the start above which curvature stands still.
+_STILL = 0.1
+# Length of the last of all steps, in posterior standard deviations, that counts as none where rounding allows no less.
+_STANDS = 1e-2
 # Curvature below minus so much, on the same scale, at which the gradient vanishes at a saddle and at no mode.
 _SADDLE = 1e-4
 # Length of the last step, in posterior standard deviations, above which F had not come to an end.
 _FAR = 0.1
+
+
+class NotFiniteAtInitError(ArithmeticError):
+    """Raised where F, its gradient or its Hessian is not finite at the position where a search begins."""
+
+
+class NotIdentifiedError(ArithmeticError):
+    """Raised where F is flat along a direction as far as it can be evaluated, so that there is no posterior."""
+
+
+class NearlyFlatError(ArithmeticError):
+    """Raised where steps stay long though curvature stands still: one direction is nearly flat beside the others."""
 
 
 class Expansion(NamedTuple):
@@ -60,6 +80,12 @@ class Spectrum(NamedTuple):
         """The parameter that is the largest part of the direction of the least curvature."""
         return int(np.argmax(np.abs(self.vectors[:, 0])))
 
+    def largest(self, which: int, names: Sequence[str]) -> str:
+        """Names of the parameters that are the largest parts of an eigenvector."""
+        parts = np.abs(self.vectors[:, which])
+        places = np.flatnonzero(parts > _PART * parts.max())
+        return ", ".join([names[k] for k in places[:_SHOWN]] + (["..."] if places.size > _SHOWN else []))
+
     @property
     def size(self) -> np.ndarray:
         """The eigenvalues' sizes, none of them below what counts as curvature, shape (dim,)."""
@@ -81,6 +107,14 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
     """The eigenvalues of a Hessian, scaled by its own diagonal."""
     scale = own_scale(np.abs(np.diagonal(hessian)))
     return Spectrum(scale, *np.linalg.eigh(hessian * np.outer(scale, scale)))
+
+
+def not_identified(parts: str) -> NotIdentifiedError:
+    """The error for parameters, in words, that the data and the prior leave undetermined together."""
+    return NotIdentifiedError(
+        f"the posterior is not identified: the potential is flat in a direction of which {parts} are the largest parts "
+        "(collinear columns under flat priors do this): give these parameters a proper prior, or leave one column out"
+    )
 
 
 def newton(
@@ -110,16 +144,20 @@ def newton(
 
     Raises
     ------
+    NotFiniteAtInitError
+        F, its gradient or its Hessian is not finite at x.
+    NearlyFlatError
+        Rounding in a direction that is nearly flat keeps the search from its end.
     ArithmeticError
-        F is not finite at x, or has no mode that could be found; the message says what was seen instead.
+        F has no mode that could be found; the message says what was seen instead.
     """
     here = expand(x)
     if not here.finite:
-        raise ArithmeticError(
+        raise NotFiniteAtInitError(
             f"no mode found: the potential at init is {here.value:.6g}, and it or a derivative of it is not finite "
             f"there; {remedy()}"
         )
-    at_start, length, taken = np.abs(np.diagonal(here.hessian)), np.inf, 0
+    at_start, length, changed, taken = np.abs(np.diagonal(here.hessian)), np.inf, np.inf, 0
     while taken < _MOST_STEPS:
         taken += 1
         step, length = newton_step(here.gradient, here.hessian)
@@ -138,8 +176,20 @@ def newton(
                     raise ArithmeticError(f"no mode found: {coarse}")
                 return x, here.hessian
             x, here = away
-    seen = _rounded(x, here, last_step, names) or _seen(here, length, at_start, names)
-    raise ArithmeticError(f"no mode found in {taken} Newton steps: {seen}")
+    coarse = _rounded(x, here, last_step, names)
+    # rounding of gradients may keep steps above the last one's length, where curvature stands still
+    if not coarse and length <= _STANDS and changed <= _LAST_CHANGE and _from_saddle(expand, x, here) is None:
+        return x, here.hessian
+    own = np.abs(np.diagonal(here.hessian))
+    stands = length <= _FAR and (own > _STILL * at_start).all() and not spectrum(here.hessian).enough.all()
+    if stands and not coarse:
+        found = spectrum(here.hessian)
+        raise NearlyFlatError(
+            f"no mode found in {taken} Newton steps: the potential is nearly flat in a direction of which "
+            f"{found.largest(0, names)} are the largest parts. Centre and scale the columns, give these parameters a "
+            "proper prior, or leave one column out"
+        )
+    raise ArithmeticError(f"no mode found in {taken} Newton steps: {coarse or _seen(here, length, at_start, names)}")
 
 
 def newton_step(gradient: np.ndarray, hessian: np.ndarray) -> tuple[np.ndarray, float]:

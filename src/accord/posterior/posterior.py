@@ -726,7 +726,10 @@ class Posterior:
             if nan.any() and not nan.all():
                 agent = self.held[int(nan.argmax())]
                 return f"that of agent {agent} is nan, whose rows may hold NaN; else give another init"
-        return "give another init"
+        return (
+            "give another init, or write the density so that it is finite there: log_ndtr and logsumexp stay finite "
+            "where the log of a cdf or of a difference is -inf"
+        )
 
     def exact(self) -> Gaussian:
         """The posterior itself where it is Gaussian.

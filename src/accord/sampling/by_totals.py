@@ -20,6 +20,7 @@ from ..fitting.evaluations import values
 from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.newton import NotIdentifiedError
 from ..posterior.totals import ConsensusTotals, Totals
 from ..results.certificate import INTERRUPTED, Certificate, Check
 from ..results.complaints import unreliable_sd
@@ -269,10 +270,18 @@ def _first(
                 raise
             # what was drawn before is not certified, and better than nothing
             return *kept, "; ".join([*reasons, f"{name} was interrupted before it had drawn"])
-        except ArithmeticError as error:
+        except NotIdentifiedError:
+            raise
+        except (ArithmeticError, np.linalg.LinAlgError) as error:
+            why = str(error)
+            if isinstance(error, np.linalg.LinAlgError):
+                why = (
+                    f"a matrix cannot be factorised ({error}), as where parameters are collinear: give them a proper "
+                    "prior, or centre and scale their columns"
+                )
             if method is methods[-1]:
-                raise
-            reasons.append(f"{name} did not begin: {error}")
+                raise ArithmeticError(why) from error if isinstance(error, np.linalg.LinAlgError) else error
+            reasons.append(f"{name} did not begin: {why}")
             # what is next may take long
             warnings.warn(f"{reasons[-1]}; {type(methods[len(reasons)]).__name__} goes on, by many sums", stacklevel=4)
             continue

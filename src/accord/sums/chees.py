@@ -18,6 +18,10 @@ from .start import Start
 
 # Chains that begin at one place: what is between such groups and not within them is not forgotten yet.
 _GROUP = 8
+# Parts of their distance from the origin at which chains begin where none of them has a density.
+_NEARER = (0.3, 0.1, 0.03, 0.01)
+# Parameters that are shown of a position without density.
+_SHOWN = 6
 # Transitions at least, and between two looks at what there is.
 _FEWEST = 16
 # Largest nested R-hat, and the smallest share of the effective draws asked for.
@@ -92,6 +96,13 @@ def walk(
 
     state = begin(ask, positions, seed)
     astray = state.values >= NOWHERE
+    for share in _NEARER:
+        if not astray.all():
+            break
+        # the posterior may be cut off near its mode
+        positions = share * positions
+        state = begin(ask, positions, seed)
+        astray = state.values >= NOWHERE
     if astray.any() and not astray.all():
         # a chain that begins where there is no mass would stay there: it begins where another one does
         positions = positions[np.resize(np.flatnonzero(~astray), count)]
@@ -119,7 +130,7 @@ def walk(
         diverged = lost / (count * len(taken))
         # what shows most comes first: other draws than the posterior's, then what hinders chains, then too few of them
         checks = (
-            _supported(drawn),
+            _supported(drawn, start, names),
             _stein(drawn, names),
             _everywhere(drawn, start),
             _calm(diverged),
@@ -167,12 +178,20 @@ def _forgotten(features: np.ndarray, groups: int, names: tuple[str, ...]) -> Che
     return Check("nested R-hat", most, _RHAT, holds, text + remedy)
 
 
-def _supported(drawn: Chains) -> Check:
+def _supported(drawn: Chains, start: Start, names: tuple[str, ...]) -> Check:
     """Whether all draws have a density."""
-    share = float((drawn.values >= NOWHERE).mean())
+    outside = drawn.values >= NOWHERE
+    share = float(outside.mean())
     text = f"{share:.1%} of the draws are where the posterior has no density"
-    remedy = "" if share == 0 else ": chains do not find its support; give an init within, or parameters without bounds"
-    return Check("support", share, 0.0, share == 0, text + remedy)
+    if share == 0:
+        return Check("support", share, 0.0, True, text)
+    first = start.place.origin + drawn.positions[outside][0] @ start.place.factor.T
+    shown = ", ".join(f"{name} = {number:.3g}" for name, number in list(zip(names, first, strict=True))[:_SHOWN])
+    remedy = (
+        f", as at {shown} (unconstrained): give bounds of parameters as constraints, and write a density that is "
+        "finite everywhere (log_ndtr in place of the log of a cdf)"
+    )
+    return Check("support", share, 0.0, False, text + remedy)
 
 
 def _calm(diverged: float) -> Check:
@@ -237,5 +256,10 @@ def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
     bad = (z > allowed) & (off > _MATTERS)
     worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
     text = f"Stein's identity is off by {off[worst]:.2g}, {z[worst]:.1f} Monte Carlo errors, in coordinate {worst}"
-    remedy = f" (above {allowed:.1f}): chains miss a part of the posterior" if bad.any() else ""
+    remedy = (
+        f" (above {allowed:.1f}): chains miss a part of the posterior, or its density is cut off at a bound that "
+        "constraints do not declare"
+        if bad.any()
+        else ""
+    )
     return Check("Stein's identity", float(z[worst]), allowed, not bad.any(), text + remedy)

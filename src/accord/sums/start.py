@@ -11,9 +11,9 @@ from ..fitting.nearest_gaussian import nearest_gaussian
 from ..fitting.network_sums import NetworkSums, expand
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
-from ..posterior.newton import own_scale
+from ..posterior.newton import NotIdentifiedError, own_scale
 from .exploration import look, other_modes
-from .laplace import laplace
+from .laplace import laplace, supported
 
 
 class Start(NamedTuple):
@@ -57,16 +57,26 @@ def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start
 
     Raises
     ------
+    NotIdentifiedError
+        The potential is flat along a direction, so that there is no posterior.
     ArithmeticError
-        The potential is not finite at init.
+        The potential is not finite at init, nor at positions around it.
     """
     try:
         place = laplace(sums, post)
+    except NotIdentifiedError:
+        raise
     except ArithmeticError:
+        init: np.ndarray | None = post.init
         here = expand(sums, post.init)
         if not here.finite:
-            raise
+            init = supported(sums, post)
+            if init is None:
+                raise
+            here = expand(sums, init)
+            if not here.finite:
+                raise
         # the density may have no bound where there is no mass, as the neck of a funnel: averages do not go there
-        place = Coordinates(post.init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
+        place = Coordinates(init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
         return Start(nearest_gaussian(sums, place), np.zeros((0, post.dim)))
     return Start(place, other_modes(sums, place, look(sums, place, seed), seed).ends)
