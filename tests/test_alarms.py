@@ -187,7 +187,7 @@ def test_looking_is_part_of_the_traffic(sampled):
     warmup = warm_up(post, network)
     # one sum at the draws, two for other modes, of which a convex F needs no more
     assert run.traffic.sums == warmup.spent.sums + 3
-    plain = run.traffic.exchanges - warmup.spent.exchanges - 2 * 2 * network.aggregation.height
+    plain = run.traffic.exchanges - warmup.spent.exchanges - 3 * 2 * network.aggregation.height
     assert plain > 0 and plain % run.traffic.rounds == 0
     # a run whose warm-up made no sums is asked for none
     post = accord.models.gaussian(np.zeros(4), np.ones(4))

@@ -58,6 +58,8 @@ _ARITHMETIC = ("PLUS", "MINUS", "STAR", "SLASH", "STAR_STAR")
 _COMPARISONS = ("EQUAL_EQUAL", "BANG_EQUAL", "LESS_EQUAL", "LESS", "GREATER_EQUAL", "GREATER")
 # Interactions of more columns than this are no model.
 _MOST_ORDERS = 9
+# Characters of a formula: a parser that calls itself for each part would take too much memory.
+_MOST_CHARACTERS = 20_000
 
 
 def parsed(text: str) -> tuple[Any, Spelling]:
@@ -79,6 +81,8 @@ def parsed(text: str) -> tuple[Any, Spelling]:
         from formulae.terms.terms import Model
     except ImportError as error:
         raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"the formula has {len(text):,} characters; at most {_MOST_CHARACTERS:,} are read")
     # its scanner, parser and resolver have exceptions of their own
     with _readable(text, Exception):
         tokens = Scanner(text).scan()

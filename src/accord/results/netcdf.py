@@ -216,14 +216,14 @@ def digest(tree: xr.DataTree) -> str:
 
 
 def require_digest(tree: xr.DataTree, path: str | os.PathLike[str]) -> None:
-    """Raise `ValueError` where a tree is another one than was written; warn where it was written without a digest."""
-    if _DIGEST not in tree.attrs and tree.attrs["format"] == _BEFORE:
+    """Raise `ValueError` if a tree has changed since `write` wrote it; warn if it was written without a digest."""
+    if _DIGEST not in tree.attrs:
         warnings.warn(
-            f"{os.fspath(path)} has no digest, as an earlier accord wrote it: changes to it since cannot be noticed. "
-            "Save the run again to add one",
+            f"{os.fspath(path)} has no digest: another program or an earlier accord wrote it, and changes to it since "
+            "cannot be noticed. Load it only if you trust it, and save the run again to add a digest",
             stacklevel=4,
         )
-    elif tree.attrs.get(_DIGEST) != digest(tree):
+    elif tree.attrs[_DIGEST] != digest(tree):
         raise ValueError(
             f"{os.fspath(path)} has changed since it was saved: its SHA-256 digest is another one. Get the file anew "
             "from whoever saved it"

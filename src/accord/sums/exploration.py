@@ -24,14 +24,11 @@ from ..posterior.newton import newton_step
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
-# Radii of the points scattered around the mode, in standard deviations.
-_RADII = np.array([4.0, 6.0, 8.0, 12.0, 20.0, 30.0, 60.0, 120.0])
-# Number of scattered points.
-SCATTERED = 384
-# Number of scattered points around the modes found in one round, together.
-_MORE = 2304
-# Radii of further scattered points, in standard deviations: a narrow mode shows only nearby.
-_NEARER = np.array([4.0, 5.0, 6.0, 7.0, 8.0, 10.0, 12.0, 15.0])
+# Radii of the points scattered around the mode, in standard deviations. Each sixth point is far out, where a mode of the
+# same shape shows; a narrow mode shows only nearby.
+_NEARBY, _FAR_OUT = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0]), np.array([30.0, 45.0, 70.0, 120.0])
+# Number of scattered points, and of those around the modes found in one round, together.
+SCATTERED, _MORE = 384, 2304
 # Number of landings at which F is evaluated. The certificate moves as many points, so that both share a program.
 LANDINGS = 256
 # A tangent must exceed F by this share of the rises at both points: rounding stays below it.
@@ -159,7 +156,7 @@ class Lines:
             at_origin = own < (1.0 - _BENT) * self.risen - 1e-6
             # points of the mode at the origin may be below the tangents of another
             elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
-            tangents = np.flatnonzero(usual & (distance <= _RADII[-1]))
+            tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]))
             below = np.zeros(len(elsewhere), bool)
             for at in np.array_split(tangents, 1 + tangents.size * elsewhere.size // _NUMBERS):
                 tangent = self.gradient[at] @ self.points[elsewhere].T + (self.risen[at] - own[at])[:, None]
@@ -203,8 +200,8 @@ def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCAT
     directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
     on_lines = (DISTANCES[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
     around = generator(seed, "scatter").standard_normal((scattered, len(factor)))
-    first = min(scattered, SCATTERED)
-    radii = np.concatenate([np.resize(_RADII, first), np.resize(_NEARER, scattered - first)])
+    radii = np.resize(_NEARBY, scattered)
+    radii[::6] = np.resize(_FAR_OUT, len(radii[::6]))
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     value, gradient = slopes(sums, place, points)
@@ -321,9 +318,10 @@ class _Walk:
 
     @property
     def ended(self) -> bool:
-        """Whether there is no mass beyond."""
-        is_far = not self.rise < float(_end(np.asarray(np.linalg.norm(self.at)), self.at.size))
-        return is_far or self.log_mass < -_NEGLIGIBLE
+        """Whether there is no mass beyond, and none of the variance."""
+        distance = float(np.linalg.norm(self.at))
+        is_far = not self.rise < float(_end(np.asarray(distance), self.at.size))
+        return is_far or self.log_mass + 2.0 * np.log(max(1.0, distance)) < -_NEGLIGIBLE
 
     def step_to(
         self, value: float, gradient: np.ndarray, hessian: np.ndarray
