@@ -359,13 +359,10 @@ def _end(distance: np.ndarray, dim: int) -> np.ndarray:
 def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarray, float]]:
     """The slow half-lines, the slowest first, none of them twice: direction (dim,) and first step of each.
 
-    Where F rises as a Gaussian's does before it is slow, the first step leads to where most of the mass beyond is.
+    Where F rises as a Gaussian's does before it is slow, the first step leads to the first place that is slow.
     """
     slow, chosen = lines.slow(known), list[tuple[np.ndarray, float]]()
-    is_slow = lines.rise < _SLOW * np.square(DISTANCES) / 2.0
-    room = lines.rise - lines.directions.shape[1] * np.log(DISTANCES)
-    near = is_slow & (DISTANCES <= _NEAR[-1])
-    where = np.where(near.any(axis=1), 0.0, DISTANCES[np.where(is_slow, room, np.inf).argmin(axis=1)])
+    where = DISTANCES[(lines.rise < _SLOW * np.square(DISTANCES) / 2.0).argmax(axis=1)]
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
