@@ -9,7 +9,7 @@ PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
 .PHONY: demo docs test test-long test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
-.PHONY: flower kills lossy
+.PHONY: flower kills lossy misses
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
 demo: $(VENV)/.installed-demo
@@ -58,6 +58,10 @@ accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-
 # Minutes long: what is drawn without numbers on four data sets, beside NUTS.
 no-knobs: $(VENV)/.installed-demo
 	$(BIN)/python benchmarks/no_knobs.py
+
+# Five minutes: the default method on posteriors of known means and sds.
+misses: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/misses.py
 
 # Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
 splittings: $(VENV)/.installed-demo

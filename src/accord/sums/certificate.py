@@ -181,8 +181,8 @@ def _looked(lines: Lines, search: Search) -> Check:
     where = f"between {_SEARCHED[0]:.0f} and {_SEARCHED[-1]:.0f} sds away"
     text = (
         f"{len(lines.directions)} half-lines and {lines.scattered} scattered points notice a mode of the same shape "
-        f"and mass {where} with probability {_floored(chances[0])}, and a mode half as wide with "
-        f"{_floored(chances[1])}"
+        f"and mass {where} with probability {_floored(chances[0])} or more, and a mode half as wide with "
+        f"{_floored(chances[1])} or more"
     )
     if not lines.convex:
         text += f"; {len(lines.starts)} searches from where F is not convex found {len(search.modes)} more modes"

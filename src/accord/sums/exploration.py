@@ -24,8 +24,8 @@ from ..posterior.newton import newton_step
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
 DISTANCES = np.array(_NEAR + _FAR)
-# Radii of the points scattered around the mode, in standard deviations. Each sixth point is far out, where a mode of the
-# same shape shows; a narrow mode shows only nearby.
+# Radii of the points scattered around the mode, in standard deviations. Each sixth point is far out, where a mode of
+# the same shape shows; a narrow mode shows only nearby.
 _NEARBY, _FAR_OUT = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0]), np.array([30.0, 45.0, 70.0, 120.0])
 # Number of scattered points, and of those around the modes found in one round, together.
 SCATTERED, _MORE = 384, 2304
@@ -359,10 +359,11 @@ def _end(distance: np.ndarray, dim: int) -> np.ndarray:
 def _slow_directions(lines: Lines, known: Sequence[Mode]) -> list[tuple[np.ndarray, float]]:
     """The slow half-lines, the slowest first, none of them twice: direction (dim,) and first step of each.
 
-    Where F rises as a Gaussian's does before it is slow, the first step leads to the first place that is slow.
+    Where F rises as a Gaussian's does before it is slow, the first step leads to the first slow place that holds mass.
     """
     slow, chosen = lines.slow(known), list[tuple[np.ndarray, float]]()
-    where = DISTANCES[(lines.rise < _SLOW * np.square(DISTANCES) / 2.0).argmax(axis=1)]
+    most = np.minimum(_SLOW * np.square(DISTANCES) / 2.0, _end(DISTANCES, lines.directions.shape[1]))
+    where = DISTANCES[(lines.rise < most).argmax(axis=1)]
     for line in np.argsort(slow):
         if slow[line] >= _SLOW or len(chosen) == _MOST_FOLLOWED:
             break
