@@ -51,7 +51,7 @@ from accord.samplers import ChEES, Importance
 from accord.storage import recorded_totals
 from accord.sums import certificate
 from accord.sums.chees import Chains, _supported
-from accord.sums.start import start_without_points
+from accord.sums.start import Start, start_without_points
 
 RING = accord.Network.ring(4)
 
