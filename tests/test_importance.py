@@ -43,6 +43,7 @@ from accord.engines.totals import TotalsEngine
 from accord.fitting.network_sums import NetworkSums
 from accord.fitting.proposal import Drawn, student
 from accord.network.averaging import Averaging
+from accord.posterior.coordinates import Coordinates
 from accord.posterior.pooled_nuts import nuts
 from accord.posterior.totals import TotalsHere
 from accord.results.certificate import Certificate
