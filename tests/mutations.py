@@ -647,6 +647,45 @@ FAULTS = [
     Fault(
         "masked sums, numbered", "engines/silo/workers.py", "                self._count += 1\n", "", "test_masks.py"
     ),
+    # the search for further modes and tails
+    Fault(
+        "landings", "sums/exploration.py", "2.0 * risen / np.square", "0.1 * risen / np.square", "test_exploration.py"
+    ),
+    Fault(
+        "points below a tangent",
+        "sums/exploration.py",
+        "at_origin[elsewhere] |= below",
+        "pass",
+        "test_exploration.py",
+    ),
+    Fault(
+        "half-lines of one parameter",
+        "sums/exploration.py",
+        "lines.append(held[(np.abs(held @ np.concatenate(lines).T) < _NEW).all(axis=1)])",
+        "pass",
+        "test_exploration.py",
+    ),
+    Fault(
+        "half-lines of further modes",
+        "sums/exploration.py",
+        "*zip(search.modes, search.around, strict=False)]:",
+        "]:",
+        "test_exploration.py",
+    ),
+    Fault(
+        "chance of noticing a mode",
+        "sums/exploration.py",
+        "2.0 * dim * np.log(width) < square",
+        "2.0 * dim * np.log(width) < 2.0 * square",
+        "test_exploration.py",
+    ),
+    Fault(
+        "sd that rests on few draws",
+        "results/complaints.py",
+        "ks[worst] <= _SQUARES",
+        "True",
+        "test_exploration.py",
+    ),
     # formulas as data, and floors of columns
     Fault("formula unchecked", "models/grammar.py", "_Grammar(text).require_formula(tree)", "pass", "test_grammar.py"),
     Fault(
