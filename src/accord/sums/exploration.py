@@ -1,7 +1,8 @@
-"""The shape of a posterior around its mode: half-lines on which it rises slowly, and other modes.
+"""The shape of a posterior around its mode: half-lines on which F rises slowly, and other modes.
 
-An elliptical proposal is silent about what it never reaches: a heavy tail along one direction, a second mode. Both show
-where F is looked at along lines, in one sum; what they show is then followed, all lines and modes at a time.
+An elliptical proposal never reaches a heavy tail along one direction, a plateau, or a second mode. Evaluations of F
+along half-lines and at scattered points show them, in one sum. A second sum evaluates F where the gradients of the first
+point to, which is near other modes. Slow half-lines and other modes are then followed, all at a time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _FEW_DIMENSIONS = 20
 _SLOW = 0.6
 # Half-lines at most that are followed, and the cosine above which two of them are the same.
 _MOST_FOLLOWED, _SAME = 8, 0.9
+# Cosine above which the half-line of one parameter alone is left out: another half-line has the same places.
 _NEW = 0.99
 # The first step along a half-line, in standard deviations, how many, and the rise of F at which it ends.
 _STEP, _MOST_STEPS, _END = 1.2, 24, 14.0
@@ -114,7 +116,7 @@ class Lines:
 
     @property
     def starts(self) -> np.ndarray:
-        """Where another mode may be near, the likeliest first, shape (start, dim): where F is less than convex."""
+        """Points where F is not convex and searches for another mode begin, the lowest F first, shape (start, dim)."""
         bent = np.flatnonzero(self._bent)
         chosen = np.empty((0, self.points.shape[1]))
         for point in self.points[bent[np.argsort(self.risen[bent], kind="stable")]]:
