@@ -1,8 +1,8 @@
 """The shape of a posterior around its mode: half-lines on which F rises slowly, and other modes.
 
 An elliptical proposal never reaches a heavy tail along one direction, a plateau, or a second mode. Evaluations of F
-along half-lines and at scattered points show them, in one sum. A second sum evaluates F where the gradients of the first
-point to, which is near other modes. Slow half-lines and other modes are then followed, all at a time.
+along half-lines and at scattered points show them, in one sum. A second sum evaluates F where the gradients of the
+first point to, which is near other modes. Slow half-lines and other modes are then followed, all at a time.
 """
 
 from __future__ import annotations
