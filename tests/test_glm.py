@@ -616,7 +616,7 @@ def test_what_cannot_be_is_refused(name, table):
     "options, message",
     [
         ({"exposure": "z", "family": "normal"}, "has no exposure"),
-        ({"exposure": "y"}, "exposure must be finite and > 0: .* rows of s0"),
+        ({"exposure": "y"}, "exposure must be finite and > 0, and some rows of s0 are not: see column 'y'"),
         ({"weights": "y"}, "weights must be finite and >= 0"),
         ({"weights": "nothing"}, "unknown column of weights 'nothing'"),
         ({"weights": "z", "family": "cox", "formula": "surv(z, one) ~ x"}, "cannot be weighted"),
@@ -694,7 +694,10 @@ def test_a_column_of_one_person_is_refused_before_anything_is_summed(formula, op
     with pytest.raises(accord.base.errors.DataError) as caught:
         glm(study, formula, **{"family": "bernoulli", **options})
     text = str(caught.value)
-    words = "fewer than 3 rows differ from the most frequent value, the floor of the site; leave the term out"
+    words = (
+        "fewer than 3 rows differ from the most frequent value (within a thousandth of the range), the floor of the "
+        "site. Leave the term out"
+    )
     assert f"north: refused, in {term}, {words}" in text and str(crp)[:5] not in text
     assert not summed
 
@@ -871,3 +874,36 @@ def test_a_column_far_from_zero_separates_nothing(far):
     fitted = sm.Logit(frame.y.to_numpy(), sm.add_constant(frame.x.to_numpy() - far)).fit(disp=False)
     np.testing.assert_allclose(run.points.mean[1], fitted.params[1], atol=0.3 * fitted.bse[1])
     np.testing.assert_allclose(run.points.sd[1], fitted.bse[1], rtol=0.1)
+
+
+def test_a_function_of_a_column_with_one_large_value_is_allowed():
+    rng = np.random.default_rng(0)
+    sites = {
+        name: {"lab": np.append(rng.lognormal(size=60), 50_000.0), "y": rng.normal(size=61)} for name in ("a", "b")
+    }
+    for term in ("log(lab)", "minimum(lab, 20)", "I(lab > 2)", "scale(log(lab))"):
+        assert glm(sites, f"y ~ {term}", "normal").names[1:] != ()
+    for term in ("lab", "scale(lab)", "log(lab + y ** 2)", "maximum(lab, y)"):
+        with pytest.raises(accord.base.errors.DataError, match="fewer than 3 rows differ"):
+            glm(sites, f"y ~ {term}", "normal")
+
+
+def test_a_text_column_of_the_name_of_the_sites_may_stand_beside_effects_of_sites():
+    rng = np.random.default_rng(0)
+    sites = {
+        name: {"site": np.full(40, name), "x": rng.normal(size=40), "y": rng.normal(size=40)}
+        for name in ("a", "b", "c")
+    }
+    assert glm(sites, "y ~ x + (1 | site)", "normal").names[:2] == ("Intercept", "x")
+
+
+def test_a_response_among_the_terms_is_refused():
+    rng = np.random.default_rng(0)
+    sites = [{"x": rng.normal(size=40), "y": rng.normal(size=40)} for _ in range(2)]
+    with pytest.raises(ValueError, match="the response y of the formula 'y ~ x [+] y' is among its terms"):
+        glm(sites, "y ~ x + y", "normal")
+
+
+def test_a_policy_is_no_mapping():
+    with pytest.raises(TypeError, match=r"policy must be a policy, such as accord.data.Policy"):
+        accord.data.as_study([{"x": np.arange(20.0)}] * 2, policy={"rare": "tell"})

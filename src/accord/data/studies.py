@@ -91,13 +91,18 @@ class Study:
         for site, policy, own in zip(self.meeting.names_here, self.policies, columns, strict=True):
             few = dict.fromkeys(term for term, values in own if policy.singles_out(values))
             refusals.append([])
-            for term in few:
+            # between sites one term is named: a list of them would answer many questions about one person
+            for term in few if self.meeting.is_whole else list(few)[:1]:
                 text = (
-                    f"in {term}, fewer than {policy.cells} rows differ from the most frequent value, the floor of the "
-                    "site"
+                    f"in {term}, fewer than {policy.cells} rows differ from the most frequent value (within a "
+                    "thousandth of the range), the floor of the site"
                 )
                 if policy.rare == "refuse":
-                    refusals[-1].append(f"{site}: refused, {text}; leave the term out, or take a wider range of values")
+                    refusals[-1].append(
+                        f"{site}: refused, {text}. Leave the term out, merge levels, or take a function such as log(x) "
+                        'of a column with a few large values. Its administrator may allow it (rare = "tell" in its '
+                        "policy)"
+                    )
                 else:
                     warnings.warn(f"{site}: {text}", stacklevel=4)
         _raise(_flat(self.meeting.gathered(refusals)))
@@ -237,7 +242,10 @@ def as_study(table: Any, **options: Any) -> Study:
         if options:
             raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
         return table
-    sources = sources_in_memory(table, options.pop("policy", None) or Policy())
+    policy = options.pop("policy", None) or Policy()
+    if not isinstance(policy, Policy):
+        raise TypeError(f'policy must be a policy, such as accord.data.Policy(rare="tell"), found {policy!r}')
+    sources = sources_in_memory(table, policy)
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
 

@@ -15,6 +15,7 @@ from .grammar import (
     environment,
     evaluated,
     is_call,
+    joined_names,
     names_of,
     of_rows,
     parsed,
@@ -146,6 +147,9 @@ class Formula:
         self._response = self._model.response.term.components[0]
         for part in parts_of(self._response):
             require_columns(part, columns, known)
+        own = self._response.name if hasattr(self._response, "reference") else None
+        if own is not None and own in (getattr(component, "name", None) for component in self._components()):
+            raise ValueError(f"the response {own} of the formula {text!r} is among its terms: leave it out there")
         self._environment = environment()
         for part in self._predictors():
             require_columns(part, columns, known)
@@ -325,7 +329,8 @@ class Formula:
 
         A column of the table that stands on the left as it is is not among them.
         """
-        used = dict.fromkeys(name for name in names_of(self._predictors()) if name not in self.levels)
+        joined = (name for component in self._components() for name in joined_names(component))
+        used = dict.fromkeys(name for name in joined if name not in self.levels)
         found = [(name, frame[name].to_numpy()) for name in used]
         found += zip(self.names, matrices.design.T, strict=True)
         if matrices.effects is not None:
@@ -351,7 +356,7 @@ class Formula:
         for name in used:
             if name in self.levels:
                 both[name] = pd.Categorical(both[name], categories=self.levels[name], ordered=True)
-            elif name != self._within:
+            elif name != self._within and (self.group is None or name != SITE):
                 both[name] = both[name].astype(np.float64)
 
         def of_term(term: Any) -> np.ndarray:

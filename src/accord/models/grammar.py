@@ -6,8 +6,10 @@ dotted names. So everything in a formula is on a list here, and nothing else rea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,8 +34,26 @@ _CODINGS = ("Sum", "Treatment")
 _SEVERAL = ("p", "prop", "proportion", "surv")
 # Functions that make something else than one number of each row.
 WITHOUT_NUMBERS = (*_FACTORS, *_CODINGS, *_SEVERAL, "offset")
-# Each site would find another basis, or another level, from its own rows.
-_FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "poly", "tp")
+# Each site would find another basis, or another level, from its own rows; and what R and Python call pieces.
+_FROM_ROWS = (
+    "B",
+    "binary",
+    "bs",
+    "cc",
+    "cr",
+    "cut",
+    "ifelse",
+    "lag",
+    "ns",
+    "np.where",
+    "poly",
+    "s",
+    "te",
+    "tp",
+    "where",
+)
+# What other languages call a factor, and a level that the others are compared with.
+_AS_FACTOR = ("as.factor", "factor", "relevel")
 
 # The functions that may stand at each place of a formula. There are no others.
 _WITHIN_THE_LEFT = (*_ROW_BY_ROW, "I")
@@ -56,8 +76,20 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 _ARITHMETIC = ("PLUS", "MINUS", "STAR", "SLASH", "STAR_STAR")
 _COMPARISONS = ("EQUAL_EQUAL", "BANG_EQUAL", "LESS_EQUAL", "LESS", "GREATER_EQUAL", "GREATER")
+# Spellings that formulae cannot read, and those that it can.
+_HINTS = {
+    r"\^": "write powers as I(x ** 2)",
+    r"~\s*\.": "name the columns in place of the dot",
+    r"&|\band\b": "for and write a product of comparisons, I((x > 1) * (z > 2))",
+    r"\|\|": "write (1 + x | group)",
+    r"!(?!=)|\bnot\b": "for not write I(1 - (x > 1))",
+    r"\d[eE][-+]?\d": "write numbers without an exponent, as 0.01",
+    r"(^|[^\w`.])_": "write names that begin with _ in backquotes",
+}
 # Interactions of more columns than this are no model.
 _MOST_ORDERS = 9
+# Terms of a formula with its interactions written out: formulae takes seconds for more.
+_MOST_TERMS = 2_000
 # Characters of a formula: a parser that calls itself for each part would take too much memory.
 _MOST_CHARACTERS = 20_000
 
@@ -111,7 +143,8 @@ def _readable(text: str, errors: type[Exception]) -> Iterator[None]:
     try:
         yield
     except errors as error:
-        raise ValueError(f"the formula {text!r} cannot be read: {error}") from error
+        hints = "".join(f"; {hint}" for pattern, hint in _HINTS.items() if re.search(pattern, text))
+        raise ValueError(f"the formula {text!r} cannot be read: {error}{hints}") from error
 
 
 def _make_plain(part: Any) -> None:
@@ -149,6 +182,8 @@ class _Grammar:
             raise ValueError(f"the formula {self.text!r} has no response: write response ~ terms")
         self._require_response(tree.left)
         self._require_term(tree.right, alone=True)
+        if (count := _terms_of(tree.right)) > _MOST_TERMS:
+            raise self._refused(f"its interactions make {count:,} terms; at most {_MOST_TERMS:,} are read")
 
     def _require_response(self, node: Any) -> None:
         if _is_operation(node, "PIPE"):
@@ -242,6 +277,8 @@ class _Grammar:
         """Raise `ValueError` unless a function is a known one, and its arguments are of functions known within it."""
         written = self._name_of(call)
         name = _without_module(written)
+        if name in _AS_FACTOR:
+            raise self._refused("a factor is written C(column), and one with a reference C(column, Treatment('level'))")
         if name in _FROM_ROWS:
             raise ValueError(
                 f"{name}(...) is found from the rows themselves, and each site would find another: write powers, "
@@ -296,6 +333,8 @@ class _Grammar:
             self._require_number(node.expression, known)
         elif _is_operation(node, *_ARITHMETIC, *_COMPARISONS):
             for side in (node.left, node.right):
+                if node.operator.kind in _COMPARISONS and _is_operation(side, *_COMPARISONS):
+                    raise self._refused("comparisons in a row are written as a product, I((30 < age) * (age < 60))")
                 if not (node.operator.kind in _COMPARISONS and _is_text(side)):
                     self._require_number(side, known)
         elif kind == "Unary":
@@ -309,6 +348,21 @@ class _Grammar:
                 "functions are of columns and numbers, with + - * / ** and comparisons; texts are compared, as in "
                 "I(sex == 'f')"
             )
+
+
+def _terms_of(node: Any) -> int:
+    """How many terms a part of a formula makes once its interactions are written out, at most."""
+    if _kind(node) == "Grouping":
+        return _terms_of(node.expression)
+    if not _is_operation(node, "PLUS", "MINUS", "COLON", "STAR", "SLASH", "STAR_STAR", "PIPE"):
+        return 1
+    if _is_operation(node, "STAR_STAR"):
+        count = _terms_of(node.left)
+        return sum(comb(count, order) for order in range(1, int(node.right.value) + 1))
+    left, right = _terms_of(node.left), _terms_of(node.right)
+    if _is_operation(node, "PLUS", "MINUS"):
+        return left + right
+    return left * right if _is_operation(node, "COLON", "PIPE") else left + right + left * right
 
 
 def _kind(node: Any) -> str:
@@ -384,6 +438,14 @@ def is_call(part: Any) -> bool:
 
 def _is_name(part: Any) -> bool:
     return hasattr(part, "name") and not is_call(part)
+
+
+def joined_names(part: Any) -> Iterator[str]:
+    """Columns that a part joins with others, as in `x + y` or `maximum(x, y)`; a function of one column joins none."""
+    for piece in parts_of(part):
+        arguments = getattr(piece, "args", ())
+        if sum(not hasattr(one, "value") for one in arguments) > 1:
+            yield from names_of(arguments)
 
 
 def names_of(parts: Iterable[Any]) -> list[str]:

@@ -132,8 +132,8 @@ def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, 
     wrong = ~((values > least) if strictly else (values >= least)) | ~np.isfinite(values)
     if wrong.any():
         raise ValueError(
-            f"{what} must be finite and {'>' if strictly else '>='} {least:g}: {wrong.sum()} of {len(wrong)} rows of "
-            f"{site} are not"
+            f"{what} must be finite and {'>' if strictly else '>='} {least:g}, and some rows of {site} are not: see "
+            f"column {name!r}"
         )
     return values
 

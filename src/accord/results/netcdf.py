@@ -106,10 +106,14 @@ def _problems(path: str) -> Iterator[str]:
     """What an HDF5 file holds besides plain arrays and texts of its own; arrays are not read for it."""
     import h5py
 
-    size, declared = os.path.getsize(path), 0
+    size, declared, texts = os.path.getsize(path), 0, 0
     with h5py.File(path, "r") as file:
         met = {_address(file)}
         yield from _of_attributes(file, size)
+        for taken in _bytes_of_texts(file):
+            texts += taken
+            if texts > _MOST_DECLARED * size:
+                yield f"the texts in its attributes take more than its {size:,} bytes"
         # the groups of a run are one below another nowhere
         for group in (file, *(part for part in _parts(file) if isinstance(part, h5py.Group))):
             for name in group:
@@ -123,6 +127,10 @@ def _problems(path: str) -> Iterator[str]:
                 if not isinstance(part, h5py.Dataset) and (group.name != "/" or not isinstance(part, h5py.Group)):
                     yield f"{place} is neither an array nor a group of arrays"
                 yield from (f"{place} {problem}" for problem in _of_attributes(part, size))
+                for taken in _bytes_of_texts(part):
+                    texts += taken
+                    if texts > _MOST_DECLARED * size:
+                        yield f"the texts in its attributes up to {place} take more than its {size:,} bytes"
                 if isinstance(part, h5py.Dataset):
                     yield from (f"{place} {problem}" for problem in _of_array(part))
                     for taken in _bytes_of(part):
@@ -189,6 +197,17 @@ def _of_attributes(part: Any, size: int) -> Iterator[str]:
             is_plain = (found.dtype.kind in "biuf" or text is not None) and not is_long
         if not is_plain or count * found.dtype.itemsize > _MOST_DECLARED * size:
             yield f"has an attribute {_short(name)} that is neither numbers nor short texts"
+
+
+def _bytes_of_texts(part: Any) -> Iterator[int]:
+    """The length of each text among attributes: many attributes of a crafted file may share one long text."""
+    import h5py
+
+    for name in part.attrs:
+        found = part.attrs.get_id(name)
+        text = h5py.check_string_dtype(found.dtype)
+        if text is not None and text.length is None:
+            yield sum(len(str(one)) for one in np.atleast_1d(np.asarray(part.attrs[name], object)))
 
 
 def _short(name: object) -> str:

@@ -20,11 +20,15 @@ from ..posterior.potential import Potential, Shard
 from ..posterior.totals import Totals
 from ..report.told import Histogram
 
+# Sites at least in a masked sum.
+_FEWEST_MASKED = 3
 # Bins that are tried, from fine to coarse; draws that responses are drawn at.
 _BINS, _DRAWS = (16, 12, 8, 6, 5, 4, 3, 2), 200
 
 
-def checked(predictive: Predictive, totals: Totals, positions: np.ndarray, floor: int, seed: int) -> Histogram | str:
+def checked(
+    predictive: Predictive, totals: Totals, positions: np.ndarray, floor: int, seed: int, masked: bool
+) -> Histogram | str:
     """The check, or why there is none.
 
     Parameters
@@ -39,6 +43,8 @@ def checked(predictive: Predictive, totals: Totals, positions: np.ndarray, floor
         The smallest count above 0 that a site tells.
     seed
         Of the responses.
+    masked
+        Whether the sums are masked: then a sum of fewer than three sites would reveal what masks hide.
     """
     labels = predictive.labels
     if labels:
@@ -55,6 +61,11 @@ def checked(predictive: Predictive, totals: Totals, positions: np.ndarray, floor
     # of as many sites the finest, which comes first
     best = int(np.argmin(np.asarray(counted["small"])))
     of_sites, small = round(float(counted["sites"])), round(float(counted["small"][best]))
+    if masked and of_sites - small < _FEWEST_MASKED:
+        return (
+            f"No posterior predictive check: at fewer than {_FEWEST_MASKED} sites every bin is empty or has {floor} "
+            "rows, and masks hide nothing of fewer sites."
+        )
     if small == of_sites:
         return (
             f"No posterior predictive check: every site has a bin with some rows and fewer than {floor}, the floor "

@@ -121,7 +121,7 @@ class Questions:
             if placed.reads_in_chunks:
                 return "No posterior predictive check: it takes all rows at once, and memory does not hold them."
             totals = placed.totals(self.network, masks=self.masks)
-            return checked(about.predictive, totals, positions, about.floor, seed)
+            return checked(about.predictive, totals, positions, about.floor, seed, self.masks)
 
     def row_sums(self, others: Mapping[str, RowOwners], sampled: Sequence[Sampled]) -> RowSums:
         """Sums over rows that are left out one by one; see `results.loo.RowOwners`."""

@@ -185,7 +185,10 @@ def _looked(lines: Lines, search: Search) -> Check:
         f"{_floored(chances[1])} or more"
     )
     if not lines.convex:
-        text += f"; {len(lines.starts)} searches from where F is not convex found {len(search.modes)} more modes"
+        count = len(lines.starts)
+        text += f"; {count} searches from where F is not convex found {len(search.modes)} more modes"
+        if count == lines.most_starts:
+            text += ", and further searches were due, which Importance(search=...) allows"
     remedy = "" if search.whole else ": there are still more, from which no draws come; use ChEES()"
     return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
 

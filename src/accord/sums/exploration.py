@@ -28,6 +28,8 @@ DISTANCES = np.array(_NEAR + _FAR)
 # Radii of the points scattered around the mode, in standard deviations. Each sixth point is far out, where a mode of
 # the same shape shows; a narrow mode shows only nearby.
 _NEARBY, _FAR_OUT = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0]), np.array([30.0, 45.0, 70.0, 120.0])
+# Ratio of the largest to the smallest factor of a radius, which is random: about that of one radius to the next.
+_JITTER = 1.33
 # Number of scattered points, and of those around the modes found in one round, together.
 SCATTERED, _MORE = 384, 2304
 # Number of landings at which F is evaluated. The certificate moves as many points, so that both share a program.
@@ -52,14 +54,16 @@ _LONGEST_CORRECTION = 2.0
 _WIDEST = 5.0
 # Degrees of freedom of the components found here.
 _FREEDOM = 5.0
-# Searches for another mode at most, Newton steps of each, and the length of the last.
+# Searches for another mode at most from one look, Newton steps of each, and the length of the last.
 _MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
+# How often that many searches, and landings, there are at most where more points are scattered.
+_MOST_TIMES = 16
 # How far apart searches begin, as a share of their distance from the origin: in few dimensions many points lie alike.
 _SPREAD = 0.25
 # Modes at which no more are looked for, and how far from one, in its standard deviations, another search begins.
-_MOST_MODES, _KNOWN = 12, 3.0
+_MOST_MODES, _KNOWN = 24, 3.0
 # Directions over which the probability of finding a mode is averaged.
-_DIRECTIONS = 1000
+_DIRECTIONS = 256
 # Tangents that are held at a time.
 _NUMBERS = 4_000_000
 # Log mass below that of the main mode, by Laplace's approximation, at which another mode is no matter.
@@ -118,13 +122,25 @@ class Lines:
     def starts(self) -> np.ndarray:
         """Points where F is not convex and searches for another mode begin, the lowest F first, shape (start, dim)."""
         bent = np.flatnonzero(self._bent)
+        bent = bent[np.argsort(self.risen[bent], kind="stable")]
+        # by turns the lowest, and the lowest of each octave of distances: near points would take all searches
+        octave = np.floor(np.log2(np.maximum(np.linalg.norm(self.points[bent], axis=1), 1.0)))
+        rank = np.zeros(len(bent))
+        for own in np.unique(octave):
+            rank[octave == own] = np.arange((octave == own).sum())
+        bent = np.stack([bent, bent[np.argsort(rank, kind="stable")]], axis=1).ravel()
         chosen = np.empty((0, self.points.shape[1]))
-        for point in self.points[bent[np.argsort(self.risen[bent], kind="stable")]]:
+        for point in self.points[bent]:
             if (np.linalg.norm(chosen - point, axis=1) > _SPREAD * np.linalg.norm(point)).all():
                 chosen = np.concatenate([chosen, point[None]])
-            if len(chosen) == _MOST_SEARCHES:
+            if len(chosen) == self.most_starts:
                 break
         return chosen
+
+    @property
+    def most_starts(self) -> int:
+        """Searches at most: more where more points were scattered."""
+        return min(max(1, self.scattered // SCATTERED), _MOST_TIMES) * _MOST_SEARCHES
 
     def chance(self, distance: float, width: float) -> float:
         """The probability that this look notices another mode in a random direction, with as much mass as the first.
@@ -204,11 +220,14 @@ def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCAT
     around = generator(seed, "scatter").standard_normal((scattered, len(factor)))
     radii = np.resize(_NEARBY, scattered)
     radii[::6] = np.resize(_FAR_OUT, len(radii[::6]))
+    # in few dimensions fixed radii would leave gaps
+    radii *= _JITTER ** (generator(seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     value, gradient = slopes(sums, place, points)
     at_origin = float(value[len(on_lines)])
-    landed = _landings(points, value - at_origin, gradient)
+    most = LANDINGS * min(max(1, scattered // SCATTERED), _MOST_TIMES)
+    landed = _landings(points, value - at_origin, gradient, most)
     if len(landed):
         there, slope = slopes(sums, place, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
@@ -225,8 +244,8 @@ def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.n
         return np.asarray(points - (2.0 * risen / np.square(gradient).sum(axis=1))[:, None] * gradient)
 
 
-def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Where points land that do not land around the origin, (landing, dim): `LANDINGS` of them, or none."""
+def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int) -> np.ndarray:
+    """Where points land that do not land around the origin, (landing, dim): a multiple of `LANDINGS`, or none."""
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
     usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
@@ -234,9 +253,9 @@ def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np
     for point in landed[usual]:
         if (np.linalg.norm(chosen - point, axis=1) > _SPREAD * np.linalg.norm(point)).all():
             chosen = np.concatenate([chosen, point[None]])
-        if len(chosen) == LANDINGS:
+        if len(chosen) == most:
             break
-    return np.resize(chosen, (LANDINGS, points.shape[1])) if len(chosen) else chosen
+    return np.resize(chosen, (-(-len(chosen) // LANDINGS) * LANDINGS, points.shape[1]))
 
 
 class Skeleton(NamedTuple):
