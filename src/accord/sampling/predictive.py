@@ -27,7 +27,7 @@ _BINS, _DRAWS = (16, 12, 8, 6, 5, 4, 3, 2), 200
 
 
 def checked(
-    predictive: Predictive, totals: Totals, positions: np.ndarray, floor: int, seed: int, masked: bool
+    predictive: Predictive, totals: Totals, positions: np.ndarray, floor: int, seed: int, masked: bool = False
 ) -> Histogram | str:
     """The check, or why there is none.
 
