@@ -176,7 +176,7 @@ def followed(skeleton: Skeleton) -> Check:
 
 
 def _looked(lines: Lines, search: Search) -> Check:
-    """Where other modes were looked for, how likely the look was to notice one, and whether all were followed up."""
+    """How likely the look notices another mode, how many searches it began, and whether the last found no new mode."""
     chances = [min(lines.chance(distance, width) for distance in _SEARCHED) for width in (1.0, 0.5)]
     where = f"between {_SEARCHED[0]:.0f} and {_SEARCHED[-1]:.0f} sds away"
     text = (
@@ -188,8 +188,8 @@ def _looked(lines: Lines, search: Search) -> Check:
         count = len(lines.starts)
         text += f"; {count} searches from where F is not convex found {len(search.modes)} more modes"
         if count == lines.most_starts:
-            text += ", and further searches were due, which Importance(search=...) allows"
-    remedy = "" if search.whole else ": there are still more, from which no draws come; use ChEES()"
+            text += " (a larger Importance(search=...) begins more searches)"
+    remedy = "" if search.whole else ": there are still more modes, and no draws of them; use ChEES()"
     return Check("other modes", float(len(search.modes)), np.inf, search.whole, text + remedy)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,7 @@ DISTANCES = np.array(_NEAR + _FAR)
 # Radii of the points scattered around the mode, in standard deviations. Each sixth point is far out, where a mode of
 # the same shape shows; a narrow mode shows only nearby.
 _NEARBY, _FAR_OUT = np.array([4.0, 5.5, 7.5, 10.0, 13.0, 17.0, 22.0]), np.array([30.0, 45.0, 70.0, 120.0])
-# Ratio of the largest to the smallest factor of a radius, which is random: about that of one radius to the next.
+# Each radius is multiplied by a random factor; this is the ratio of the largest factor to the smallest.
 _JITTER = 1.33
 # Number of scattered points, and of those around the modes found in one round, together.
 SCATTERED, _MORE = 384, 2304
@@ -56,7 +56,7 @@ _WIDEST = 5.0
 _FREEDOM = 5.0
 # Searches for another mode at most from one look, Newton steps of each, and the length of the last.
 _MOST_SEARCHES, _MOST_NEWTON, _LAST_STEP = 8, 15, 1e-2
-# How often that many searches, and landings, there are at most where more points are scattered.
+# Largest multiple of the usual numbers of searches and landings, for a look with more scattered points.
 _MOST_TIMES = 16
 # How far apart searches begin, as a share of their distance from the origin: in few dimensions many points lie alike.
 _SPREAD = 0.25
@@ -101,7 +101,7 @@ class Lines:
         shape = len(self.directions), DISTANCES.size
         return self.risen[: np.prod(shape)].reshape(shape)
 
-    def slow(self, known: Sequence[Mode] = ()) -> np.ndarray:
+    def slow(self, known: Sequence[Mode]) -> np.ndarray:
         """How slowly F rises on each half-line, at worst, as a share of a Gaussian's rise; shape (line,).
 
         Points near one of the `known` modes do not count: that mode is why F is low there.
@@ -118,12 +118,13 @@ class Lines:
         """Whether F is convex as far as its values and tangents show; F of a log-concave posterior is."""
         return not self._bent.any()
 
-    @property
+    @cached_property
     def starts(self) -> np.ndarray:
-        """Points where F is not convex and searches for another mode begin, the lowest F first, shape (start, dim)."""
+        """Points where F is not convex and searches for another mode begin, shape (start, dim)."""
         bent = np.flatnonzero(self._bent)
         bent = bent[np.argsort(self.risen[bent], kind="stable")]
-        # by turns the lowest, and the lowest of each octave of distances: near points would take all searches
+        # Alternate between the lowest F of all points and of each octave of distances. Near points have the lowest F,
+        # and would be all starts.
         octave = np.floor(np.log2(np.maximum(np.linalg.norm(self.points[bent], axis=1), 1.0)))
         rank = np.zeros(len(bent))
         for own in np.unique(octave):
@@ -139,8 +140,8 @@ class Lines:
 
     @property
     def most_starts(self) -> int:
-        """Searches at most: more where more points were scattered."""
-        return min(max(1, self.scattered // SCATTERED), _MOST_TIMES) * _MOST_SEARCHES
+        """Most searches from this look; more scattered points allow more searches."""
+        return _times(self.scattered) * _MOST_SEARCHES
 
     def chance(self, distance: float, width: float) -> float:
         """The probability that this look notices another mode in a random direction, with as much mass as the first.
@@ -166,7 +167,7 @@ class Lines:
 
     @cached_property
     def _bent(self) -> np.ndarray:
-        """Where F is not that of the mode at the origin, by a tangent that F is below, shape (point,)."""
+        """Points whose tangent exceeds F at the origin, or at which F is below another tangent, shape (point,)."""
         usual = self.risen < NOWHERE
         distance, landed = np.linalg.norm(self.points, axis=1), _landed(self.points, self.risen, self.gradient)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -184,16 +185,21 @@ class Lines:
         return at_origin & usual
 
 
+def _times(scattered: int) -> int:
+    """By how much the usual numbers of searches and landings are multiplied."""
+    return min(max(1, scattered // SCATTERED), _MOST_TIMES)
+
+
 def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
     """Distances of points (point, dim) from a mode, in its standard deviations, (point,)."""
     return np.linalg.norm(np.linalg.solve(mode.factor, (points - mode.mean).T), axis=0)
 
 
 def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCATTERED) -> Lines:
-    """F along half-lines from the mode, at scattered points, and where these point to; two sums at most.
+    """F along half-lines from the mode, at scattered points, and where gradients point to; two sums at most.
 
-    Half-lines go along the principal axes and along each parameter, once with the others where a Gaussian's would be
-    and once with the others held.
+    Half-lines go along the principal axes and along each parameter. For each parameter there are two: the other
+    parameters follow their regression on it, or stay.
 
     Parameters
     ----------
@@ -226,8 +232,7 @@ def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCAT
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
     value, gradient = slopes(sums, place, points)
     at_origin = float(value[len(on_lines)])
-    most = LANDINGS * min(max(1, scattered // SCATTERED), _MOST_TIMES)
-    landed = _landings(points, value - at_origin, gradient, most)
+    landed = _landings(points, value - at_origin, gradient, _times(scattered) * LANDINGS)
     if len(landed):
         there, slope = slopes(sums, place, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
@@ -236,16 +241,16 @@ def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCAT
 
 
 def _landed(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """Where F would be as low as at the origin if it were a parabola along its slope at each point, (point, dim).
+    """The landing of each point: the minimum of a parabola along the gradient that is as low as F at the origin.
 
-    From a point around a Gaussian mode with round contours that is the mode itself, however far the point is.
+    Shape (point, dim). The landing of a point that belongs to a round Gaussian mode is that mode, at any distance.
     """
     with np.errstate(all="ignore"):
         return np.asarray(points - (2.0 * risen / np.square(gradient).sum(axis=1))[:, None] * gradient)
 
 
 def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most: int) -> np.ndarray:
-    """Where points land that do not land around the origin, (landing, dim): a multiple of `LANDINGS`, or none."""
+    """Landings that are not around the origin, (landing, dim), repeated to fill a multiple of `LANDINGS`."""
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
     usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
@@ -339,9 +344,9 @@ class _Walk:
 
     @property
     def ended(self) -> bool:
-        """Whether there is no mass beyond, and none of the variance."""
+        """Whether neither mass nor variance is left beyond."""
         distance = float(np.linalg.norm(self.at))
-        is_far = not self.rise < float(_end(np.asarray(distance), self.at.size))
+        is_far = not self.rise < _end(distance, self.at.size)
         return is_far or self.log_mass + 2.0 * np.log(max(1.0, distance)) < -_NEGLIGIBLE
 
     def step_to(
@@ -355,7 +360,7 @@ class _Walk:
         factor, step, direction = self.mode.factor, self.step, self.direction
         following, rise = self.at + step * direction, value - self.at_mode
         component = None
-        if rise - self.rise <= _END + float(_end(np.asarray(np.linalg.norm(following)), direction.size)):
+        if rise - self.rise <= _END + _end(np.linalg.norm(following), direction.size):
             slope = factor.T @ gradient
             correction, across, log_det = _across(
                 direction, slope, factor.T @ hessian @ factor, float(np.linalg.norm(self.at))
@@ -372,7 +377,7 @@ class _Walk:
         return component
 
 
-def _end(distance: np.ndarray, dim: int) -> np.ndarray:
+def _end(distance: Any, dim: int) -> Any:
     """The rise of F at distances from the mode beyond which there is no mass: more where there is more room."""
     return _END + dim * np.log(np.maximum(1.0, distance / _NEAR[-1]))
 
