@@ -5,7 +5,9 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -261,6 +263,25 @@ def scaled(file):
     file["sample_stats"].create_dataset("more", data=np.zeros(2)).dims[0].attach_scale(file["sample_stats/chain"])
 
 
+def shared_text(path):
+    """Attributes of forty groups whose references lead to one long text, which the file holds once."""
+    with h5py.File(path, "a") as file:
+        for k in range(40):
+            file.create_group(f"more{k}").attrs["text"] = ("x" * 60_001) if k == 0 else ("y" * 977)
+    content = path.read_bytes()
+
+    def references(length, letter):
+        # 4 bytes of length and 12 of an address; the heap has the length before the text too
+        starts = [found.start() for found in re.finditer(re.escape(struct.pack("<I", length)), content)]
+        return [at for at in starts if content[at + 8 : at + 12] != 4 * letter]
+
+    (long,) = references(60_001, b"x")
+    spoiled = bytearray(content)
+    for at in references(977, b"y"):
+        spoiled[at : at + 16] = content[long : long + 16]
+    path.write_bytes(spoiled)
+
+
 def values_of(name, value):
     def change(file):
         file[name][...] = value
@@ -305,6 +326,7 @@ ATTACKS = {
     "texts": (replaced("average/x", dtype=h5py.string_dtype()), "'/average/x' holds neither numbers"),
     "compounds": (replaced("average/x", dtype=[("a", "f8")]), "'/average/x' holds neither numbers"),
     "bomb": (within(bomb), "take more than 2 times its"),
+    "texts of attributes": (shared_text, "take more than 2 times its"),
     "chunks that are not there": (
         replaced("average/x", shape=(2, 1_000_000, 3), chunks=True),
         "take more than 2 times",

@@ -19,15 +19,22 @@ def require_numbers(given: Mapping[str, Any], what: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(dict(given)):
         array = np.asarray(leaf)
         if array.ndim and array.dtype.kind not in "fiubc":
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            raise DataError(f"{name} of {what} must hold numbers, found dtype {array.dtype}")
-        if array.ndim and array.dtype.kind in "fc" and np.isnan(array).any():
-            where = [int(place) for place in np.argwhere(np.isnan(array))[0]]
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise DataError(f"{_name(path)} of {what} must hold numbers, found dtype {array.dtype}")
+        if array.ndim and array.dtype.kind in "fc" and (wrong := np.isnan(array)).any():
             raise DataError(
-                f"the argument {name} of {what} holds NaN, first at index {where}: give the mask as an argument and "
-                "numbers in place of NaN, or leave these rows out"
+                f"the argument {_name(path)} of {what} holds NaN, first at index {_first(wrong)}: give the mask as an "
+                "argument and numbers in place of NaN, or leave these rows out"
             )
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The name of an argument, from its place in a tree."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _first(wrong: np.ndarray) -> list[int]:
+    """The index of the first element of an array that is true."""
+    return [int(place) for place in np.argwhere(wrong)[0]]
 
 
 class Size(NamedTuple):
@@ -85,7 +92,7 @@ class Arguments:
                 )
         kinds, shared, like = [], [], []
         for place, leaves in enumerate(zip(*(leaves for leaves, _ in flat), strict=True)):
-            name = jax.tree_util.keystr(leaves[0][0], simple=True, separator=".")
+            name = _name(leaves[0][0])
             values = [value for _, value in leaves]
             kind = _kind(name, values, sizes, partial(sets_size, place))
             kinds.append(kind)
@@ -99,13 +106,11 @@ class Arguments:
         named: Any = jax.tree_util.tree_leaves_with_path(dict(arguments))
         for kind, (path, leaf) in zip(self.kinds, named, strict=True):
             array = np.asarray(leaf)
-            if kind not in (ROW, GROUP) or array.dtype.kind not in "fc" or np.isfinite(array).all():
-                continue
-            where = [int(place) for place in np.argwhere(~np.isfinite(array))[0]]
-            raise DataError(
-                f"the argument {jax.tree_util.keystr(path, simple=True, separator='.')} of shard {site} holds NaN or "
-                f"infinity, first at index {where}: give finite numbers in its place, or leave these rows out"
-            )
+            if kind in (ROW, GROUP) and array.dtype.kind in "fc" and (wrong := ~np.isfinite(array)).any():
+                raise DataError(
+                    f"the argument {_name(path)} of shard {site} holds NaN or infinity, first at index "
+                    f"{_first(wrong)}: give finite numbers in its place, or leave these rows out"
+                )
 
     def rows(self, arguments: Mapping[str, Any], group: np.ndarray | None) -> dict[str, Any]:
         """A site's shard: arrays by the number of their leaf, all with an axis of rows; groups' are repeated."""

@@ -234,7 +234,7 @@ def agree(
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC]
     few = [[name for name in numeric if table.policy.singles_out(table.present(name))] for table in tables]
     # a model needs the figures of all together: between sites none tells its own for it
-    told = _told if floors or meeting.is_whole else _told_for_a_model
+    column_of = _told if floors or meeting.is_whole else _told_for_a_model
     said = meeting.gathered(
         [
             {
@@ -242,7 +242,8 @@ def agree(
                 "dropped": table.policy.told(count),
                 "policy": asdict(table.policy),
                 "columns": {
-                    name: asdict(told(name, kind, own, table.policy, name in hidden)) for name, kind in kinds.items()
+                    name: asdict(column_of(name, kind, own, table.policy, name in hidden))
+                    for name, kind in kinds.items()
                 },
                 "few": hidden if floors or table.policy.rare == "refuse" else [],
             }

@@ -12,11 +12,10 @@ from ..base.checks import whole_number
 from ..base.errors import DataError, nearest, unknown_name_error
 from ..data.files import read_sheet
 from ..data.policy import Policy
+from ..posterior.masks import FEWEST
 from .keys import bytes_of, is_digest
 from .study import StudyDocument
 
-# Sites whose masks hide the numbers of each of them from the others.
-_FEWEST = 3
 _KEY_BYTES = 32
 _FLOORS = tuple(f.name for f in fields(Policy))
 
@@ -175,8 +174,8 @@ class SitePolicy:
                 "and the policy does not allow that by `own_numbers`"
             )
         if study.masks:
-            if len(study.sites) < _FEWEST:
-                yield f"{self.site}: refused, masks hide nothing of fewer than {_FEWEST} sites"
+            if len(study.sites) < FEWEST:
+                yield f"{self.site}: refused, masks hide nothing of fewer than {FEWEST} sites"
             known = [self.peers[name] for name in study.sites if name in self.peers]
             if len(set(known)) < len(known):
                 yield f"{self.site}: refused, its policy has one public key for two sites in `peers`"

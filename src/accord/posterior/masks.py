@@ -28,6 +28,8 @@ _RANGE_BITS = 62
 _FRACTION_BITS = 64
 _KEY_BYTES = 32
 _MOST_COUNTS = 2**64
+# Fewest agents of a masked sum: of two, each knows the numbers of the other.
+FEWEST = 3
 
 
 def require_masks(num_agents: int) -> None:
@@ -40,9 +42,9 @@ def require_masks(num_agents: int) -> None:
     ImportError
         `cryptography` is not installed.
     """
-    if num_agents < 3:
+    if num_agents < FEWEST:
         raise ValueError(
-            f"masked sums need at least 3 agents, found {num_agents}: of two, each knows the other's numbers by "
+            f"masked sums need at least {FEWEST} agents, found {num_agents}: of two, each knows the other's numbers by "
             "subtracting its own from the sum"
         )
     _cryptography()

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from .certificate import Certificate
-from .diagnostics import QUARTILES, diagnostics, pareto, pareto_k
+from .diagnostics import QUARTILES, SQUARES_K, diagnostics, pareto, pareto_k
 from .findings import FEATURES, TOLERANCE, Balance, Expected, Findings
 
 # Vehtari et al. 2021: below this many effective draws, or above this R-hat, neither says much itself.
@@ -25,8 +25,6 @@ _TAILS = 0.6
 # How many of what quartiles call one a standard deviation is at most: 2 for the exponential of a normal variable, 1.5
 # for Student's t with 3 degrees.
 _WIDEST = 3.0
-# Largest Pareto k of squared distances from the mean: above it, the variance of draws has no finite error.
-_SQUARES = 0.7
 # Chance that draws of the posterior are said not to be in balance with its gradient, in all parameters together, and
 # how far off they must be to matter: a standard deviation wrong by one percent, and as much of a skewness.
 _FALSE_ALARM, _MATTERS = 1e-4, 0.01
@@ -301,12 +299,12 @@ def unreliable_sd(draws: np.ndarray, names: Sequence[str]) -> str:
     with np.errstate(divide="ignore"):
         ks = {int(d): pareto(np.log(apart[:, d])) for d in varied if np.isfinite(apart[:, d]).all()}
     worst = max(ks, key=lambda d: ks[d], default=None)
-    if worst is None or ks[worst] <= _SQUARES:
+    if worst is None or ks[worst] <= SQUARES_K:
         return ""
     share = apart[:, worst].max() / apart[:, worst].sum()
     return (
         f"the standard deviation of {names[worst]} rests on few of {len(apart):,} draws and may be far off: one draw "
-        f"makes {share:.1%} of the variance, and the Pareto k of squares is {ks[worst]:.2f}, above {_SQUARES}. Report "
+        f"makes {share:.1%} of the variance, and the Pareto k of squares is {ks[worst]:.2f}, above {SQUARES_K}. Report "
         "quantiles instead, or the standard deviation of a transform such as the log"
     )
 

@@ -6,6 +6,8 @@ import numpy as np
 
 # Weights of which none is above so many times their mean are harmless whatever their tail looks like.
 BOUNDED = 5.0
+# Largest Pareto k of squared distances from a mean: above it a standard deviation has no reliable error.
+SQUARES_K = 0.7
 # What a normal distribution's quartiles are apart, in standard deviations.
 QUARTILES = 1.349
 # Draws below which a tail has too few to fit anything to.

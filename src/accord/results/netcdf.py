@@ -106,15 +106,22 @@ def _problems(path: str) -> Iterator[str]:
     """What an HDF5 file holds besides plain arrays and texts of its own; arrays are not read for it."""
     import h5py
 
-    size, declared, texts = os.path.getsize(path), 0, 0
+    size, declared = os.path.getsize(path), 0
+
+    def inside(part: Any, place: str) -> Iterator[str]:
+        nonlocal declared
+        yield from (f"{place} {problem}" for problem in _of_attributes(part, size))
+        if isinstance(part, h5py.Dataset):
+            yield from (f"{place} {problem}" for problem in _of_array(part))
+        for taken in _bytes_of(part):
+            declared += taken
+            if declared > _MOST_DECLARED * size:
+                yield f"its arrays and texts up to {place} take more than {_MOST_DECLARED} times its {size:,} bytes"
+
     with h5py.File(path, "r") as file:
         met = {_address(file)}
-        yield from _of_attributes(file, size)
-        for taken in _bytes_of_texts(file):
-            texts += taken
-            if texts > _MOST_DECLARED * size:
-                yield f"the texts in its attributes take more than its {size:,} bytes"
-        # the groups of a run are one below another nowhere
+        yield from inside(file, "/")
+        # no group of a run holds another group, but for the root
         for group in (file, *(part for part in _parts(file) if isinstance(part, h5py.Group))):
             for name in group:
                 place = _short(f"{group.name.rstrip('/')}/{name}")
@@ -126,17 +133,7 @@ def _problems(path: str) -> Iterator[str]:
                 met.add(_address(part))
                 if not isinstance(part, h5py.Dataset) and (group.name != "/" or not isinstance(part, h5py.Group)):
                     yield f"{place} is neither an array nor a group of arrays"
-                yield from (f"{place} {problem}" for problem in _of_attributes(part, size))
-                for taken in _bytes_of_texts(part):
-                    texts += taken
-                    if texts > _MOST_DECLARED * size:
-                        yield f"the texts in its attributes up to {place} take more than its {size:,} bytes"
-                if isinstance(part, h5py.Dataset):
-                    yield from (f"{place} {problem}" for problem in _of_array(part))
-                    for taken in _bytes_of(part):
-                        declared += taken
-                        if declared > _MOST_DECLARED * size:
-                            yield f"its arrays up to {place} take more than {_MOST_DECLARED} times its {size:,} bytes"
+                yield from inside(part, place)
 
 
 def _parts(group: h5py.Group) -> Iterator[Any]:
@@ -170,19 +167,29 @@ def _of_array(array: h5py.Dataset) -> Iterator[str]:
         yield "has an axis without a dimension, or with several"
 
 
-def _bytes_of(array: h5py.Dataset) -> Iterator[int]:
-    """The bytes that an array takes in memory: what it declares, and then of each text, which are read one by one."""
+def _bytes_of(part: Any) -> Iterator[int]:
+    """The bytes that a part takes in memory: each text among its attributes, and what an array declares and each text.
+
+    Many texts of a crafted file may share one place, so that all together are longer than the file.
+    """
     import h5py
 
-    yield array.nbytes
-    text = h5py.check_string_dtype(array.dtype)
-    if text is not None and text.length is None:
-        for place in range(len(array)):
-            yield len(array[place])
+    def is_long(dtype: Any) -> bool:
+        text = h5py.check_string_dtype(dtype)
+        return text is not None and text.length is None
+
+    for name in part.attrs:
+        if is_long(part.attrs.get_id(name).dtype):
+            yield sum(len(str(one)) for one in np.atleast_1d(np.asarray(part.attrs[name], object)))
+    if isinstance(part, h5py.Dataset):
+        yield part.nbytes
+        if is_long(part.dtype):
+            for place in range(len(part)):
+                yield len(part[place])
 
 
 def _of_attributes(part: Any, size: int) -> Iterator[str]:
-    """What is wrong with attributes, in a file of so many bytes, before they are read."""
+    """What is wrong with attributes, before they are read, in a file of `size` bytes."""
     import h5py
 
     for name in part.attrs:
@@ -197,17 +204,6 @@ def _of_attributes(part: Any, size: int) -> Iterator[str]:
             is_plain = (found.dtype.kind in "biuf" or text is not None) and not is_long
         if not is_plain or count * found.dtype.itemsize > _MOST_DECLARED * size:
             yield f"has an attribute {_short(name)} that is neither numbers nor short texts"
-
-
-def _bytes_of_texts(part: Any) -> Iterator[int]:
-    """The length of each text among attributes: many attributes of a crafted file may share one long text."""
-    import h5py
-
-    for name in part.attrs:
-        found = part.attrs.get_id(name)
-        text = h5py.check_string_dtype(found.dtype)
-        if text is not None and text.length is None:
-            yield sum(len(str(one)) for one in np.atleast_1d(np.asarray(part.attrs[name], object)))
 
 
 def _short(name: object) -> str:

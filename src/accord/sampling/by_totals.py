@@ -280,7 +280,9 @@ def _first(
                     "prior, or centre and scale their columns"
                 )
             if method is methods[-1]:
-                raise ArithmeticError(why) from error if isinstance(error, np.linalg.LinAlgError) else error
+                if isinstance(error, ArithmeticError):
+                    raise
+                raise ArithmeticError(why) from error
             reasons.append(f"{name} did not begin: {why}")
             # what is next may take long
             warnings.warn(f"{reasons[-1]}; {type(methods[len(reasons)]).__name__} goes on, by many sums", stacklevel=4)

@@ -16,12 +16,11 @@ from jaxtyping import Array, Float
 from scipy.stats import norm
 
 from ..posterior.about import Predictive
+from ..posterior.masks import FEWEST
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import Totals
 from ..report.told import Histogram
 
-# Sites at least in a masked sum.
-_FEWEST_MASKED = 3
 # Bins that are tried, from fine to coarse; draws that responses are drawn at.
 _BINS, _DRAWS = (16, 12, 8, 6, 5, 4, 3, 2), 200
 
@@ -61,9 +60,9 @@ def checked(
     # of as many sites the finest, which comes first
     best = int(np.argmin(np.asarray(counted["small"])))
     of_sites, small = round(float(counted["sites"])), round(float(counted["small"][best]))
-    if masked and of_sites - small < _FEWEST_MASKED:
+    if masked and of_sites - small < FEWEST:
         return (
-            f"No posterior predictive check: at fewer than {_FEWEST_MASKED} sites every bin is empty or has {floor} "
+            f"No posterior predictive check: at fewer than {FEWEST} sites every bin is empty or has {floor} "
             "rows, and masks hide nothing of fewer sites."
         )
     if small == of_sites:

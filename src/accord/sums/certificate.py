@@ -15,11 +15,11 @@ from ..fitting.proposal import Mixture
 from ..fitting.weighing import Weighing
 from ..posterior.coordinates import Coordinates
 from ..results.certificate import Certificate, Check
-from ..results.diagnostics import pareto
+from ..results.diagnostics import SQUARES_K, pareto
 from .exploration import LANDINGS, Lines, Search, Skeleton
 
-# Largest Pareto k of weights, and of weights times squares: variances are finite below 1/2; estimates scatter.
-_K_WEIGHTS, _K_SQUARES = 0.5, 0.7
+# Largest Pareto k of weights: their variance is finite below it.
+_K_WEIGHTS = 0.5
 # Share of the effective draws asked for that is enough.
 ENOUGH = 0.9
 # Chance that a true set of weights is refused by all tests of a kind together.
@@ -129,10 +129,10 @@ def _squares(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
     with np.errstate(divide="ignore"):
         ks = np.array([pareto(found.log_weight + 2.0 * np.log(np.abs(column))) for column in apart.T])
     worst = int(np.argmax(ks))
-    holds = bool(ks[worst] <= _K_SQUARES)
+    holds = bool(ks[worst] <= SQUARES_K)
     text = f"Pareto k of the second moments is {ks[worst]:.2f} at most, for {names[worst]}"
-    remedy = "" if holds else f" (above {_K_SQUARES}): its standard deviation rests on a few points"
-    return Check("second moments", float(ks[worst]), _K_SQUARES, holds, text + remedy)
+    remedy = "" if holds else f" (above {SQUARES_K}): its standard deviation rests on a few points"
+    return Check("second moments", float(ks[worst]), SQUARES_K, holds, text + remedy)
 
 
 def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check:
