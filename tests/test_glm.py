@@ -907,3 +907,9 @@ def test_a_response_among_the_terms_is_refused():
 def test_a_policy_is_no_mapping():
     with pytest.raises(TypeError, match=r"policy must be a policy, such as accord.data.Policy"):
         accord.data.as_study([{"x": np.arange(20.0)}] * 2, policy={"rare": "tell"})
+
+
+def test_a_policy_of_files_is_no_mapping(tmp_path):
+    (tmp_path / "a.csv").write_text("x\n1\n2\n")
+    with pytest.raises(TypeError, match=r"policy must be a policy, such as accord.data.Policy"):
+        accord.data.study([tmp_path / "a.csv"], policy={"rare": "tell"})

@@ -338,7 +338,7 @@ def test_a_column_of_any_name_is_a_column():
         ("y ~ I(1e-2 * x)", "cannot be read: .*; write numbers without an exponent"),
         ("y ~ factor(g)", r"a factor is written C\(column\)"),
         ("y ~ ns(x, 3)", r"ns\(...\) is found from the rows themselves"),
-        ("y ~ ifelse(x > 1, 1, 0)", r"ifelse\(...\) is found from the rows themselves"),
+        ("y ~ ifelse(x > 1, 1, 0)", r"ifelse\(\) is written as products of comparisons, I\(\(x > 50\) \* \(x - 50\)\)"),
         ("y ~ a*b*c*d*e*f*g*h*i*j*k*l*m", "its interactions make 8,192 terms; at most 2,000 are read"),
         ("y ~ x % 2", "part is not understood, % 2"),
         ("y ~ log(x, y)", r"log\(\) takes \(x\), and nothing else"),

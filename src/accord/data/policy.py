@@ -17,6 +17,12 @@ RARE = ("refuse", "tell")
 _ALIKE = 1e-3
 
 
+def require_policy(policy: Policy | None) -> None:
+    """Raise `TypeError` where a policy is something else than a `Policy`."""
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(f'policy must be a policy, such as accord.data.Policy(rare="tell"), found {policy!r}')
+
+
 @dataclass(frozen=True)
 class Policy:
     """What a site tells of its rows, and what it refuses.

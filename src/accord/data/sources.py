@@ -13,7 +13,7 @@ import numpy as np
 from ..base.errors import DataError
 from .cells import Source
 from .files import natural, paths_of, read_sheet, site_names, some_lines
-from .policy import Policy
+from .policy import Policy, require_policy
 
 
 def sources_in_files(
@@ -64,11 +64,12 @@ def _by_column(path: Path, site: str, policy: Policy | None) -> tuple[list[Sourc
 
 def _floors(path: Path, policy: Policy | None) -> Policy:
     """The floors of the site of a file: nobody else may lower those of its own policy, nor go by a link around it."""
+    require_policy(policy)
     found = [policy, Policy.beside(path), Policy.beside(path.resolve())]
     return reduce(Policy.stricter, [one for one in found if one is not None] or [Policy()])
 
 
-def sources_in_memory(table: Any, policy: Policy) -> list[Source]:
+def sources_in_memory(table: Any, policy: Policy | None) -> list[Source]:
     """The sites' cells, from a sequence or mapping of tables."""
     if isinstance(table, Mapping):
         sites, tables = [str(name) for name in table], list(table.values())
@@ -78,8 +79,10 @@ def sources_in_memory(table: Any, policy: Policy) -> list[Source]:
         raise _no_study(f"a {type(table).__name__}")
     if not tables:
         raise _no_study("none")
+    require_policy(policy)
+    floors = policy or Policy()
     return [
-        Source(site, site, "row", policy, *_columns_in_memory(site, own))
+        Source(site, site, "row", floors, *_columns_in_memory(site, own))
         for site, own in zip(sites, tables, strict=True)
     ]
 

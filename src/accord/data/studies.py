@@ -242,10 +242,7 @@ def as_study(table: Any, **options: Any) -> Study:
         if options:
             raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
         return table
-    policy = options.pop("policy", None) or Policy()
-    if not isinstance(policy, Policy):
-        raise TypeError(f'policy must be a policy, such as accord.data.Policy(rare="tell"), found {policy!r}')
-    sources = sources_in_memory(table, policy)
+    sources = sources_in_memory(table, options.pop("policy", None))
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
 

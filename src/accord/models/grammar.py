@@ -34,25 +34,11 @@ _CODINGS = ("Sum", "Treatment")
 _SEVERAL = ("p", "prop", "proportion", "surv")
 # Functions that make something else than one number of each row.
 WITHOUT_NUMBERS = (*_FACTORS, *_CODINGS, *_SEVERAL, "offset")
-# Each site would find another basis, or another level, from its own rows; and what R and Python call pieces.
-_FROM_ROWS = (
-    "B",
-    "binary",
-    "bs",
-    "cc",
-    "cr",
-    "cut",
-    "ifelse",
-    "lag",
-    "ns",
-    "np.where",
-    "poly",
-    "s",
-    "te",
-    "tp",
-    "where",
-)
-# What other languages call a factor, and a level that the others are compared with.
+# Functions that each site would work out otherwise, from its own rows.
+_FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "lag", "ns", "poly", "s", "te", "tp")
+# Functions of other languages that choose between values.
+_CHOICES = ("cut", "ifelse", "np.where", "where")
+# Functions of other languages that make a factor, or choose its reference level.
 _AS_FACTOR = ("as.factor", "factor", "relevel")
 
 # The functions that may stand at each place of a formula. There are no others.
@@ -76,7 +62,7 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
 }
 _ARITHMETIC = ("PLUS", "MINUS", "STAR", "SLASH", "STAR_STAR")
 _COMPARISONS = ("EQUAL_EQUAL", "BANG_EQUAL", "LESS_EQUAL", "LESS", "GREATER_EQUAL", "GREATER")
-# Spellings that formulae cannot read, and those that it can.
+# Patterns that formulae cannot read, and what to write in their place.
 _HINTS = {
     r"\^": "write powers as I(x ** 2)",
     r"~\s*\.": "name the columns in place of the dot",
@@ -88,9 +74,9 @@ _HINTS = {
 }
 # Interactions of more columns than this are no model.
 _MOST_ORDERS = 9
-# Terms of a formula with its interactions written out: formulae takes seconds for more.
+# Largest number of terms once interactions are written out: formulae takes seconds for more.
 _MOST_TERMS = 2_000
-# Characters of a formula: a parser that calls itself for each part would take too much memory.
+# Largest number of characters of a formula: the parser calls itself for each part, and deep calls end a process.
 _MOST_CHARACTERS = 20_000
 
 
@@ -279,6 +265,8 @@ class _Grammar:
         name = _without_module(written)
         if name in _AS_FACTOR:
             raise self._refused("a factor is written C(column), and one with a reference C(column, Treatment('level'))")
+        if name in _CHOICES:
+            raise self._refused(f"{name}() is written as products of comparisons, I((x > 50) * (x - 50)) or I(x == 1)")
         if name in _FROM_ROWS:
             raise ValueError(
                 f"{name}(...) is found from the rows themselves, and each site would find another: write powers, "
