@@ -153,15 +153,14 @@ def test_a_tail_of_the_weights_is_mended():
 
 @pytest.mark.long
 def test_every_order_of_labels_is_found_or_it_is_said_that_there_are_more():
-    run = accord.sample(three_labels(3), RING, Importance(), draws=500)
-    assert run.certificate.holds, run.certificate
-    # by symmetry all means are alike, and nothing is where one order alone has it
-    assert np.ptp(run.points.mean) < 0.3 * run.points.sd.min() and run.points.sd.min() > 3.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        run = accord.sample(three_labels(4), RING, Importance(), draws=500)
-    # of 24 orders all are found, or it is stated that there are more
-    assert np.ptp(run.points.mean) < 0.3 * run.points.sd.min() or "there are still more" in run.certificate.why
+    for components in (3, 4):
+        run = accord.sample(three_labels(components), RING, Importance(), draws=500)
+        assert run.certificate.holds, run.certificate
+        # by symmetry all means are alike, and nothing is where one order alone has it
+        assert np.ptp(run.points.mean) < 0.3 * run.points.sd.min() and run.points.sd.min() > 3.0
+    with pytest.warns(UserWarning, match="there are still more modes"):
+        run = accord.sample(three_labels(5), RING, Importance(), draws=500)
+    assert not run.certificate.holds
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 2))])
