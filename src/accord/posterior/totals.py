@@ -28,6 +28,8 @@ from .potential import Potential, Shard
 AT_ONCE, _NUMBERS, _IN_CACHE = 128, 1_000_000, 2**18
 # Programs at a time, beside the first: while the cores of one wait for each other, those of another have work.
 _AT_A_TIME = 2
+# Numbers of rows times positions in a program below which threads would cost more than they save.
+_WORTH_THREADS = 2**16
 # Pieces from which on few points are worth a program of their own, which does not fill them up with others.
 _MANY_PIECES = 16
 
@@ -122,7 +124,9 @@ class TotalsHere:
         for shards in self._chunks(function):
             at_once, together = _at_once(shards, parts, **options)
             said = partial(program.of(at_once), function, together, parts, self.potential, shards)
-            some = self._over_points(said, arguments, axis, **{**options, "at_once": at_once})
+            held = sum(np.size(leaf) for leaf in jax.tree.leaves(shards.rows))
+            spread = at_once * held >= _WORTH_THREADS
+            some = self._over_points(said, arguments, axis, spread, **{**options, "at_once": at_once})
             found = some if found is None else jax.tree.map(np.add, found, some)
         return found
 
@@ -135,11 +139,12 @@ class TotalsHere:
         program: Callable[..., PyTree],
         arguments: tuple[Any, ...],
         axis: int,
+        spread: bool,
         coordinates: Coordinates | None = None,
         points: ArrayLike | None = None,
         at_once: int = AT_ONCE,
     ) -> PyTree:
-        """What a program says, of some points at a time, which become one axis again."""
+        """What a program says, of some points at a time, which become one axis again; `spread` over threads."""
         if points is None:
             return jax.tree.map(np.asarray, program(coordinates, None, arguments))
         points = np.asarray(points)
@@ -156,7 +161,7 @@ class TotalsHere:
         workers = ThreadPoolExecutor(_AT_A_TIME)
         found: list[PyTree] = [first]
         try:
-            for done, one in enumerate(workers.map(as_here(at), parts[1:]), 1):
+            for done, one in enumerate((workers.map if spread else map)(as_here(at), parts[1:]), 1):
                 step(done, blocks)
                 let_through()
                 found.append(one)

@@ -130,13 +130,7 @@ class Lines:
         for own in np.unique(octave):
             rank[octave == own] = np.arange((octave == own).sum())
         bent = np.stack([bent, bent[np.argsort(rank, kind="stable")]], axis=1).ravel()
-        chosen = np.empty((0, self.points.shape[1]))
-        for point in self.points[bent]:
-            if (np.linalg.norm(chosen - point, axis=1) > _SPREAD * np.linalg.norm(point)).all():
-                chosen = np.concatenate([chosen, point[None]])
-            if len(chosen) == self.most_starts:
-                break
-        return chosen
+        return _apart(self.points[bent], self.most_starts)
 
     @property
     def most_starts(self) -> int:
@@ -176,11 +170,13 @@ class Lines:
             # points of the mode at the origin may be below the tangents of another
             elsewhere = np.flatnonzero(usual & (distance > _KNOWN) & ~(np.linalg.norm(landed, axis=1) < _KNOWN))
             tangents = np.flatnonzero(usual & (distance <= _FAR_OUT[-1]))
+            # rounding is a share of the rises at both points, on either side of the comparison
+            rise = self.risen + _BENT * np.abs(self.risen) + 1e-6
+            lowest = own - self.risen + _BENT * np.abs(self.risen)
             below = np.zeros(len(elsewhere), bool)
             for at in np.array_split(tangents, 1 + tangents.size * elsewhere.size // _NUMBERS):
-                tangent = self.gradient[at] @ self.points[elsewhere].T + (self.risen[at] - own[at])[:, None]
-                rounding = np.abs(self.risen[elsewhere]) + np.abs(self.risen[at])[:, None]
-                below |= (tangent > self.risen[elsewhere] + _BENT * rounding + 1e-6).any(axis=0)
+                highest = (self.gradient[at] @ self.points[elsewhere].T - lowest[at, None]).max(axis=0, initial=-np.inf)
+                below |= highest > rise[elsewhere]
         at_origin[elsewhere] |= below
         return at_origin & usual
 
@@ -188,6 +184,19 @@ class Lines:
 def _times(scattered: int) -> int:
     """By how much the usual numbers of searches and landings are multiplied."""
     return min(max(1, scattered // SCATTERED), _MOST_TIMES)
+
+
+def _apart(points: np.ndarray, most: int) -> np.ndarray:
+    """The first `most` points, (point, dim), that are not near another of them: `_SPREAD` times their distance."""
+    chosen, count = np.empty((min(most, len(points)), points.shape[1])), 0
+    near = np.square(_SPREAD * np.linalg.norm(points, axis=1))
+    for point, square in zip(points, near, strict=True):
+        if (np.square(chosen[:count] - point).sum(axis=1) > square).all():
+            chosen[count] = point
+            count += 1
+        if count == most:
+            break
+    return chosen[:count]
 
 
 def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
@@ -254,12 +263,7 @@ def _landings(points: np.ndarray, risen: np.ndarray, gradient: np.ndarray, most:
     landed = _landed(points, risen, gradient)
     distance = np.linalg.norm(landed, axis=1)
     usual = (risen < NOWHERE) & (distance > _KNOWN) & (distance < DISTANCES[-1])
-    chosen = np.empty((0, points.shape[1]))
-    for point in landed[usual]:
-        if (np.linalg.norm(chosen - point, axis=1) > _SPREAD * np.linalg.norm(point)).all():
-            chosen = np.concatenate([chosen, point[None]])
-        if len(chosen) == most:
-            break
+    chosen = _apart(landed[usual], most)
     return np.resize(chosen, (-(-len(chosen) // LANDINGS) * LANDINGS, points.shape[1]))
 
 
@@ -283,7 +287,7 @@ class Skeleton(NamedTuple):
         return self.reached == np.inf
 
 
-def follow(sums: NetworkSums, place: Coordinates, lines: Lines, search: Search) -> Skeleton:
+def follow(sums: NetworkSums, place: Coordinates, search: Search) -> Skeleton:
     """A skeleton along the slow half-lines of all modes, as INLA explores hyperparameters (Rue, Martino & Chopin 2009).
 
     At each step along a half-line the other coordinates go where F is least, by a Newton step; each place is a
@@ -291,9 +295,9 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines, search: Search) 
     half-lines are followed at a time, each in the coordinates of its mode.
     """
     main = Mode(np.zeros(place.origin.size), np.eye(place.origin.size), 0.0)
-    walks = list[_Walk]()
-    for mode, around in [(main, lines), *zip(search.modes, search.around, strict=False)]:
-        others = [other.seen_from(mode) for other in (main, *search.modes) if other is not mode]
+    modes, walks = [main, *search.modes], list[_Walk]()
+    for mode, around in zip(modes, search.around, strict=False):
+        others = [other.seen_from(mode) for other in modes if other is not mode]
         walks += [_Walk(mode, around.at_origin, *line) for line in _slow_directions(around, others)]
     if not walks:
         return Skeleton(None, np.inf)
@@ -307,7 +311,7 @@ def follow(sums: NetworkSums, place: Coordinates, lines: Lines, search: Search) 
                 mean, factor, log_mass = component
                 means.append(mean)
                 factors.append(factor)
-                masses.append(log_mass - walk.at_mode + lines.at_origin)
+                masses.append(log_mass - walk.at_mode + search.around[0].at_origin)
             if walk.ended:
                 walks.remove(walk)
         if not walks:
@@ -425,7 +429,7 @@ class Search(NamedTuple):
     ends
         Where searches ended that hold mass, shape (position, dim).
     around
-        F around each mode, in the order of the modes; the last modes may lack it.
+        F around the main mode and around each of `modes`, in this order; the last modes may lack it.
     whole
         Whether the last of them were found without another one in sight.
     """
@@ -442,20 +446,21 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines, seed: int) 
     `seed` is that of the points scattered around each.
     """
     modes, ends = _searched(sums, place, lines.at_origin, lines.starts, [])
-    fresh, around = modes, list[Lines]()
+    main = Mode(np.zeros(place.origin.size), np.eye(place.origin.size), 0.0)
+    # Where there is one more mode, others are more likely than elsewhere: the main mode too is looked around again.
+    fresh, around = [main, *modes] if modes else [], list[Lines]()
     while fresh and len(modes) < _MOST_MODES:
-        # where there are several modes, narrower ones are more likely than elsewhere
-        count = max(lines.scattered, _MORE // len(fresh))
+        count = max(lines.scattered, min(_MORE, 2 * _MORE // len(fresh)))
         looks = [look(sums, place.after(Coordinates(mode.mean, mode.factor)), seed, count) for mode in fresh]
         around += looks
         at = np.concatenate([mode.mean + own.starts @ mode.factor.T for mode, own in zip(fresh, looks, strict=True)])
         # what is near a mode that is known leads there
-        near = np.linalg.norm(at, axis=1) < _KNOWN
-        for mode in modes:
+        near = np.zeros(len(at), bool)
+        for mode in (main, *modes):
             near |= _distances(at, mode) < _KNOWN
         fresh, more = _searched(sums, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
         modes, ends = modes + fresh, np.concatenate([ends, more])
-    return Search(modes, ends, around, not fresh)
+    return Search(modes, ends, around or [lines], not fresh)
 
 
 def _searched(

@@ -20,7 +20,7 @@ from ..results.certificate import Certificate, interrupted
 from ..results.points import Points
 from ..samplers.importance import Importance
 from .certificate import PLACES, certify, tails
-from .exploration import Lines, Search, Skeleton, follow, look, other_modes
+from .exploration import Search, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
 from .mending import around_heaviest
@@ -153,8 +153,7 @@ def looked(
     tell("lines from the mode")
     lines = look(sums, place, seed, method.search)
     search = other_modes(sums, place, lines, seed)
-    skeleton = follow(sums, place, lines, search)
-    return Batches(sums, place, method, lines, search, skeleton, seed, tell)
+    return Batches(sums, place, method, search, follow(sums, place, search), seed, tell)
 
 
 class Batches:
@@ -177,14 +176,13 @@ class Batches:
         sums: NetworkSums,
         place: Coordinates,
         method: Importance,
-        lines: Lines,
         search: Search,
         skeleton: Skeleton,
         seed: int,
         tell: Callable[[str], None],
     ) -> None:
         self.sums, self.place, self.seed, self.tell = sums, place, seed, tell
-        self.lines, self.search, self.skeleton = lines, search, skeleton
+        self.lines, self.search, self.skeleton = search.around[0], search, skeleton
         dim, proposals = place.origin.size, Proposals(search.modes, skeleton.mixture)
         self.dim, self.max_batches = dim, method.max_batches
         self.size = method.batch or max(_FEWEST, _PILOT * dim)
