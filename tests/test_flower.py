@@ -65,7 +65,7 @@ class Federation:
     """Three sites below a folder, and a channel that asks them one after another."""
 
     def __init__(self, folder, study=STUDY, **changes):
-        self.folder, self.study, self.seen = folder, StudyDocument(study), []
+        self.folder, self.study, self.seen, self.told = folder, StudyDocument(study), [], []
         peers = {}
         for place, name in enumerate(SITES):
             (folder / name).mkdir()
@@ -82,7 +82,7 @@ class Federation:
         (self.folder / name / "site.toml").write_text("\n".join(lines + peers))
 
     def site(self, name):
-        return Site(SitePolicy.read(self.folder / name / "site.toml"))
+        return Site(SitePolicy.read(self.folder / name / "site.toml"), self.told.append)
 
     def __call__(self, requests):
         # a site is another process every time, which knows what is on its disk
@@ -595,22 +595,18 @@ def test_a_study_knows_the_columns_that_files_must_have(formula, more, columns):
 
 def test_a_column_that_is_spelled_otherwise_is_told_to_its_own_site(tmp_path):
     # a name so long that ciphers and keys do not hold it by chance
-    federation, log = Federation(tmp_path, STUDY.replace("age", "age_at_admission")), []
+    federation = Federation(tmp_path, STUDY.replace("age", "age_at_admission"))
     for site in SITES:
         path, own = tmp_path / site / "rows.csv", "Age_at_admission," if site == "north" else "age_at_admission,"
         path.write_text(path.read_text().replace("age,", own, 1))
 
-    def logging_site(name):
-        return Site(SitePolicy.read(tmp_path / name / "site.toml"), log.append)
-
-    federation.site = logging_site
     text = (
         r"north \(rows.csv\): there is no column 'age_at_admission', which south has; "
         r"names are compared letter by letter$"
     )
     with pytest.raises(DataError, match=text):
         Flower(federation.study, federation).model()
-    assert log == [
+    assert federation.told == [
         "rows.csv has no column 'age_at_admission', which the study needs; it has 'Age_at_admission': names are "
         "compared letter by letter"
     ]
@@ -886,6 +882,16 @@ def test_the_first_row_of_a_file_without_a_header_stays(tmp_path):
     with pytest.raises(DataError):
         drawn(engine := Flower(federation.study, federation), engine.model())
     assert not any(word in content for content in federation.seen for word in (b"anna", b"hiv"))
+
+
+def test_no_other_site_is_told_which_cells_a_study_cannot_read(tmp_path):
+    # the study asks which rows have an age: of a chosen cell, the answer would be where it is
+    cell = rows_of(0).splitlines()[7].split(",")[0]
+    federation = Federation(tmp_path, STUDY.replace("[model]", f'blanks = ["{cell}"]\n[model]'))
+    with pytest.raises(DataError, match="column 'age': some cells have no value; the site's own log") as raised:
+        drawn(engine := Flower(federation.study, federation), engine.model())
+    assert "line 8" not in f"{raised.value}" and not any(b"line 8" in content for content in federation.seen)
+    assert any("column 'age': line 8 has no value" in text for text in federation.told)
 
 
 def test_no_site_tells_figures_of_its_own(finished):

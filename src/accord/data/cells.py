@@ -139,6 +139,19 @@ class Reading:
     rows: Sequence[int] = ()
 
 
+class AboutCells(str):
+    """What is wrong with some cells, with their lines.
+
+    Attributes
+    ----------
+    elsewhere
+        The same for other sites and servers, without lines and how many: a study that names `blanks` or `dates` could
+        learn from them which rows have a value.
+    """
+
+    elsewhere: str
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class SiteTable:
     """The rows of one site, which stay there: questions are asked of it, and small summaries come back.
@@ -179,11 +192,12 @@ class SiteTable:
         """The values of a column where it has some."""
         return self.values[name][~self.absent[name]]
 
-    def says(self, column: str, rows: Sequence[int], what: str) -> str:
+    def says(self, column: str, rows: Sequence[int], what: str) -> AboutCells:
         """What is to be said of some rows of a column."""
-        return (
-            f"{self.where}: column {column!r}: {some_lines([int(self.lines[row]) for row in rows], self.line)} {what}"
-        )
+        where = f"{self.where}: column {column!r}"
+        found = AboutCells(f"{where}: {some_lines([int(self.lines[row]) for row in rows], self.line)} {what}")
+        found.elsewhere = f"{where}: some cells have {what}; the site's own log names their lines"
+        return found
 
     def only(self, kept: Bool[np.ndarray, " row"]) -> SiteTable:
         """The table of these rows."""

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..data.cells import AboutCells
+
 # The name that the words have among the arrays.
 _HEAD = "head"
 # Types of arrays: numbers and truth values.
@@ -73,7 +75,12 @@ def _require_plain(found: bytes) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value of dictionaries, lists, texts and numbers as JSON has it; floats come back exactly."""
+    """A value of dictionaries, lists, texts and numbers as JSON has it; floats come back exactly.
+
+    A text about some cells becomes the one that names no lines.
+    """
+    if isinstance(value, AboutCells):
+        return value.elsewhere
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base.errors import DataError
 from ..base.whole import make_private, write_private
+from ..data.cells import AboutCells
 from ..data.meeting import ByCorrespondence, Unanswered
 from ..engines.silo.latents import keep
 from ..posterior import Posterior
@@ -131,6 +132,9 @@ class Site:
         (said,) = question.own
         if question.kind == "gathered":
             noted = {"question": len(answers), "told": plain(said)} | self._absent(asked, len(answers))
+            for text in said if isinstance(said, list) else ():
+                if isinstance(text, AboutCells):
+                    self.tell(text)
             return packet({"kind": "gathered", "own": plain(said)}), noted
         shapes = figures.shapes_of(said)
         noted = {"question": len(answers), "shapes": shapes}
