@@ -40,7 +40,7 @@ SPLIT = {**TABLE, "data": {"file": '"site-0.csv"', "target": '"y"', "split": '"i
 SILO = {**TABLE, "run": {**TABLE["run"], "engine": '"silo"'}, "silo": {"timeout": "5.0"}}
 KEYS = {
     "data": "files file site target split agents columns column standardise intercept seed at_sites dates positive "
-    "strings blanks missing constant policy formula",
+    "strings blanks missing constant policy formula separator decimal thousands encoding",
     "model": "name prior_variance noise_scale names formula family weights exposure priors positive shards",
     "network": "name seed probability degree edges branching shape weights rows columns num_agents",
     "method": "name step_size noise temperature batch_size friction momentum rho tolerances kernel conditional",

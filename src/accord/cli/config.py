@@ -141,7 +141,7 @@ def load(
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
     draw, draws = partial(_drawn, draw, table.sites), run.get("draws", defaults["draws"].default)
     kept = "checkpoint" in run
-    sds = table.sds if isinstance(table, data.Table) else {}
+    sds = table.sds if isinstance(table, data.Matrix) else {}
     return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, sds=sds)
 
 
@@ -176,7 +176,7 @@ def load_description(path: str | Path) -> data.Agreed:
     for key in ("split", "at_sites"):
         if section.pop(key, False):
             raise ValueError(f"[data] with {key} cannot be described: give files, one a site, or file and site")
-    for key in set(inspect.signature(data.read).parameters) | set(inspect.signature(data.study).parameters):
+    for key in set(inspect.signature(data.Study.matrix).parameters) | set(inspect.signature(data.study).parameters):
         # what is done with the columns is no matter here
         if key not in inspect.signature(data.describe).parameters:
             section.pop(key, None)

@@ -2,20 +2,19 @@
 
 from .agreement import Agreed
 from .cells import Dates
-from .csv import Table, at_sites, read
-from .elsewhere import StudyAtSites, study_at_sites
+from .elsewhere import StudyAtSites, at_sites, study_at_sites
 from .policy import Policy
 from .splits import SPLITS, by_column, by_label, dirichlet, iid, split
-from .studies import Study, as_study, describe, study
+from .studies import Matrix, Study, as_study, describe, study
 
 __all__ = [
     "SPLITS",
     "Agreed",
     "Dates",
+    "Matrix",
     "Policy",
     "Study",
     "StudyAtSites",
-    "Table",
     "as_study",
     "at_sites",
     "by_column",
@@ -23,7 +22,6 @@ __all__ = [
     "describe",
     "dirichlet",
     "iid",
-    "read",
     "split",
     "study",
     "study_at_sites",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..base.errors import unknown_name_error
-from .files import is_number, some_lines
+from .files import Dialect, some_lines
 from .policy import Policy
 
 BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 UNITS = {"days": 1.0, "years": 365.2425}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+# Formats that dates are recognised by.
+_DATES = tuple(
+    day + time
+    for day in ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d-%b-%Y")
+    for time in ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S")
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Rules:
     strings: tuple[str, ...] = ()
     blanks: tuple[str, ...] = BLANKS
     groups: tuple[str, ...] = ()
+    dialect: Dialect = Dialect()
 
     @classmethod
     def of(
@@ -72,6 +80,7 @@ class Rules:
         blanks: Sequence[str],
         factors: Sequence[str],
         groups: Sequence[str],
+        dialect: Dialect,
     ) -> Rules:
         """The rules that the arguments of `study` say, and formulas of factors and groups."""
         return cls(
@@ -80,6 +89,7 @@ class Rules:
             (*_words("strings", strings), *factors),
             _words("blanks", blanks),
             tuple(groups),
+            dialect,
         )
 
     @property
@@ -90,12 +100,12 @@ class Rules:
     def reader(self, name: str) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
         """What reads the cells of a column."""
         if name in self.positive:
-            return partial(_yes_no, self.positive[name])
+            return partial(_yes_no, self.dialect, self.positive[name])
         if name in self.dates:
             return partial(_days, self.dates[name])
         if name in self.groups:
-            return _group
-        return _factor if name in self.strings else _unruled
+            return partial(_group, self.dialect)
+        return partial(_factor if name in self.strings else _unruled, self.dialect)
 
 
 def _dates(name: str, value: str | Mapping[str, str] | Dates) -> Dates:
@@ -243,6 +253,11 @@ class Source:
     columns: dict[str, np.ndarray]
     lines: Sequence[int]
 
+    def part(self, name: str, rows: Bool[np.ndarray, " row"], policy: Policy) -> Source:
+        """Some rows, as a site of another name."""
+        columns = {column: cells[rows] for column, cells in self.columns.items()}
+        return Source(name, f"{name} ({self.where})", self.line, policy, columns, np.asarray(self.lines)[rows])
+
     def table(self, columns: Sequence[str], rules: Rules) -> tuple[SiteTable, list[str]]:
         """The site's table of these columns, and what is wrong with its cells."""
         kinds, values, absent, wrong = {}, {}, {}, {}
@@ -274,28 +289,63 @@ def _empty(cells: np.ndarray) -> Reading:
     return Reading("empty", np.full(len(cells), np.nan))
 
 
-def _filled(values: Sequence[float], absent: Bool[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
+def _filled(values: Sequence[float | None], absent: Bool[np.ndarray, " row"]) -> Float[np.ndarray, " row"]:
     """Values of the cells that have some, NaN elsewhere."""
     filled = np.full(len(absent), np.nan)
     filled[~absent] = values
     return filled
 
 
-def _unruled(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+def _unruled(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     """Booleans, numbers or texts, whatever all cells are."""
     if cells.dtype != object:
         return _numbers(cells, absent)
-    present, rows = cells[~absent], np.flatnonzero(~absent)
+    present, rows = cells[~absent].tolist(), np.flatnonzero(~absent)
     if all(cell.lower() in _BOOLEANS for cell in present):
         return Reading("yes-no", _filled([_BOOLEANS[cell.lower()] for cell in present], absent))
-    numeric = np.array([is_number(cell) for cell in present])
-    if not numeric.any():
-        return _factor(cells, absent)
+    known = {cell: dialect.number(cell) for cell in set(present)}
+    values = [known[cell] for cell in present]
+    numeric = np.array([value is not None for value in values])
     if numeric.all():
-        return _numbers(_filled([float(cell) for cell in present], absent), absent)
+        return _numbers(_filled(values, absent), absent)
+    problem = _meant_otherwise(dialect, list(known), [cell for cell, value in known.items() if value is None])
+    if problem:
+        return Reading("unclear", cells, problem, rows[~numeric].tolist())
+    if not numeric.any():
+        return _factor(dialect, cells, absent)
+    remedy = "mend them, name them in blanks if they mean no value, or name the column in strings if it is a factor"
     if numeric.mean() >= 0.5:
-        return Reading("unclear", cells, "a text where others have numbers (see strings)", rows[~numeric].tolist())
-    return Reading("unclear", cells, "a number where others have texts (see strings)", rows[numeric].tolist())
+        return Reading("unclear", cells, f"a text where others have numbers: {remedy}", rows[~numeric].tolist())
+    return Reading("unclear", cells, f"a number where others have texts: {remedy}", rows[numeric].tolist())
+
+
+def _meant_otherwise(dialect: Dialect, cells: Sequence[str], texts: Sequence[str]) -> str:
+    """What the cells of a column may mean, and what to write then; "" where their texts are texts."""
+    options = dialect.otherwise(cells)
+    if options:
+        return f"numbers of another form: write {options}, or name the column in strings if it is a factor"
+    limits = [re.sub(r"^[<>\u2264\u2265]=?\s*", "", text) for text in texts]
+    if len(texts) < len(cells) and all(
+        limit != text and dialect.number(limit) is not None for limit, text in zip(limits, texts, strict=True)
+    ):
+        return (
+            "a number behind < or >, where others have numbers: write a number there, such as half the limit of "
+            "detection, or name the cells in blanks if they mean no value"
+        )
+    if len(texts) == len(cells):
+        formats = [form for form in _DATES if all(_is_date(text, form) for text in texts)]
+        if formats:
+            forms = " or ".join(f'"{form}"' for form in formats)
+            return f"dates: name the column in dates with the format {forms}, or in strings if it is a factor"
+    return ""
+
+
+def _is_date(text: str, form: str) -> bool:
+    try:
+        datetime.strptime(text, form)
+    except ValueError:
+        return False
+    return True
 
 
 def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]) -> Reading:
@@ -306,27 +356,28 @@ def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]
     return Reading("yes-no" if np.isin(present, (0.0, 1.0)).all() else "number", values)
 
 
-def _factor(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    return Reading("factor", np.where(absent, "", _texts(cells)))
+def _factor(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    return Reading("factor", np.where(absent, "", _texts(dialect, cells)))
 
 
-def _group(cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    return Reading("group", _factor(cells, absent).values)
+def _group(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    return Reading("group", _factor(dialect, cells, absent).values)
 
 
-def _texts(cells: np.ndarray) -> np.ndarray:
-    """Cells as texts; a number in memory as a file would hold it: 2, not 2.0."""
+def _texts(dialect: Dialect, cells: np.ndarray) -> np.ndarray:
+    """Cells as names of levels; a whole number has one name, in files and in memory: 2, not 2.0."""
     if cells.dtype == object:
-        return cells
+        known = {cell: dialect.level(cell) for cell in set(cells.tolist())}
+        return np.array([known[cell] for cell in cells.tolist()], object)
     return np.array(
         [f"{cell:.17g}" if cell == round(cell) else repr(cell) for cell in np.nan_to_num(cells).tolist()], object
     )
 
 
-def _yes_no(words: tuple[str, ...], cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+def _yes_no(dialect: Dialect, words: tuple[str, ...], cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     """1 where a cell is one of the words; all other cells must be one and the same text."""
-    texts = _texts(cells)
-    ones = np.isin(texts.astype(str), words)
+    texts = _texts(dialect, cells)
+    ones = np.isin(texts.astype(str), list(map(dialect.level, words)))
     others = ~ones & ~absent
     usual = [text for text, _ in Counter(texts[others].tolist()).most_common(1)]
     strange = np.flatnonzero(others & ~np.isin(texts.astype(str), usual))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from jaxtyping import Float
+
 from .files import site_names
 from .meeting import Meeting
-from .studies import Study, study_at
+from .studies import Matrix, Study, require_chosen, study, study_at
 
 # What every site does on its own file: the same function at all of them.
 Work = Callable[[Meeting], Any]
@@ -63,7 +67,8 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
     engine : accord.Silo
         Whose agents read the files.
     **options
-        `dates`, `positive`, `strings`, `blanks`, `missing`, `constant` and `policy` of `accord.data.study`.
+        `dates`, `positive`, `strings`, `blanks`, `missing`, `constant`, `policy`, `separator`, `decimal`, `thousands`
+        and `encoding` of `accord.data.study`.
 
     Raises
     ------
@@ -82,3 +87,72 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
         raise ValueError(f"engine must be one whose agents read files, such as accord.Silo(), found {engine!r}")
     names = site_names([Path(os.path.expanduser(file)) for file in files])
     return StudyAtSites(engine, tuple(os.fspath(file) for file in files), tuple(names), dict(options))
+
+
+def at_sites(
+    files: Sequence[str | os.PathLike[str]],
+    *,
+    target: str,
+    columns: Sequence[str],
+    intercept: bool = True,
+    **options: Any,
+) -> Matrix:
+    """Name one CSV file an agent, to be read at its site only.
+
+    Nothing is read here: the shards are functions that a model calls where an agent's data is needed. So the columns
+    have to be named, and nothing is pooled. Columns are not standardised, as that takes the mean and the spread over
+    all sites: agree on units, or standardise at the sites, and give the model a prior that fits them.
+
+    Parameters
+    ----------
+    files : sequence of str or path
+        The file of each agent, by its name where it is read: ``~`` and relative paths are those of that process. Two
+        sites may use the same name.
+    target : str
+        The column of the response.
+    columns : sequence of str
+        The columns of X, in this order.
+    intercept : bool, default True
+        Put a column of ones first.
+    **options
+        `positive`, `dates`, `blanks`, `missing`, `separator`, `decimal`, `thousands` and `encoding` of `study`.
+
+    Returns
+    -------
+    Matrix
+        Functions that read the shards, names of the columns, names of the agents (after the files).
+
+    Raises
+    ------
+    ValueError
+        If `files` is a pattern or empty, or `columns` is empty, names a column twice or the target.
+        What is wrong with a file is raised where it is read, as by `study`.
+
+    Examples
+    --------
+    >>> table = at_sites(["~/north.csv", "~/south.csv"], target="ill", columns=["age", "dose"])
+    >>> table.sites, table.columns
+    (('north', 'south'), ('intercept', 'age', 'dose'))
+    >>> post = accord.models.logistic_regression(table.shards, names=table.columns)  # doctest: +SKIP
+    """
+    if isinstance(files, str | os.PathLike):
+        raise ValueError(
+            f"files must list one file an agent, found {os.fspath(files)!r}: what a pattern matches is known only "
+            "where the files lie"
+        )
+    if isinstance(columns, str):
+        raise ValueError(f"columns must be a list of names, found {columns!r}")
+    if len(files) == 0:
+        raise ValueError("files is an empty list")
+    require_chosen(columns, target, intercept=intercept)
+    read_one = partial(_read_site, target=target, columns=tuple(columns), intercept=intercept, options=options)
+    names = ("intercept", *columns) if intercept else tuple(columns)
+    return Matrix([partial(read_one, os.fspath(file)) for file in files], names, site_names([Path(f) for f in files]))
+
+
+def _read_site(
+    file: str, target: str, columns: tuple[str, ...], intercept: bool, options: Mapping[str, Any]
+) -> tuple[Float[np.ndarray, "row dim"], Float[np.ndarray, " row"]]:
+    # of one site, columns may look constant
+    found = study([file], columns=[*columns, target], constant=[*columns, target], **options)
+    return found.matrix(target, columns, standardise=False, intercept=intercept).shards[0]

@@ -2,14 +2,102 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
+import io
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
+
+# Cells of a row may be parted by these.
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
+_DECIMALS = (".", ",")
+_THOUSANDS = (",", ".", " ", "'", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{RIGHT SINGLE QUOTATION MARK}")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a file is written.
+
+    Parameters
+    ----------
+    separator : str, default ","
+        What parts the cells of a row: one character.
+    decimal : {".", ","}, default "."
+        The sign before the decimals of a number.
+    thousands : str, optional
+        The sign between groups of three digits: one of ``",", ".", " ", "'"``, or a no-break space.
+    encoding : str, default "utf-8"
+        A name that Python knows, such as ``"cp1252"`` or ``"utf-16"``.
+    """
+
+    separator: str = ","
+    decimal: str = "."
+    thousands: str | None = None
+    encoding: str = "utf-8"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.separator, str) or len(self.separator) != 1 or self.separator in '"\r\n':
+            raise ValueError(f'separator must be one character, such as ";" or "\\t", found {self.separator!r}')
+        if self.decimal not in _DECIMALS:
+            raise ValueError(f'decimal must be "." or ",", found {self.decimal!r}')
+        if self.thousands is not None and self.thousands not in _THOUSANDS:
+            raise ValueError(f"thousands must be one of {', '.join(map(repr, _THOUSANDS))}, found {self.thousands!r}")
+        if self.thousands == self.decimal:
+            raise ValueError(f"decimal and thousands must differ, found {self.decimal!r} for both")
+        try:
+            codecs.lookup(self.encoding)
+        except (LookupError, TypeError):
+            raise ValueError(
+                f'encoding must be one that Python knows, such as "cp1252" or "utf-16", found {self.encoding!r}'
+            ) from None
+
+    def number(self, text: str) -> float | None:
+        """The number that a text is; None where it is none, as of Python's own forms such as ``1_000``."""
+        if self.thousands is not None and self.thousands in text:
+            if not re.fullmatch(self._grouped, text):
+                return None
+            text = text.replace(self.thousands, "")
+        if self.decimal == ",":
+            if "." in text:
+                return None
+            text = text.replace(",", ".")
+        try:
+            found = float(text)
+        except ValueError:
+            return None
+        return None if "_" in text else found
+
+    @property
+    def _grouped(self) -> str:
+        sign = re.escape(self.thousands or "")
+        return rf"[+-]?\d{{1,3}}({sign}\d{{3}})+({re.escape(self.decimal)}\d*)?([eE][+-]?\d+)?"
+
+    def level(self, text: str) -> str:
+        """A level's name: a whole number with one zero behind its point is that number, as pandas writes it."""
+        whole, zero = text[:-2], text[-2:]
+        return whole if zero == f"{self.decimal}0" and whole.lstrip("+-").isdecimal() else text
+
+    def otherwise(self, texts: Sequence[str]) -> str:
+        """The options that would make numbers of all texts, as one writes them, joined by "or"; "" where none would."""
+        found = []
+        for thousands in (None, *_THOUSANDS):
+            for decimal in _DECIMALS:
+                # a sign that no text has changes nothing
+                if thousands == decimal or (thousands and not any(thousands in text for text in texts)):
+                    continue
+                other = replace(self, decimal=decimal, thousands=thousands)
+                if all(other.number(text) is not None for text in texts):
+                    options = {name: getattr(other, name) for name in ("decimal", "thousands")}
+                    changed = [f'{k} = "{v}"' for k, v in options.items() if v != getattr(self, k)]
+                    found.append(" and ".join(changed))
+        return " or ".join(found)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -19,7 +107,7 @@ class Sheet:
     Parameters
     ----------
     header : list of str
-        The names in the first line.
+        The names in the first line; "" where a column has none.
     rows : list of list of str
         The cells below it, as many a row as there are names.
     lines : list of int
@@ -33,38 +121,96 @@ class Sheet:
     lines: list[int] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The columns that have a name, as an index has none: arrays of texts, shape (row,)."""
+        cells = np.array(self.rows, object).T
+        return {name: own for name, own in zip(self.header, cells, strict=True) if name}
 
-def read_sheet(path: Path) -> Sheet:
-    """Read a CSV file whole; whatever is wrong with it becomes a problem, not an exception."""
-    sheet = Sheet()
-    short = []
+
+def read_sheet(path: Path, dialect: Dialect) -> Sheet:
+    """Read a CSV file once, so that it may be a pipe; what is wrong with it becomes a problem, no exception."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Sheet(problems=["there is no such file"])
+    except OSError as error:
+        return Sheet(problems=[f"the file cannot be read: {error.strerror}"])
+    if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(dialect.encoding).name == "utf-8":
+        return Sheet(problems=['the file is UTF-16 text: write encoding = "utf-16"'])
     try:
         # a byte order mark, which spreadsheets write, is no part of the first name
-        with open(path, newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, skipinitialspace=True, strict=True)
-            for cells in reader:
-                cells = [cell.strip() for cell in cells]
-                if not sheet.header:
-                    sheet.header.extend(cells)
-                elif len(cells) == len(sheet.header):
-                    sheet.rows.append(cells)
-                    sheet.lines.append(reader.line_num)
-                elif cells:  # a line without anything is no row
-                    short.append(reader.line_num)
-    except FileNotFoundError:
-        sheet.problems.append("there is no such file")
-    except csv.Error as error:
-        # these messages name rules of CSV, never a cell
-        sheet.problems.append(f"line {reader.line_num} cannot be read as CSV: {error}")
+        text = content.decode(dialect.encoding).removeprefix("\N{BYTE ORDER MARK}")
     except UnicodeError:
-        sheet.problems.append("the file is not UTF-8 text")
-    except OSError as error:
-        sheet.problems.append(f"the file cannot be read: {error.strerror}")
-    if short:
-        sheet.problems.append(f"{some_lines(short)} not as many cells as the header ({len(sheet.header)})")
+        return Sheet(problems=[f"the file is not {dialect.encoding.upper()} text: {_ENCODINGS}"])
+    sheet, ragged = _cells_of(text, dialect)
+    if sheet.problems or ragged or len(sheet.header) == 1:
+        sheet.problems[:] = _shape_problems(sheet, ragged, text, dialect)
     if not sheet.problems:
         sheet.problems.extend(_header_problems(sheet))
     return sheet
+
+
+_ENCODINGS = 'write its encoding, such as encoding = "cp1252" (Excel and R in Western Europe), "latin-1" or "utf-16"'
+
+
+def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
+    """The cells of a text, and by line how many cells there are where they are not as many as in the header."""
+    sheet, ragged = Sheet(), dict[int, int]()
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator, skipinitialspace=True, strict=True)
+    try:
+        for cells in reader:
+            cells = [cell.strip() for cell in cells]
+            if not sheet.header:
+                sheet.header.extend(cells)
+            elif len(cells) == len(sheet.header):
+                sheet.rows.append(cells)
+                sheet.lines.append(reader.line_num)
+            elif cells:  # a line without anything is no row
+                ragged[reader.line_num] = len(cells)
+    except csv.Error as error:
+        # these messages name rules of CSV, never a cell
+        sheet.problems.append(f"line {reader.line_num} cannot be read as CSV: {error}")
+    return sheet, ragged
+
+
+def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Dialect) -> list[str]:
+    """What is wrong where rows have more or fewer cells than the header, or the header has one cell."""
+    for separator, word in _SEPARATORS.items():
+        parted, rest = _cells_of(text, replace(dialect, separator=separator))
+        begin = _header_line(parted, rest)
+        is_table = not rest and len(parted.header) > 1
+        if separator == dialect.separator or parted.problems or not (is_table or begin):
+            continue
+        options = [f'separator = "{separator}"'.replace("\t", "\\t")]
+        if begin:
+            parted, _ = _cells_of("\n".join(text.splitlines()[begin - 1 :]), replace(dialect, separator=separator))
+        comma = replace(dialect, decimal=",")
+        cells = {cell for row in parted.rows for cell in row}
+        if any(dialect.number(cell) is None and comma.number(cell) is not None for cell in cells):
+            options.append('decimal = ","')
+        above = f"; and delete the lines above the header in line {begin}" if begin else ""
+        return [f"its cells are parted by {word}: write {' and '.join(options)}{above}"]
+    if sheet.problems or not ragged:
+        return sheet.problems
+    if not sheet.rows and set(ragged.values()) == {len(sheet.header) + 1}:
+        return [
+            f"all rows have one cell more than the header ({len(sheet.header)}): name the column of row names, which R "
+            "leaves out unless you write col.names = NA, or delete the separators at the ends of rows"
+        ]
+    found = f"{some_lines(list(ragged))} not as many cells as the header ({len(sheet.header)})"
+    begin = _header_line(sheet, ragged)
+    return [f"{found}; is the header in line {begin}? Delete the lines above it" if begin else found]
+
+
+def _header_line(sheet: Sheet, ragged: dict[int, int]) -> int | None:
+    """The line that the header seems to be in, where it is below other lines: most rows have more cells than these."""
+    if not ragged:
+        return None
+    usual, times = Counter(ragged.values()).most_common(1)[0]
+    if usual <= len(sheet.header) + 1 or times <= len(sheet.rows):
+        return None
+    return next(line for line, count in ragged.items() if count == usual)
 
 
 def _header_problems(sheet: Sheet) -> list[str]:
@@ -74,13 +220,14 @@ def _header_problems(sheet: Sheet) -> list[str]:
     if missing:
         return [missing]
     problems = twice_named(sheet.header)
-    problems += [f"column {n} has no name" for n, name in enumerate(sheet.header, 1) if not name]
+    if not any(sheet.header):
+        problems.append("no column has a name")
     return problems if sheet.rows else [*problems, "there are no rows below the header"]
 
 
 def missing_header(names: Sequence[str]) -> str:
     """What is to be said of names that may be the cells of a row; "" where there is nothing."""
-    numbers = [n for n, name in enumerate(names, 1) if is_number(name)]
+    numbers = [n for n, name in enumerate(names, 1) if name and Dialect().number(name) is not None]
     return f"the name of column {numbers[0]} is a number: is the header missing?" if numbers else ""
 
 
@@ -94,15 +241,6 @@ def twice_named(names: Sequence[str]) -> list[str]:
         for name, own in places.items()
         if name and len(own) > 1
     ]
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number as people write it: no underscores, which Python would allow."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
 
 
 def some_lines(lines: Sequence[int], line: str = "line", most: int = 5) -> str:

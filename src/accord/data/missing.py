@@ -19,8 +19,10 @@ _LEVEL, MARK = "missing", "_missing"
 
 def without_value(table: SiteTable, names: frozenset[str] | None) -> list[str]:
     """Missing cells of these columns, or of all."""
+    left_out = 'no value: missing = "drop" leaves such rows out'
+    filled = f'{left_out}, missing = "indicator" fills such cells and marks them'
     return [
-        table.says(name, np.flatnonzero(absent).tolist(), "no value")
+        table.says(name, np.flatnonzero(absent).tolist(), filled if names is None else left_out)
         for name, absent in table.absent.items()
         if (names is None or name in names) and absent.any()
     ]

@@ -123,3 +123,8 @@ class Policy:
     def told(self, count: int) -> int | str:
         """A count as the site tells it."""
         return f"< {self.cells}" if 0 < count < self.cells else count
+
+
+def too_small(where: str, policy: Policy) -> str:
+    """The refusal of a site with fewer rows than its floor."""
+    return f"{where}: refused, there are fewer than {policy.rows} rows, the floor of the site"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -10,56 +11,105 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import DataError
-from .cells import Source
-from .files import natural, paths_of, read_sheet, site_names, some_lines
-from .policy import Policy, require_policy
+from ..base.errors import DataError, unknown_name_error
+from .cells import Rules, Source
+from .files import Dialect, natural, paths_of, read_sheet, site_names, some_lines
+from .policy import Policy, require_policy, too_small
+from .splits import split
 
 
 def sources_in_files(
-    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
-    file: str | os.PathLike[str] | None,
-    site: str | None,
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     policy: Policy | None,
+    dialect: Dialect,
 ) -> tuple[list[Source], list[str]]:
-    """The sites' cells, without sites whose file cannot be read, and what is wrong with the files."""
-    if (files is None) == (file is None):
-        raise ValueError(f"give one of files and file; found {'neither' if files is None else 'both'}")
-    if (file is None) != (site is None):
-        raise ValueError("file, of all sites, goes with site, the column that names the site of a row")
-    if file is not None and site is not None:
-        return _by_column(Path(os.path.expanduser(file)), site, policy)
+    """The cells of sites with a file each, and what is wrong with the files that cannot be read."""
     sources, problems = [], []
     paths = paths_of(files)
     for name, path in zip(site_names(paths), paths, strict=True):
-        sheet = read_sheet(path)
         where = name if name == str(path) else f"{name} ({path.name})"
-        problems += [f"{where}: {problem}" for problem in sheet.problems]
-        if not sheet.problems:
-            cells = dict(zip(sheet.header, np.array(sheet.rows, object).T, strict=True))
-            sources.append(Source(name, where, "line", _floors(path, policy), cells, sheet.lines))
+        source, wrong = _source(name, where, path, policy, dialect)
+        sources += source
+        problems += wrong
     return sources, problems
 
 
-def _by_column(path: Path, site: str, policy: Policy | None) -> tuple[list[Source], list[str]]:
-    sheet = read_sheet(path)
-    problems = [f"{path.name}: {problem}" for problem in sheet.problems]
+def sources_in_file(
+    file: str | os.PathLike[str], site: str, policy: Policy | None, rules: Rules, *, drop: bool
+) -> tuple[list[Source], list[str]]:
+    """The cells of sites that share a file, whose column `site` names them, and what is wrong with the file.
+
+    Rows whose site has no value are a problem, or left out with a warning.
+    """
+    path = Path(os.path.expanduser(file))
+    found, problems = _source(path.name, path.name, path, policy, rules.dialect)
     if problems:
         return [], problems
-    cells, lines = dict(zip(sheet.header, np.array(sheet.rows, object).T, strict=True)), np.array(sheet.lines)
-    if site not in cells:
+    (whole,) = found
+    if site not in whole.columns:
         return [], [f"{path.name}: there is no column {site!r}, which is to name the sites"]
-    names = cells.pop(site).astype(str)
-    unnamed = np.flatnonzero(names == "")
-    if unnamed.size:
-        return [], [f"{path.name}: column {site!r}: {some_lines(lines[unnamed].tolist())} no site"]
-    floors = _floors(path, policy)
-    sources = []
-    for name in sorted(set(names.tolist()), key=natural):
-        own = names == name
-        rows = {column: values[own] for column, values in cells.items()}
-        sources.append(Source(name, f"{name} ({path.name})", "line", floors, rows, lines[own]))
-    return sources, []
+    names = whole.columns.pop(site).astype(str)
+    unnamed = np.isin(names, rules.blanks)
+    if unnamed.any() and not drop:
+        lines = some_lines(np.asarray(whole.lines)[unnamed].tolist())
+        return [], [f'{path.name}: column {site!r}: {lines} no site; missing = "drop" leaves such rows out']
+    if unnamed.any():
+        count = whole.policy.told(int(unnamed.sum()))
+        warnings.warn(f"rows without a site in column {site!r} are left out: {count} in {path.name}", stacklevel=4)
+    return [
+        whole.part(name, names == name, whole.policy) for name in sorted(set(names[~unnamed].tolist()), key=natural)
+    ], []
+
+
+def sources_shared_out(
+    file: str | os.PathLike[str],
+    rule: str,
+    agents: int,
+    column: str | None,
+    seed: int,
+    policy: Policy | None,
+    rules: Rules,
+) -> tuple[list[Source], list[str]]:
+    """The rows of one file by agents that a rule makes, which have no floors, and what is wrong with the file.
+
+    `column` is what the rule looks at. The floor of rows holds for the file.
+    """
+    path = Path(os.path.expanduser(file))
+    found, problems = _source(path.stem, path.name, path, policy, rules.dialect)
+    if problems:
+        return [], problems
+    (whole,) = found
+    if len(whole.lines) < whole.policy.rows:
+        return [], [too_small(whole.where, whole.policy)]
+    values = None
+    if column is not None:
+        if column not in whole.columns:
+            return [], [f"{path.name}: {unknown_name_error('column', column, list(whole.columns))}"]
+        table, problems = whole.table([column], rules)
+        if problems or table.absent[column].any():
+            return [], problems or [f"{path.name}: column {column!r}, by which rows are split, has cells of no value"]
+        # texts by their order
+        values = (
+            np.unique(table.values[column], return_inverse=True)[1]
+            if table.kinds[column] == "factor"
+            else (table.values[column])
+        )
+    rows = len(whole.lines)
+    labels = np.zeros(rows) if values is None else values
+    by = values if rule.partition("(")[0] == "by-column" else None
+    parts = split(rule, np.empty((rows, 0)), labels, agents, seed, by)
+    own = [np.isin(np.arange(rows), part) for part in parts]
+    return [whole.part(f"agent {i}", one, Policy(1, 1, np.inf, "tell")) for i, one in enumerate(own)], []
+
+
+def _source(
+    name: str, where: str, path: Path, policy: Policy | None, dialect: Dialect
+) -> tuple[list[Source], list[str]]:
+    """The cells of a file, or what is wrong with it."""
+    sheet = read_sheet(path, dialect)
+    if sheet.problems:
+        return [], [f"{where}: {problem}" for problem in sheet.problems]
+    return [Source(name, where, "line", _floors(path, policy), sheet.columns, sheet.lines)], []
 
 
 def _floors(path: Path, policy: Policy | None) -> Policy:

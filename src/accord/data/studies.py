@@ -3,27 +3,78 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..base.errors import DataError, unknown_name_error
-from .agreement import Agreed, agree, rare_levels
-from .cells import BLANKS, Dates, SiteTable, Source
+from .agreement import NUMERIC, Agreed, agree, rare_levels
+from .cells import BLANKS, AboutCells, Dates, Rules, SiteTable, Source
+from .files import Dialect
 from .meeting import InOnePlace, Meeting
 from .missing import filled, warn_of_dropped, without_missing, without_value
-from .policy import Policy
-from .sources import sources_in_files, sources_in_memory
+from .policy import Policy, too_small
+from .sources import sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .wanted import Problems, Wanted, tables_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("error", "drop", "indicator")
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """Rows of numbers by site, ready for a model.
+
+    Parameters
+    ----------
+    shards : list of (array, array), or of functions
+        For each site its covariates X_i, shape (row, dim), and its responses y_i, shape (row,), float64; or a function
+        that reads them (`at_sites`).
+    columns : tuple of str
+        The names of the columns of X, ``"intercept"`` first if it was added.
+    sites : tuple of str
+        The names of the sites, in the order of the shards.
+    sds : dict of float
+        By column, what it was divided by where it was standardised.
+    """
+
+    shards: list[Any]
+    columns: tuple[str, ...]
+    sites: tuple[str, ...]
+    sds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # rows stay where they are, off the screen too
+        return f"<Matrix: {len(self.sites)} sites {', '.join(self.sites)}; columns {', '.join(self.columns)}>"
+
+
+def require_chosen(columns: Sequence[str], target: str, *, intercept: bool) -> None:
+    """Raise `ValueError` unless columns can be those of a matrix beside a target."""
+    twice = [name for name, times in Counter(columns).items() if times > 1]
+    if twice:
+        raise ValueError(f"columns lists {twice[0]!r} more than once")
+    if target in columns:
+        raise ValueError(f"columns lists the target {target!r}")
+    if intercept and "intercept" in columns:
+        raise ValueError("there is a column 'intercept' already; take intercept=False or leave it out of columns")
+    if not columns and not intercept:
+        raise ValueError(f"there is no covariate beside the target {target!r}, and intercept is False")
+
+
+def _moments(X: np.ndarray, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column."""
+    constant = np.flatnonzero(np.ptp(X, axis=0) == 0)
+    if constant.size:
+        raise DataError(f"column {names[constant[0]]!r} is the same in every row; leave it out of columns")
+    return X.mean(axis=0), X.std(axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +110,62 @@ class Study:
         return (
             f"<Study: {len(self.sites)} sites {', '.join(self.sites)}; {rows} rows; {', '.join(self.agreed.columns)}>"
         )
+
+    def matrix(
+        self,
+        target: str,
+        columns: Sequence[str] | None = None,
+        *,
+        standardise: bool = True,
+        intercept: bool = True,
+    ) -> Matrix:
+        """One matrix of numbers a site, for models that are no formula.
+
+        Parameters
+        ----------
+        target : str
+            The column of the response.
+        columns : sequence of str, optional
+            The columns of X, in this order; by default all but `target`.
+        standardise : bool, default True
+            Shift and scale each column of X to mean 0 and standard deviation 1 (n in the denominator) over all sites.
+        intercept : bool, default True
+            Put a column of ones first.
+
+        Raises
+        ------
+        ValueError
+            A column is not there, holds texts, or is twice among the columns; or the rows of some sites are elsewhere.
+
+        Examples
+        --------
+        >>> table = study("hospital-*.csv").matrix("recovered")  # doctest: +SKIP
+        >>> post = accord.models.logistic_regression(table.shards, names=table.columns)  # doctest: +SKIP
+        """
+        if len(self.frames) < len(self.sites):
+            raise ValueError("a matrix needs the rows of all sites here; accord.data.at_sites reads each at its site")
+        for name, flag in (("standardise", standardise), ("intercept", intercept)):
+            if not isinstance(flag, bool):
+                raise ValueError(f"{name} must be true or false, found {flag!r}")
+        known = list(self.agreed.columns)
+        names = [name for name in known if name != target] if columns is None else list(columns)
+        require_chosen(names, target, intercept=intercept)
+        for name in (target, *names):
+            if name not in known:
+                raise unknown_name_error("column", name, known)
+            if self.agreed.kinds[name] not in NUMERIC:
+                raise DataError(f"column {name!r} holds texts: leave it out of columns, or use a formula")
+        X = [frame[names].to_numpy(np.float64) for frame in self.frames]
+        sds: dict[str, float] = {}
+        if standardise:
+            means, spread = _moments(np.concatenate(X), names)
+            X = [(own - means) / spread for own in X]
+            sds = dict(zip(names, spread.tolist(), strict=True))
+        if intercept:
+            X = [np.column_stack([np.ones(len(own)), own]) for own in X]
+            names = ["intercept", *names]
+        y = [frame[target].to_numpy(np.float64) for frame in self.frames]
+        return Matrix(list(zip(X, y, strict=True)), tuple(names), self.sites, sds)
 
     def check_parameters(self, parameters: int) -> None:
         """Ask every site whether it has rows enough for a model of so many parameters.
@@ -113,6 +220,10 @@ def study(
     *,
     file: str | os.PathLike[str] | None = None,
     site: str | None = None,
+    split: str | None = None,
+    agents: int | None = None,
+    column: str | None = None,
+    seed: int = 0,
     columns: Sequence[str] | None = None,
     formula: str | Sequence[str] | None = None,
     dates: Mapping[str, str | Mapping[str, str] | Dates] | None = None,
@@ -122,11 +233,16 @@ def study(
     missing: str = "error",
     constant: Sequence[str] = (),
     policy: Policy | None = None,
+    separator: str = ",",
+    decimal: str = ".",
+    thousands: str | None = None,
+    encoding: str = "utf-8",
 ) -> Study:
-    """Read CSV files, one a site or one with a `site` column, for a formula.
+    """Read CSV files, one a site or one of all sites, for a formula or a matrix.
 
     A column of numbers is numbers, ``true`` and ``false`` are 1 and 0, any other text is a factor. Columns may be in
-    another order in each file. All that is wrong with all files is told in one error, which quotes no cell.
+    another order in each file. A column without a name, as an index has none, is left out. One error lists all that is
+    wrong with all files, and quotes no cell.
 
     Parameters
     ----------
@@ -134,6 +250,15 @@ def study(
         One file a site: a glob, whose files are taken in the order of their names, or a list.
     file, site : str or path, and str, optional
         One file of all sites, and the column that names the site of a row.
+    split : str, optional
+        The rule that shares out the rows of `file`, to try things: one of `SPLITS`, an argument in brackets, as in
+        ``"dirichlet(0.5)"``. See `split`. The agents that it makes have no floors.
+    agents : int, optional
+        How many agents `split` makes; with `files` or `site` it must be the number of sites.
+    column : str, optional
+        The column that `split` sorts by, or whose labels it looks at; for labels the response of `formula` by default.
+    seed : int, default 0
+        Seed of `split`.
     columns : sequence of str, optional
         The columns to read; by default all, or those that `formula` names.
     formula : str or sequence of str, optional
@@ -146,7 +271,8 @@ def study(
     positive : mapping, optional
         Columns of two texts, and the one (or several spellings of it) that is 1: ``{"died": "yes"}``.
     strings : sequence of str, optional
-        Columns that are factors though their levels look like numbers.
+        Columns that are factors though their levels look like numbers. ``1.0`` is the level ``1``, as pandas writes
+        whole numbers beside missing cells; ``01`` and ``1.50`` are levels of their own.
     blanks : sequence of str
         Cells that mean that there is no value.
     missing : {"error", "drop", "indicator"}, default "error"
@@ -157,6 +283,14 @@ def study(
         Columns that may be the same in every row, such as the number of trials; for others that is an error.
     policy : Policy, optional
         Floors of sites that have no policy file beside their data. For those that have one, the stricter of both.
+    separator : str, default ","
+        What parts the cells of a row: one character, such as ``";"`` or a tab.
+    decimal : {".", ","}, default "."
+        The sign before the decimals of a number.
+    thousands : str, optional
+        The sign between groups of three digits, such as ``","``, ``"."``, ``"'"`` or a space.
+    encoding : str, default "utf-8"
+        How the file's text is written, such as ``"cp1252"`` or ``"utf-16"``.
 
     Returns
     -------
@@ -177,9 +311,53 @@ def study(
     >>> found = study("hospital-*.csv", positive={"died": "yes"}, missing="drop")  # doctest: +SKIP
     >>> found = study(file="all.csv", site="hospital", formula="died ~ age + sex")  # doctest: +SKIP
     """
-    sources, problems = sources_in_files(files, file, site, policy)
-    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks, dialect)
+    _require_missing(missing)
+    given = {"site": site, "split": split, "column": column}
+    if file is not None and split is not None and site is None:
+        if agents is None:
+            raise ValueError(f"split {split!r} needs agents, the number of agents")
+        if files is not None:
+            raise ValueError("give one of files and file; found both")
+        labels = sorted(wanted.responses)
+        if column is None and split.partition("(")[0] in ("by-label", "dirichlet"):
+            if len(labels) != 1:
+                raise ValueError(f"split {split!r} needs column, the column of labels, or a formula with one response")
+            column = labels[0]
+        sources, problems = sources_shared_out(file, split, agents, column, seed, policy, wanted.rules)
+    else:
+        if column is not None and file is not None:
+            raise ValueError("column goes with split, a rule that shares the rows out; found it without one")
+        sources, problems = _sources(files, file, given, policy, wanted.rules, drop=missing == "drop")
+    if agents is not None and not problems and agents != len(sources):
+        found = f"{len(sources)} files" if file is None else f"{len(sources)} sites in column {site!r}"
+        raise ValueError(f"agents is {agents}, but there are {found}")
     return _met(_in_one_place(sources), sources, problems, wanted, missing, constant)
+
+
+def _sources(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None,
+    file: str | os.PathLike[str] | None,
+    given: Mapping[str, str | None],
+    policy: Policy | None,
+    rules: Rules,
+    *,
+    drop: bool,
+) -> tuple[list[Source], list[str]]:
+    """The cells of sites with a file each, or of one file whose column names them, and what is wrong with the files."""
+    if (files is None) == (file is None):
+        raise ValueError(f"give one of files and file; found {'neither' if files is None else 'both'}")
+    if files is not None:
+        for name, value in given.items():
+            if value is not None:
+                raise ValueError(f"{name} goes with file, one file of all sites; found it with files")
+        return sources_in_files(files, policy, rules.dialect)
+    site = given["site"]
+    if file is None or site is None or given.get("split") is not None:
+        found = "neither" if site is None else "both"
+        raise ValueError(f"file needs one of site and split, to know whose rows are whose; found {found}")
+    return sources_in_file(file, site, policy, rules, drop=drop)
 
 
 def describe(
@@ -194,23 +372,47 @@ def describe(
     strings: Sequence[str] = (),
     blanks: Sequence[str] = BLANKS,
     policy: Policy | None = None,
+    separator: str = ",",
+    decimal: str = ".",
+    thousands: str | None = None,
+    encoding: str = "utf-8",
 ) -> Agreed:
-    """Say what is in the files, by site and together, as far as the floors of the sites allow.
+    """Describe what is in the files, by site and together, as far as the floors of the sites allow.
 
-    Missing cells and constant columns are told, and are no errors; levels that too few rows of every site have are
-    counted and not named. The parameters are those of `study`.
+    Missing cells and constant columns are counted, and are no errors. A column whose cells a study would refuse is left
+    out with a warning. Levels that too few rows of every site have are counted and not named. A column whose numbers
+    all have three digits behind the point is warned of, as 1.234 may mean 1234. The parameters are those of `study`.
 
     Raises
     ------
     FileNotFoundError, DataError, ValueError
         As `study` does.
     """
-    sources, problems = sources_in_files(files, file, site, policy)
+    dialect = Dialect(separator, decimal, thousands, encoding)
+    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks, dialect)
+    sources, problems = _sources(files, file, {"site": site}, policy, wanted.rules, drop=False)
     meeting, found = _in_one_place(sources), Problems([[] for _ in sources])
-    kinds, tables = tables_of(meeting, sources, Wanted.of(columns, formula, dates, positive, strings, blanks), found)
-    refused = [_too_small(table) for table in tables]
-    _raise([*problems, *_flat(found.own), *_flat(refused), *found.plain])
+    kinds, tables = tables_of(meeting, sources, wanted, found)
+    unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
+    others = [text for text in _flat(found.own) if not isinstance(text, AboutCells)]
+    _raise([*problems, *others, *_flat([_too_small(table) for table in tables]), *found.plain])
+    if unclear:
+        warnings.warn("columns are left out:\n  " + "\n  ".join(unclear), stacklevel=2)
+    grouped = [name for name, kind in kinds.items() if kind == "number" and _may_be_grouped(sources, name, dialect)]
+    if grouped:
+        warnings.warn(
+            f"all numbers of {', '.join(map(repr, grouped))} have three digits behind {dialect.decimal!r}: if 1"
+            f"{dialect.decimal}234 means 1234, write thousands = {dialect.decimal!r} and the other sign for decimal",
+            stacklevel=2,
+        )
     return agree(meeting, kinds, tables, [0] * len(tables), floors=True)
+
+
+def _may_be_grouped(sources: Sequence[Source], name: str, dialect: Dialect) -> bool:
+    """Whether all numbers of a column that are not whole are written as groups of three digits would be."""
+    texts = {cell for source in sources for cell in source.columns[name].tolist()}
+    parted = [text for text in texts if dialect.decimal in text]
+    return bool(parted) and all(re.fullmatch(rf"[+-]?[1-9]\d{{0,2}}\{dialect.decimal}\d{{3}}", text) for text in parted)
 
 
 def as_study(table: Any, **options: Any) -> Study:
@@ -222,7 +424,8 @@ def as_study(table: Any, **options: Any) -> Study:
         A study stays what it is. Tables are pandas DataFrames or mappings of names to arrays of shape (row,), one a
         site: in a sequence, or in a mapping from the names of the sites.
     **options
-        `columns`, `formula`, `dates`, `positive`, `strings`, `blanks`, `missing`, `constant` and `policy` of `study`.
+        `columns`, `formula`, `dates`, `positive`, `strings`, `blanks`, `missing`, `constant`, `policy`, `decimal` and
+        `thousands` of `study`.
 
     Raises
     ------
@@ -258,7 +461,7 @@ def study_at(meeting: Meeting, file: str | os.PathLike[str] | None, policy: Poli
     sources: list[Source] = []
     if file is not None:
         (name,), place = meeting.names_here, Path(os.path.expanduser(file))
-        found, problems = sources_in_files([place], None, None, policy)
+        found, problems = sources_in_files([place], policy, wanted.rules.dialect)
         _raise([f"{name}: {problem}" for problem in problems])
         sources = [replace(found[0], name=name, where=f"{name} ({place.name})")]
     return _met(meeting, sources, [], wanted, missing, constant)
@@ -277,9 +480,16 @@ def _settings(
     blanks: Sequence[str] = BLANKS,
     missing: str = "error",
     constant: Sequence[str] = (),
+    **dialect: Any,
 ) -> tuple[Wanted, str, Sequence[str]]:
     """What is wanted, what becomes of missing cells, and which columns may be constant."""
-    return Wanted.of(columns, formula, dates, positive, strings, blanks), missing, constant
+    _require_missing(missing)
+    return Wanted.of(columns, formula, dates, positive, strings, blanks, Dialect(**dialect)), missing, constant
+
+
+def _require_missing(missing: str) -> None:
+    if missing not in MISSING:
+        raise unknown_name_error("missing", missing, MISSING)
 
 
 def _in_one_place(sources: Sequence[Source]) -> InOnePlace:
@@ -295,8 +505,6 @@ def _met(
     constant: Sequence[str],
 ) -> Study:
     """The study of sources, in some of which there may be what could not be read."""
-    if missing not in MISSING:
-        raise unknown_name_error("missing", missing, MISSING)
     problems = Problems([[] for _ in sources])
     kinds, tables = tables_of(meeting, sources, wanted, problems)
     dropped = [0] * len(tables)
@@ -314,6 +522,7 @@ def _met(
         _raise(found)
     agreed = agree(meeting, kinds, tables, dropped, floors=False)
     _raise([*found, *_unusable(agreed, {*constant, *wanted.steady})])
+    _warn_of_spellings(agreed)
     warn_of_dropped(tables, dropped)
     if missing == "indicator":
         kinds, tables = filled(kinds, tables, agreed)
@@ -326,9 +535,7 @@ def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _too_small(table: SiteTable) -> list[str]:
-    if table.rows >= table.policy.rows:
-        return []
-    return [f"{table.where}: refused, there are fewer than {table.policy.rows} rows, the floor of the site"]
+    return [too_small(table.where, table.policy)] if table.rows < table.policy.rows else []
 
 
 def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
@@ -344,6 +551,22 @@ def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
         if same and name not in constant:
             problems.append(f"column {name!r} is the same in every row; leave it out, or name it in constant")
     return problems
+
+
+def _warn_of_spellings(agreed: Agreed) -> None:
+    """Warn of levels that are one number, or one text but for case and spaces."""
+    for name, levels in agreed.levels.items():
+        alike: dict[Any, list[str]] = {}
+        for level in levels:
+            number = Dialect().number(level)
+            alike.setdefault(" ".join(level.casefold().split()) if number is None else number, []).append(level)
+        for several in alike.values():
+            if len(several) > 1:
+                warnings.warn(
+                    f"column {name!r} has the levels {' and '.join(map(repr, several))}, each with an effect of "
+                    "its own: write them alike in the files if they mean the same",
+                    stacklevel=4,
+                )
 
 
 def _rare(table: SiteTable, factors: Sequence[str]) -> list[str]:

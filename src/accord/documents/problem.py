@@ -29,7 +29,7 @@ PRIORS.pop("Prior")
 
 def read_problem(
     document: dict[str, Any], folder: Path, engine: Any = None
-) -> tuple[data.Table | data.Study | data.StudyAtSites, Posterior]:
+) -> tuple[data.Matrix | data.Study | data.StudyAtSites, Posterior]:
     """The data and the model: a study where the model is a formula, a table of numbers otherwise.
 
     `engine` is what the agents run in, where they read their own files.
@@ -41,7 +41,7 @@ def read_problem(
             return study, call("[model] with a formula", models.glm, study, **arguments_of_glm(document))
     if "priors" in document:
         raise ValueError("[priors] goes with a formula in [model]; found none")
-    table = _read_table(section, folder)
+    table = _read_matrix(section, folder)
     with sites_named(table.sites):
         return table, _build_model(model, table, folder)
 
@@ -156,16 +156,30 @@ def _with_columns_of(
     return section
 
 
-def _read_table(section: dict[str, Any], folder: Path) -> data.Table:
+def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
+    study, matrix = (inspect.signature(function).parameters for function in (data.study, data.Study.matrix))
+    of_matrix = [name for name in matrix if name != "self"]
     if _at_sites(section):
         # each file is read where it lies, by a path of that machine
-        require_known("key of [data] at sites", section, inspect.signature(data.at_sites).parameters)
+        require_known("key of [data] at sites", section, [*study, *of_matrix])
+        require_types("[data]", section, data.study)
         require_types("[data]", section, data.at_sites)
         return call("[data] at sites", data.at_sites, **section)
-    require_known("key of [data]", section, inspect.signature(data.read).parameters)
+    require_known("key of [data]", section, [*study, *of_matrix])
     require_given("[data]", section, ("target",))
-    require_types("[data]", section, data.read)
-    return data.read(**_placed(section, folder))
+    require_types("[data]", section, data.study)
+    require_types("[data]", section, data.Study.matrix)
+    options = {name: section.pop(name) for name in of_matrix if name in section}
+    columns = options.get("columns")
+    rule = section.get("split", "").partition("(")[0]
+    if rule not in ("", "iid", "by-column"):
+        section.setdefault("column", options["target"])
+    if columns is not None:
+        section["columns"] = [*columns, options["target"]]
+    if not options.get("standardise", True) and columns is not None:
+        # what is not divided by its spread may be the same in every row
+        section.setdefault("constant", columns)
+    return data.study(**_placed(section, folder)).matrix(**options)
 
 
 def _placed(section: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -178,7 +192,7 @@ def _placed(section: dict[str, Any], folder: Path) -> dict[str, Any]:
     return section
 
 
-def _build_model(section: dict[str, Any], table: data.Table, folder: Path) -> Posterior:
+def _build_model(section: dict[str, Any], table: data.Matrix, folder: Path) -> Posterior:
     name = pop_name("model", section)
     if ":" not in name:
         if name not in MODELS:

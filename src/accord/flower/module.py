@@ -14,8 +14,9 @@ import numpy as np
 
 from ..adapters.numpyro import from_numpyro
 from ..base.errors import DataError
-from ..data.csv import numbers
-from ..data.files import read_sheet
+from ..data.cells import Rules, Source
+from ..data.files import Dialect, read_sheet
+from ..data.missing import without_value
 from ..data.policy import Policy
 from ..documents.sections import require_known, require_type
 from ..posterior import Posterior
@@ -108,14 +109,19 @@ class ApprovedModule:
         DataError
             A column is missing or holds something else than numbers, or there are fewer rows than the floors ask for.
         """
-        where, header = f"{site} ({file.name})", read_sheet(file).header
-        if missing := sorted(self.columns - set(header)):
+        where, sheet = f"{site} ({file.name})", read_sheet(file, Dialect())
+        if sheet.problems:
+            raise DataError(f"{where}: {sheet.problems[0]}")
+        if missing := sorted(self.columns - set(sheet.columns)):
             raise DataError(f"{where}: there is no column {missing[0]!r}")
-        try:
-            columns = numbers(file, sorted(self.columns))
-        except DataError as error:
-            raise DataError(str(error).replace(str(file), where)) from None
-        if len(next(iter(columns.values()))) < floors.rows:
+        source = Source(site, where, "line", floors, sheet.columns, sheet.lines)
+        table, wrong = source.table(sorted(self.columns), Rules())
+        wrong += without_value(table, frozenset(self.columns))
+        wrong += [f"{where}: column {name!r} holds texts" for name, kind in table.kinds.items() if kind == "factor"]
+        if wrong:
+            raise DataError(wrong[0])
+        columns = table.values
+        if table.rows < floors.rows:
             raise DataError(f"{where}: the site's policy allows no study of fewer than {floors.rows} rows")
         return self._made_of(columns)
 

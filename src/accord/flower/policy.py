@@ -126,9 +126,9 @@ class SitePolicy:
         whole_number("points", found.get("points", 1), 1)
         return cls(**found, floors=floors)
 
-    def _header(self) -> set[str]:
-        """The columns of the site's file, as those who read it see them."""
-        sheet = read_sheet(self.data)
+    def _header(self, study: StudyDocument) -> set[str]:
+        """The columns of the site's file, as the study reads them."""
+        sheet = read_sheet(self.data, study.dialect)
         if sheet.problems:
             raise DataError(f"{self.site} ({self.data.name}): {sheet.problems[0]}")
         return set(sheet.header)
@@ -146,7 +146,7 @@ class SitePolicy:
 
     def absent(self, study: StudyDocument) -> dict[str, str | None]:
         """The columns that a study needs and the site's file has not, each with the nearest name that it has."""
-        header = self._header()
+        header = self._header(study)
         return {name: nearest(name, header) for name in sorted(study.needed_columns - header)}
 
     def require_study(self, study: StudyDocument) -> None:
@@ -166,7 +166,7 @@ class SitePolicy:
                 f"{self.site}: refused, its policy does not allow the module {module.name} of hash {module.hash}: its "
                 "administrator has to read that file and to add the hash to `modules`"
             )
-        if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header())):
+        if self.columns is not None and (beyond := sorted((study.columns - set(self.columns)) & self._header(study))):
             yield f"{self.site}: refused, its policy does not allow the columns {', '.join(beyond)}"
         if not study.masks and not self.own_numbers:
             yield (

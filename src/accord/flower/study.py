@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from .. import models
 from ..base.checks import whole_number
 from ..base.errors import DataError
 from ..data.elsewhere import AsksSites, StudyAtSites
+from ..data.files import Dialect
 from ..data.meeting import Meeting
 from ..data.mentions import Mentions
 from ..data.missing import MARK
@@ -69,7 +70,7 @@ class StudyDocument:
                 "[model] of a study must have a formula, or name a module of NumPyro that sites have installed: models "
                 "come as data, never as code"
             )
-        for key in ("files", "file", "site", "at_sites", "policy"):
+        for key in ("files", "file", "site", "split", "agents", "column", "seed", "at_sites", "policy"):
             if key in document["data"]:
                 raise ValueError(f"[data] of a study names no {key}: each site has its own, which its policy names")
         sites = document["data"].get("sites")
@@ -138,6 +139,12 @@ class StudyDocument:
             # columns that are made where cells have no value
             found = frozenset(name for name in found if not name.endswith(MARK))
         return found
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the files of sites are written."""
+        options = {} if self.module is not None else self._options
+        return Dialect(**{own.name: options[own.name] for own in fields(Dialect) if own.name in options})
 
     @cached_property
     def module(self) -> ApprovedModule | None:

@@ -20,7 +20,7 @@ from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, na
 from .predictive import OfRows
 from .priors import Prior
 from .regression import Elsewhere, LogPrior, Other, Predicted, Priors, Regression
-from .tables import FAMILIES, as_table, columns_of, family_of, figures_of, needed, settled
+from .tables import FAMILIES, as_table, columns_of, family_of, figures_of, needed, settled, warn_of_filled
 from .unidentified import require_bounded, require_identified
 
 __all__ = ["FAMILIES", "glm"]
@@ -84,6 +84,7 @@ def glm(
         build = partial(glm, formula=formula, family=family, priors=priors, weights=weights, exposure=exposure)
         return model_at_sites(ModelAtSites(build, table, needed(formula, weights, exposure)))
     study = as_table(table, formula, weights, exposure)
+    warn_of_filled(study, formula)
     meeting = study.meeting
     design = Formula(
         formula,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,8 @@ import numpy as np
 from ..base.errors import DataError, unknown_name_error
 from ..data import Study, as_study
 from ..data.meeting import Meeting, means_and_sds
+from ..data.mentions import Mentions
+from ..data.missing import MARK
 from . import families
 from .families import Family
 from .families.family import Rows, Summary
@@ -35,6 +38,23 @@ def needed(formula: str, *columns: str | None) -> dict[str, Any]:
 def as_table(table: Any, formula: str, *columns: str | None) -> Study:
     """The table, with the columns that are named."""
     return table if isinstance(table, Study) else as_study(table, **needed(formula, *columns))
+
+
+def warn_of_filled(study: Study, formula: str) -> None:
+    """Warn where the formula has a filled column without the column that marks its missing cells."""
+    names = Mentions.of(formula).names
+    marks = [
+        f"{name}{MARK}"
+        for name, column in study.agreed.columns.items()
+        if name in names and column.missing != 0 and f"{name}{MARK}" in study.agreed.columns
+    ]
+    left_out = [mark for mark in marks if mark not in names]
+    if left_out:
+        warnings.warn(
+            f"the formula has columns whose missing cells are filled, and lacks {', '.join(left_out)}: add it, or the "
+            'filled rows bias the effect; or read the study with missing = "drop"',
+            stacklevel=3,
+        )
 
 
 def columns_of(table: Any, study: Study) -> list[str]:

@@ -158,8 +158,8 @@ def _ratios(run: Reported, kind: str, units: str | Mapping[str, float]) -> pd.Da
     sds = run.settings.get("sds", {})
     if units == "original" and not sds and not run.asked.formula:
         warnings.warn(
-            "ratios are for one unit of the columns that the model was given: accord.data.read standardises them "
-            "unless told otherwise, and then that is one standard deviation; units='model' says so",
+            "ratios are for one unit of the columns that the model was given: Study.matrix standardises them "
+            "by default, and then that is one standard deviation; units='model' says so",
             stacklevel=3,
         )
     return ratios(run.average[..., places] * factors(names, units, sds), names, ratio)

@@ -1,0 +1,279 @@
+"""Files as people have them: separators, decimals, encodings, quotes, blanks, index columns, lines above the header."""
+
+import csv
+import io
+import itertools
+import os
+import threading
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import accord
+from accord import data
+from accord.base.errors import DataError
+from accord.data.files import Dialect
+
+ROWS = 24
+
+
+def people(site, seed=0):
+    """A data frame with numbers, a factor that looks like numbers, texts and a yes or no."""
+    rng = np.random.default_rng([seed, site])
+    return pd.DataFrame(
+        {
+            "age": rng.normal(1200, 300, ROWS).round(2),
+            "dose": rng.choice([0.5, 1.0, 1.5, 2.0], ROWS),
+            "stage": np.resize(["1", "2", "3"], ROWS),
+            "ward": np.resize(["Süd, oben", "north"], ROWS),
+            "died": rng.permutation(np.resize(["yes", "no"], ROWS)),
+        }
+    )
+
+
+def written(frame, separator, decimal, thousands, quoting, word, index):
+    """A data frame as text, with one cell of age missing."""
+
+    def cell(value):
+        if not isinstance(value, float):
+            return value
+        whole, _, part = f"{value:,.2f}".partition(".")
+        return whole.replace(",", thousands) + decimal + part
+
+    table = frame.copy().astype(object)
+    table["age"] = [word, *map(cell, frame["age"][1:])]
+    table["dose"] = list(map(cell, frame["dose"]))
+    stream = io.StringIO()
+    table.to_csv(stream, sep=separator, quoting=quoting, index=index)
+    return stream.getvalue()
+
+
+def drawn_dialects(count, seed=0):
+    """Dialects as people write them, by a seed: `count` of all combinations."""
+    choices = [
+        [",", ";", "\t", "|"],
+        [".", ","],
+        ["", ",", ".", " ", "'"],
+        ["utf-8", "utf-8-sig", "cp1252", "latin-1", "utf-16"],
+        [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC],
+        ["", "NA", "NaN", "null"],
+        [False, True],
+        ["", "\n\n", "a report, of\nsome kind\n"],
+    ]
+    every = [one for one in itertools.product(*choices) if one[1] != one[2]]
+    chosen = np.random.default_rng(seed).choice(len(every), count, replace=False)
+    return [every[k] for k in chosen]
+
+
+@pytest.mark.parametrize("dialect", drawn_dialects(100), ids=str)
+def test_a_dialect_is_read_as_its_data_frame_or_names_its_option(tmp_path, dialect):
+    separator, decimal, thousands, encoding, quoting, word, index, above = dialect
+    frames = {f"s{site}": people(site) for site in range(3)}
+    for name, frame in frames.items():
+        text = above + written(frame, separator, decimal, thousands, quoting, word, index)
+        (tmp_path / f"{name}.csv").write_bytes(text.encode(encoding))
+        frame.loc[0, "age"] = np.nan
+    options = {"strings": ["stage"], "positive": {"died": "yes"}, "missing": "indicator"}
+    expected = data.as_study(frames, **options)
+    encodings = {"utf-8-sig": "utf-8", "latin-1": "cp1252"}
+    right = {"separator": separator, "decimal": decimal, "encoding": encodings.get(encoding, encoding)}
+    right |= {"thousands": thousands or None}
+    given = {}
+    # each message names an option to write, until the files are read
+    for _ in range(6):
+        try:
+            found = data.study(tmp_path / "*.csv", **options, **given)
+            break
+        except DataError as error:
+            said = str(error)
+        if "lines above" in said or "Delete the lines" in said:
+            for path in tmp_path.glob("*.csv"):
+                path.write_bytes(path.read_bytes().decode(encoding).removeprefix(above).encode(encoding))
+            above = ""
+            if 'separator = "' not in said:
+                continue
+        said = said.replace("\\t", "\t")
+        named = {key: value for key, value in right.items() if f'{key} = "{value}"' in said}
+        assert named.items() - given.items(), said
+        given |= named
+    else:
+        pytest.fail(f"not read with {given}: {said}")
+    for own, frame in zip(found.frames, expected.frames, strict=True):
+        pd.testing.assert_frame_equal(own[frame.columns], frame)
+
+
+# --- what a wrong guess says ---
+
+
+def study_of(tmp_path, text, sites="abc", **options):
+    for site in sites:
+        path = tmp_path / f"{site}.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return data.study(tmp_path / "*.csv", **options)
+
+
+def lines(header, *rows, times=10):
+    return "\n".join([header, *rows * times]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (lines("age;crp;died", "40;1.0;0", "50;2.0;1"), 'parted by semicolons: write separator = ";"$'),
+        (lines("\ufeffage;crp;died", "40;1.0;0", "50;2.0;1"), 'parted by semicolons: write separator = ";"$'),
+        (lines("age\tcrp\tdied", "40\t1.0\t0"), r'parted by tabs: write separator = "\\t"$'),
+        (lines("age|crp|died", "40|1.0|0"), r'parted by bars: write separator = "\|"$'),
+        (lines("age;crp;died", "40;1,0;0", "50;2,5;1"), 'write separator = ";" and decimal = ","$'),
+        (
+            lines("A report\n\nage;crp;died", "40;1,0;0", "50;2,5;1"),
+            'write separator = ";" and decimal = ","; and delete the lines above the header in line 3',
+        ),
+        (lines("A report\n\nage,crp,died", "40,1.0,0"), "is the header in line 3[?] Delete the lines above it"),
+        (
+            lines("age,crp,died", '40,"1,5",0', '50,"2,5",1'),
+            "column 'crp'.*numbers of another form: write decimal = \",\"",
+        ),
+        (
+            lines("age,crp,died", '40,"1,234",0', "50,950,1"),
+            'column \'crp\'.*write decimal = "," or thousands = ",", or name the column in strings',
+        ),
+        (lines("age,crp,died", '40,"1,234.5",0', "50,950,1"), "column 'crp'.*: write thousands = \",\""),
+        (lines("age,crp,died", "40,1 234,0", "50,950,1"), "column 'crp'.*: write thousands = \" \""),
+        (lines("age,crp,died", "40,<1.0,0", "50,3,1", "50,4,1"), "column 'crp'.*a number behind < or >"),
+        (lines("age,crp,died", "40,1,0", "50,3,1", "total,4,1"), "column 'age'.*a text where others have numbers"),
+        (
+            lines('"age" "died"', '"1" 50 1', '"2" 60 0'),
+            "all rows have one cell more than the header|cannot be read as CSV",
+        ),
+        (lines("age,died", "1,50,1", "2,60,0"), "all rows have one cell more than the header .2.: name the column"),
+        (
+            lines("age,crp,died", "40,2020-01-31,0", "50,2020-02-01,1"),
+            'dates with the format "%Y-%m-%d", or in strings',
+        ),
+        (lines("age,crp,died", "40,01.02.2020,0", "50,31.01.2020,1"), 'dates with the format "%d.%m.%Y"'),
+        ("age,ort\n40,S\xfcd\n".encode("latin-1"), 'not UTF-8 text: write its encoding, such as encoding = "cp1252"'),
+        ("age,ort\n40,Süd\n".encode("utf-16"), 'UTF-16 text: write encoding = "utf-16"'),
+        (
+            lines(",age,died", "0,40,NA", "1,50,1"),
+            'no value: missing = "drop" leaves such rows out, missing = "indicator"',
+        ),
+    ],
+)
+def test_a_wrong_guess_names_the_option(tmp_path, text, said):
+    with pytest.raises(DataError, match=said):
+        study_of(tmp_path, text)
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path):
+    for header, row in ((",age,died", "{0},{1},{2}"), ("age,died,", "{1},{2},")):
+        rows = [row.format(k, 40 + k, k % 2) for k in range(12)]
+        found = study_of(tmp_path, lines(header, *rows, times=1), formula="died ~ age")
+        assert list(found.agreed.columns) == ["age", "died"]
+        assert list(study_of(tmp_path, lines(header, *rows, times=1)).agreed.columns) == ["age", "died"]
+
+
+def test_numbers_of_a_dialect():
+    german, swiss = Dialect(decimal=",", thousands="."), Dialect(thousands="'")
+    assert german.number("1.234.567,5") == 1234567.5 and german.number("-0,25") == -0.25
+    assert german.number("1.23") is None and german.number("12.34,5") is None
+    assert swiss.number("1'234.5") == 1234.5 and swiss.number("1'23") is None and swiss.number("1_000") is None
+    assert Dialect(decimal=",").number("1.5") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"separator": ";;"}, "separator must be one character"),
+        ({"decimal": ";"}, 'decimal must be "." or ",", found \';\''),
+        ({"thousands": "x"}, "thousands must be one of"),
+        ({"thousands": "."}, "decimal and thousands must differ"),
+        ({"encoding": "latin-99"}, "encoding must be one that Python knows"),
+    ],
+)
+def test_a_dialect_that_is_none(tmp_path, options, said):
+    with pytest.raises(ValueError, match=said):
+        data.study(tmp_path / "*.csv", **options)
+
+
+def test_numbers_that_may_be_grouped_are_described_with_a_warning(tmp_path):
+    rows = [f"{40 + k},1.{200 + 7 * k},{k + 0.5}" for k in range(20)]
+    for site in "ab":
+        (tmp_path / f"{site}.csv").write_text(lines("age,cost,dose", *rows, times=1))
+    with pytest.warns(UserWarning, match="all numbers of 'cost' have three digits behind '.': if 1.234 means 1234"):
+        data.describe(tmp_path / "*.csv")
+
+
+def test_a_pipe_is_read_once(tmp_path):
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    rows = lines("age,died", *(f"{40 + k},{k % 2}" for k in range(12)), times=1)
+    writer = threading.Thread(target=path.write_text, args=(rows,), daemon=True)
+    writer.start()
+    assert sum(data.study([path]).agreed.rows) == 12
+    writer.join(10)
+    assert not writer.is_alive()
+
+
+# --- levels ---
+
+
+def test_a_whole_number_with_a_point_is_one_level_with_the_number(tmp_path):
+    counts = {"a": (9, 15, 24), "b": (12, 18, 27), "c": (9, 15, 24)}
+    frames = {}
+    for site, died in counts.items():
+        rows = [(k, int(i < d)) for k, d in zip((1, 2, 3), died, strict=True) for i in range(30)]
+        line = "{:.1f},{}" if site == "b" else "{},{}"
+        (tmp_path / f"{site}.csv").write_text(lines("stage,died", *(line.format(*row) for row in rows), times=1))
+        frames[site] = pd.DataFrame(rows, columns=["stage", "died"])
+    for options in ({"formula": "died ~ C(stage)"}, {"strings": ["stage"]}):
+        found, expected = data.study(tmp_path / "*.csv", **options), data.as_study(frames, **options)
+        assert found.agreed.levels == {"stage": ("1", "2", "3")}
+        assert found.agreed == expected.agreed
+        for own, frame in zip(found.frames, expected.frames, strict=True):
+            pd.testing.assert_frame_equal(own, frame)
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_other_spellings_stay_levels_with_a_warning(tmp_path):
+    rows = [
+        f"{code},{ward},{k % 2}"
+        for k, code in enumerate(["250.1", "250.10", "01", "1"] * 3)
+        for ward in ("A b", "a  B")
+    ]
+    with pytest.warns(UserWarning, match="has the levels") as caught:
+        found = study_of(tmp_path, lines("code,ward,died", *rows, times=3), strings=["code"])
+    assert found.agreed.levels["code"] == ("01", "1", "250.1", "250.10")
+    said = "".join(str(one.message) for one in caught)
+    assert all(pair in said for pair in ("'01' and '1'", "'250.1' and '250.10'", "'A b' and 'a  B'"))
+
+
+def test_positive_takes_a_number_with_a_point(tmp_path):
+    frames = study_of(tmp_path, lines("x,died", "1,1.0", "2,0.0", "3,1"), positive={"died": "1"}).frames
+    assert frames[0]["died"].tolist()[:3] == [1.0, 0.0, 1.0]
+
+
+# --- missing ---
+
+
+@pytest.mark.parametrize("word", ["NA", "", "null"])
+def test_a_site_without_a_value_is_missing(tmp_path, word):
+    rows = [f"{site},{40 + i},{int(i % 3 == 0)}" for site in ("north", "south", word) for i in range(12)]
+    path = tmp_path / "all.csv"
+    path.write_text(lines("hospital,age,died", *rows, times=1))
+    with pytest.raises(DataError, match="column 'hospital': lines 26, .* have no site; missing = \"drop\" leaves"):
+        data.study(file=path, site="hospital")
+    with pytest.warns(UserWarning, match="rows without a site in column 'hospital' are left out: 12 in all.csv"):
+        found = data.study(file=path, site="hospital", missing="drop")
+    assert found.sites == ("north", "south") and sum(found.agreed.rows) == 24
+
+
+def test_a_formula_without_the_mark_of_filled_cells_warns():
+    rows = {"crp": [""] * 4 + list(map(str, range(16))), "died": [0, 1] * 10}
+    found = data.as_study([rows] * 2, missing="indicator")
+    with pytest.warns(UserWarning, match='lacks crp_missing: add it.*or read the study with missing = "drop"'):
+        accord.models.glm(found, "died ~ crp", "bernoulli")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accord.models.glm(found, "died ~ crp + crp_missing", "bernoulli")
