@@ -364,8 +364,7 @@ def test_splits_that_do_not_fit(regression):
 
 
 def test_files_at_sites_are_read_when_called(tmp_path, monkeypatch):
-    small = {"policy": data.Policy(rows=1)}
-    table = data.at_sites(["north.csv", "~/south.csv"], target="y", columns=["b", "a"], **small)
+    table = data.at_sites(["north.csv", "~/south.csv"], target="y", columns=["b", "a"])
     assert (table.columns, table.sites) == (("intercept", "b", "a"), ("north", "south"))
     write(tmp_path / "north.csv", "a,y,c,b\n1,0,x,2\n3,1,x,4\n")
     write(tmp_path / "south.csv", "b,a,y\n5,6,1\n")
@@ -375,7 +374,7 @@ def test_files_at_sites_are_read_when_called(tmp_path, monkeypatch):
     np.testing.assert_array_equal(X, [[1, 2, 1], [1, 4, 3]])
     np.testing.assert_array_equal(y, [0, 1])
     np.testing.assert_array_equal(at_home, [[1, 5, 6]])
-    plain = data.at_sites(["north.csv"], target="y", columns=["a"], intercept=False, **small)
+    plain = data.at_sites(["north.csv"], target="y", columns=["a"], intercept=False)
     np.testing.assert_array_equal(plain.shards[0]()[0], [[1], [3]])
 
 
@@ -403,10 +402,9 @@ def test_sites_that_do_not_fit(files, columns, options, message):
 
 def test_a_bad_file_is_named_where_it_is_read(tmp_path):
     path = write(tmp_path / "a.csv", "x,y\n1,0\n2,1\nmany,1\n")
-    small = {"target": "y", "policy": data.Policy(rows=1)}
     with raises("a (a.csv): column 'x': line 4 has a text where others have numbers"):
-        data.at_sites([path], columns=["x"], **small).shards[0]()
+        data.at_sites([path], columns=["x"], target="y").shards[0]()
     with raises("no site has a column 'age'"):
-        data.at_sites([path], columns=["age"], **small).shards[0]()
+        data.at_sites([path], columns=["age"], target="y").shards[0]()
     with raises("b (b.csv): there is no such file"):
-        data.at_sites([tmp_path / "b.csv"], columns=["x"], **small).shards[0]()
+        data.at_sites([tmp_path / "b.csv"], columns=["x"], target="y").shards[0]()

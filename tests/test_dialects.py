@@ -270,7 +270,7 @@ def test_a_site_without_a_value_is_missing(tmp_path, word):
 
 
 def test_a_formula_without_the_mark_of_filled_cells_warns():
-    rows = {"crp": [""] * 4 + list(map(str, range(16))), "died": [0, 1] * 10}
+    rows = {"crp": [""] * 4 + list(map(str, range(36))), "died": [0, 1] * 20}
     found = data.as_study([rows] * 2, missing="indicator")
     with pytest.warns(UserWarning, match='lacks crp_missing: add it.*or read the study with missing = "drop"'):
         accord.models.glm(found, "died ~ crp", "bernoulli")

@@ -21,6 +21,7 @@ from statsmodels.othermod.betareg import BetaModel
 import accord
 from accord.models import families, glm, priors
 from accord.models.tables import FAMILIES
+from accord.results.gathered import notes_of
 
 # real tables are small, and nobody's floors are looked at here
 POLICY = accord.data.Policy(rows=1, cells=1, parameters=10.0)
@@ -913,3 +914,27 @@ def test_a_policy_of_files_is_no_mapping(tmp_path):
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
     with pytest.raises(TypeError, match=r"policy must be a policy, such as accord.data.Policy"):
         accord.data.study([tmp_path / "a.csv"], policy={"rare": "tell"})
+
+
+def test_notes_name_references_scaled_columns_and_priors():
+    rng = np.random.default_rng(0)
+    tables = {
+        site: {"y": rng.integers(0, 2, 80), "dose": rng.choice(["low", "mid", "top"], 80), "age": rng.normal(50, 9, 80)}
+        for site in ("north", "south")
+    }
+    formulas = {
+        "y ~ scale(age) + dose": "Reference levels: dose 'low'.",
+        "y ~ scale(age) + C(dose, Treatment('mid'))": "Reference levels: dose 'mid'.",
+    }
+    for formula, reference in formulas.items():
+        post = glm(tables, formula, "bernoulli")
+        sd = post.agreed.sds["age"]
+        assert post.about.notes == (reference, f"Coefficients are per standard deviation of the column: age {sd:.3g}.")
+    # no level is a reference where each has a coefficient
+    assert glm(tables, "y ~ 0 + dose", "bernoulli").about.notes == ()
+    run = accord.sample(post, accord.Network.complete(2), draws=100)
+    notes = notes_of(run)
+    assert notes[:2] == post.about.notes and notes[2].startswith(
+        "Priors: Intercept Normal(loc=0, scale=2.5); scale(age)"
+    )
+    assert "value at the mean of all columns" in notes[3]

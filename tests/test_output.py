@@ -502,7 +502,7 @@ output = "out"
 def folder(tmp_path):
     rng = np.random.default_rng(0)
     for site in range(2):
-        pd.DataFrame({"x": rng.normal(size=8), "y": np.arange(8) % 2}).to_csv(
+        pd.DataFrame({"x": rng.normal(size=12), "y": np.arange(12) % 2}).to_csv(
             tmp_path / f"site-{site}.csv", index=False
         )
     return tmp_path

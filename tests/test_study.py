@@ -650,6 +650,12 @@ def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
     agreed = data.Agreed.from_json(run.settings["agreed"])
     assert agreed.dropped == (0, 0, 4, 5) and agreed.kinds["admitted"] == "number" and "icu" not in agreed.kinds
     assert set(run.summary()["worst agent", "agent"]) <= set(SITES)
+    notes = (tmp_path / "out" / "summary.txt").read_text().splitlines()
+    assert notes[:2] == [
+        "Rows left out, as a cell has no value: 4 at south, 5 at west.",
+        "Reference levels: smoking 'current'.",
+    ]
+    assert "age Normal(loc=0, scale=0.1)" in notes[2] and " ".join(notes) in " ".join(result.stdout.split())
     with pytest.warns(UserWarning, match="left out"):
         study = data.study(
             messy,

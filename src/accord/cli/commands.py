@@ -18,6 +18,7 @@ from ..base.errors import DivergenceError, unknown_name_error
 from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes, no_formula
+from ..results.gathered import notes_of
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
@@ -355,6 +356,8 @@ def _report(drawn: Run, summary: pd.DataFrame) -> None:
     else:
         for block in blocks:
             shown.print(folded(_posterior(summary[[block]]), shown.width))
+    for note in notes_of(drawn):
+        shown.print(note, style="dim")
     shown.print(_cost(drawn), style="dim italic")
 
 

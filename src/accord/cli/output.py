@@ -1,4 +1,4 @@
-"""The folder that `accord run` writes: run.nc, summary.csv, config.toml; nobody else's file is lost."""
+"""The folder that `accord run` writes: run.nc, summary.csv and its notes, config.toml; no other file is lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..base.whole import write_whole
+from ..results.gathered import notes_of
 from ..results.run import Run
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from .config import Job
 
-DRAWS, SUMMARY, CONFIG, REPORT = "run.nc", "summary.csv", "config.toml", "report.html"
+DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
 # The column of Run.summary() that names the agent furthest from the average.
 WORST = ("worst agent", "agent")
 
@@ -78,6 +79,7 @@ class Place:
             raise _kept_elsewhere(drawn, error) from error
         summary = drawn.summary(self.job.sites)
         write_whole(folder / SUMMARY, _as_csv(summary))
+        write_whole(folder / NOTES, ("\n".join(notes_of(drawn)) + "\n").encode())
         write_whole(folder / CONFIG, self.config)
         return folder, summary
 
@@ -95,7 +97,7 @@ class Place:
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
             return f"another run ({CONFIG})" if draws.exists() else f"another file {CONFIG}"
         if not draws.exists():
-            others = [summary, *([folder / REPORT] if self.with_report else [])]
+            others = [summary, folder / NOTES, *([folder / REPORT] if self.with_report else [])]
             return next((f"another file {other.name}" for other in others if other.exists()), "")
         if not (self.job.has_checkpoint and copy.exists()):
             return f"another run ({DRAWS})"

@@ -15,6 +15,7 @@ from jaxtyping import Float
 
 from .files import site_names
 from .meeting import Meeting
+from .policy import Policy
 from .studies import Matrix, Study, require_chosen, study, study_at
 
 # What every site does on its own file: the same function at all of them.
@@ -154,5 +155,6 @@ def _read_site(
     file: str, target: str, columns: tuple[str, ...], intercept: bool, options: Mapping[str, Any]
 ) -> tuple[Float[np.ndarray, "row dim"], Float[np.ndarray, " row"]]:
     # of one site, columns may look constant
-    found = study([file], columns=[*columns, target], constant=[*columns, target], **options)
+    own = {"constant": [*columns, target], "policy": Policy(rows=1), **options}
+    found = study([file], columns=[*columns, target], **own)
     return found.matrix(target, columns, standardise=False, intercept=intercept).shards[0]

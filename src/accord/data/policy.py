@@ -127,4 +127,4 @@ class Policy:
 
 def too_small(where: str, policy: Policy) -> str:
     """The refusal of a site with fewer rows than its floor."""
-    return f"{where}: refused, there are fewer than {policy.rows} rows, the floor of the site"
+    return f"{where}: refused, there are fewer than {policy.rows} rows, the floor of the site (`rows` in its policy)"

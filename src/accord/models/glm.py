@@ -16,7 +16,7 @@ from .elsewhere import ModelAtSites, model_at_sites
 from .families import Family
 from .families.family import Rows
 from .formula import Formula
-from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on
+from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import OfRows
 from .priors import Prior
 from .regression import Elsewhere, LogPrior, Other, Predicted, Priors, Regression
@@ -166,6 +166,7 @@ def _about(formula: str, family: Family, priors: Priors, study: Study, names: li
         ratio=family.ratio,
         # exp(intercept) is no ratio of two
         ratios=tuple(name for name in names if name.partition("|")[0] != "Intercept") if family.ratio else (),
+        notes=notes_beside(study.agreed, names),
         predictive=None if why else OfRows(family),
         floor=max((policy.cells for policy in study.policies), default=3),
         why_no_check=why,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from ..base.errors import unknown_name_error
+from ..data import Agreed
 from .families import Family
 from .families.family import Parameter, Summary
 from .priors import Flat, Normal, Prior, Uniform
@@ -140,3 +142,41 @@ def note_on(columns: Sequence[str], parameters: Mapping[str, Parameter]) -> str:
     centred = [name for name in columns if name == "Intercept"]
     centred += [name for name, parameter in parameters.items() if parameter.sign]
     return f"The prior of {centred[0]} is that of its value at the mean of all columns." if centred else ""
+
+
+def notes_beside(agreed: Agreed, names: Sequence[str]) -> tuple[str, ...]:
+    """Rows that were left out or filled, reference levels, and units of scaled columns.
+
+    Parameters
+    ----------
+    agreed
+        What the sites agreed on.
+    names
+        The coefficients.
+    """
+    columns = agreed.columns
+    left_out = [f"{n} at {site}" for site, n in zip(agreed.sites, agreed.dropped, strict=True) if n]
+    filled = [f"{n} of {name}" for name, column in columns.items() if (n := column.missing) and not left_out]
+    references = [
+        f"{name} {level!r}" for name, levels in agreed.levels.items() if (level := _reference(name, levels, names))
+    ]
+    scaled = [
+        f"{name} {column.sd:.3g}"
+        for name, column in columns.items()
+        if column.sd and any(re.search(rf"\bscale\(`?{re.escape(name)}`?\)", own) for own in names)
+    ]
+    sentences = [
+        ("Rows left out, as a cell has no value: ", left_out),
+        ("Missing cells filled with the mean, or a level of their own: ", filled),
+        ("Reference levels: ", references),
+        ("Coefficients are per standard deviation of the column: ", scaled),
+    ]
+    return tuple(f"{what}{', '.join(parts)}." for what, parts in sentences if parts)
+
+
+def _reference(name: str, levels: Sequence[str], names: Sequence[str]) -> str | None:
+    """The level of a factor that has no coefficient of its own; None where all have one, or none is a reference."""
+    own = re.compile(rf"(?:C\(\s*)?`?{re.escape(name)}`?(?:,\s*Treatment\(.*\))?\)?\[(.*)\]")
+    shown = {found[1] for one in names if (found := own.fullmatch(one.partition("|")[0]))}
+    left = [level for level in levels if level not in shown]
+    return left[0] if shown and len(left) == 1 else None

@@ -46,6 +46,8 @@ class Said:
         What the exponential of a coefficient is, as "odds ratio"; empty where it is nothing.
     ratios
         The names of the coefficients of which it is one.
+    notes
+        Sentences that a table of coefficients needs beside it: rows left out, reference levels, units, priors.
     """
 
     model: str = ""
@@ -55,6 +57,7 @@ class Said:
     rows: tuple[int, ...] = ()
     ratio: str = ""
     ratios: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,8 @@ def _numbers(told: Told) -> str:
     head = ["parameter", *(Cell(name, "number") for name in ("mean", "sd", "5%", "95%", "ESS", "R-hat"))]
     rows = [(name, *_cells(line)) for name, line in zip(told.names, told.average, strict=True)]
     parts = [paragraph("Draws of the average over all agents, in the units that the model was given.")]
+    if told.notes:
+        parts.append(bullets(told.notes))
     parts.append(table(head, rows))
     if told.worst:
         parts.append("<h3>At the worst agent</h3>")

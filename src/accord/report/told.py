@@ -114,6 +114,8 @@ class Told:
     ----------
     model, formula, priors
         What was asked: the family, the formula, and lines of names and priors; empty where nothing is known of them.
+    notes
+        Sentences beside the table of coefficients.
     method, network, settings
         How it was drawn: the method, the network, and other numbers by name.
     drawing
@@ -151,6 +153,7 @@ class Told:
     model: str
     formula: str
     priors: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
     method: str
     network: str
     settings: tuple[tuple[str, str], ...]

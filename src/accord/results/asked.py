@@ -58,6 +58,7 @@ class Asked(Said):
             sites=tuple(map(_text, found["sites"])),
             rows=tuple(map(int, found["rows"])),
             ratios=tuple(map(_text, found["ratios"])),
+            notes=tuple(map(_text, found.get("notes", ()))),
             edges=edges,
         )
 

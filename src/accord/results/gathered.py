@@ -26,6 +26,9 @@ Found = TypeVar("Found")
 # Settings that a page has lines of its own for, or no room.
 _ELSEWHERE = ("method", "network", "sites", "agreed", "chosen", "local", "sds")
 
+# Priors that one note lists.
+_MOST_PRIORS = 8
+
 
 def told(run: Reported, sites: Sequence[str] | None = None, ask: bool = True) -> Told:
     """All that a page tells of a run.
@@ -54,6 +57,7 @@ def told(run: Reported, sites: Sequence[str] | None = None, ask: bool = True) ->
         model=asked.model,
         formula=asked.formula,
         priors=asked.priors,
+        notes=notes_of(run),
         method=_method(run.settings),
         network=str(run.settings.get("network", "")).strip("<>"),
         settings=tuple(
@@ -133,6 +137,20 @@ def _drawing(asked: Asked, names: Sequence[str]) -> str:
     if asked.edges is None or len(names) < 2:
         return ""
     return svg(np.array(asked.edges, dtype=np.int64).reshape(-1, 2), names)
+
+
+def notes_of(run: Reported) -> tuple[str, ...]:
+    """Sentences beside the table of a run: rows left out, reference levels, units, and priors."""
+    sds, priors = run.settings.get("sds", {}), run.asked.priors
+    notes = list(run.asked.notes)
+    if sds:
+        listed = ", ".join(f"{name} {sd:.3g}" for name, sd in sds.items())
+        notes.append(f"Coefficients are per standard deviation of the column: {listed}.")
+    named = [f"{name} {prior}" for name, prior in priors if name]
+    if named:
+        more = f"; and {len(named) - _MOST_PRIORS} more" if len(named) > _MOST_PRIORS else ""
+        notes.append(f"Priors: {'; '.join(named[:_MOST_PRIORS])}{more}.")
+    return (*notes, *(note for name, note in priors if not name))
 
 
 def _sites(run: Reported, names: Sequence[str]) -> tuple[Site, ...]:
