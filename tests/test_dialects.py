@@ -25,7 +25,7 @@ def people(site, seed=0):
     return pd.DataFrame(
         {
             "age": rng.normal(1200, 300, ROWS).round(2),
-            "dose": rng.choice([0.5, 1.0, 1.5, 2.0], ROWS),
+            "dose": np.resize([0.5, 1.0, 1.5, 2.0], ROWS),
             "stage": np.resize(["1", "2", "3"], ROWS),
             "ward": np.resize(["Süd, oben", "north"], ROWS),
             "died": rng.permutation(np.resize(["yes", "no"], ROWS)),
@@ -201,7 +201,7 @@ def test_numbers_that_may_be_grouped_are_described_with_a_warning(tmp_path):
     rows = [f"{40 + k},1.{200 + 7 * k},{k + 0.5}" for k in range(20)]
     for site in "ab":
         (tmp_path / f"{site}.csv").write_text(lines("age,cost,dose", *rows, times=1))
-    with pytest.warns(UserWarning, match="all numbers of 'cost' have three digits behind '.': if 1.234 means 1234"):
+    with pytest.warns(UserWarning, match="all numbers of 'cost' have three digits behind the decimal sign: if 1.234 means"):
         data.describe(tmp_path / "*.csv")
 
 
@@ -277,3 +277,31 @@ def test_a_formula_without_the_mark_of_filled_cells_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         accord.models.glm(found, "died ~ crp + crp_missing", "bernoulli")
+
+
+def test_sites_may_write_in_their_own_way(tmp_path):
+    frames = {name: people(site) for site, name in enumerate(("uk", "de"))}
+    for name, frame in frames.items():
+        dialect = (",", ".", "") if name == "uk" else (";", ",", ".")
+        text = written(frame, *dialect, csv.QUOTE_MINIMAL, "", False)
+        (tmp_path / f"{name}.csv").write_text(text, encoding="utf-8" if name == "uk" else "cp1252")
+        frame.loc[0, "age"] = np.nan
+    own = {"separator": {"de": ";"}, "decimal": {"de": ","}, "thousands": {"de": "."}, "encoding": {"de": "cp1252"}}
+    # levels of decimals have one spelling
+    options = {"strings": ["stage", "dose"], "positive": {"died": "yes"}, "missing": "drop"}
+    with pytest.warns(UserWarning, match="left out"):
+        found = data.study([tmp_path / "uk.csv", tmp_path / "de.csv"], **options, **own)
+    with pytest.warns(UserWarning, match="left out"):
+        expected = data.as_study(frames, **options)
+    assert found.agreed == expected.agreed and found.agreed.levels["dose"] == ("0.5", "1", "1.5", "2")
+    for one, frame in zip(found.frames, expected.frames, strict=True):
+        pd.testing.assert_frame_equal(one[frame.columns], frame)
+    with pytest.raises(ValueError, match="unknown site of an option such as decimal 'dee', did you mean 'de'"):
+        data.study(tmp_path / "*.csv", decimal={"dee": ","})
+    with pytest.raises(ValueError, match="one file of all sites is written in one way"):
+        data.study(file=tmp_path / "uk.csv", site="ward", decimal={"de": ","})
+
+
+def test_utf_8_is_not_read_as_other_letters(tmp_path):
+    with pytest.raises(DataError, match='the file is UTF-8 text: write encoding = "utf-8"'):
+        study_of(tmp_path, "age,ort\n40,Süd\n", encoding="cp1252")

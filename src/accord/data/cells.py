@@ -69,7 +69,6 @@ class Rules:
     strings: tuple[str, ...] = ()
     blanks: tuple[str, ...] = BLANKS
     groups: tuple[str, ...] = ()
-    dialect: Dialect = Dialect()
 
     @classmethod
     def of(
@@ -80,7 +79,6 @@ class Rules:
         blanks: Sequence[str],
         factors: Sequence[str],
         groups: Sequence[str],
-        dialect: Dialect,
     ) -> Rules:
         """The rules that the arguments of `study` say, and formulas of factors and groups."""
         return cls(
@@ -89,7 +87,6 @@ class Rules:
             (*_words("strings", strings), *factors),
             _words("blanks", blanks),
             tuple(groups),
-            dialect,
         )
 
     @property
@@ -97,15 +94,15 @@ class Rules:
         """The columns that there are rules for."""
         return [*self.dates, *self.positive, *self.strings]
 
-    def reader(self, name: str) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
+    def reader(self, name: str, dialect: Dialect) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
         """What reads the cells of a column."""
         if name in self.positive:
-            return partial(_yes_no, self.dialect, self.positive[name])
+            return partial(_yes_no, dialect, self.positive[name])
         if name in self.dates:
             return partial(_days, self.dates[name])
         if name in self.groups:
-            return partial(_group, self.dialect)
-        return partial(_factor if name in self.strings else _unruled, self.dialect)
+            return partial(_group, dialect)
+        return partial(_factor if name in self.strings else _unruled, dialect)
 
 
 def _dates(name: str, value: str | Mapping[str, str] | Dates) -> Dates:
@@ -244,6 +241,8 @@ class Source:
         Arrays of shape (row,): texts, or what people have in memory.
     lines
         The line of each row in the file, or its number.
+    dialect
+        How its numbers are written.
     """
 
     name: str
@@ -252,18 +251,20 @@ class Source:
     policy: Policy
     columns: dict[str, np.ndarray]
     lines: Sequence[int]
+    dialect: Dialect = Dialect()
 
     def part(self, name: str, rows: Bool[np.ndarray, " row"], policy: Policy) -> Source:
         """Some rows, as a site of another name."""
         columns = {column: cells[rows] for column, cells in self.columns.items()}
-        return Source(name, f"{name} ({self.where})", self.line, policy, columns, np.asarray(self.lines)[rows])
+        lines = np.asarray(self.lines)[rows]
+        return replace(self, name=name, where=f"{name} ({self.where})", policy=policy, columns=columns, lines=lines)
 
     def table(self, columns: Sequence[str], rules: Rules) -> tuple[SiteTable, list[str]]:
         """The site's table of these columns, and what is wrong with its cells."""
         kinds, values, absent, wrong = {}, {}, {}, {}
         for name in columns:
             cells, absent[name] = _cells(self.columns[name], rules.blanks)
-            reading = _empty(cells) if absent[name].all() else rules.reader(name)(cells, absent[name])
+            reading = _empty(cells) if absent[name].all() else rules.reader(name, self.dialect)(cells, absent[name])
             kinds[name], values[name] = reading.kind, reading.values
             if reading.problem:
                 wrong[name] = (reading.rows, reading.problem)

@@ -9,11 +9,13 @@ import io
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
+
+from ..base.errors import unknown_name_error
 
 # Cells of a row may be parted by these.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
@@ -80,9 +82,11 @@ class Dialect:
         return rf"[+-]?\d{{1,3}}({sign}\d{{3}})+({re.escape(self.decimal)}\d*)?([eE][+-]?\d+)?"
 
     def level(self, text: str) -> str:
-        """A level's name: a whole number with one zero behind its point is that number, as pandas writes it."""
+        """A level's name: numbers have a point, and 1.0, as pandas writes whole numbers, is 1."""
+        if self.decimal == "," and self.number(text) is not None:
+            text = text.replace(self.thousands or "", "").replace(",", ".")
         whole, zero = text[:-2], text[-2:]
-        return whole if zero == f"{self.decimal}0" and whole.lstrip("+-").isdecimal() else text
+        return whole if zero == ".0" and whole.lstrip("+-").isdecimal() else text
 
     def otherwise(self, texts: Sequence[str]) -> str:
         """The options that would make numbers of all texts, as one writes them, joined by "or"; "" where none would."""
@@ -98,6 +102,52 @@ class Dialect:
                     changed = [f'{k} = "{v}"' for k, v in options.items() if v != getattr(self, k)]
                     found.append(" and ".join(changed))
         return " or ".join(found)
+
+
+@dataclass(frozen=True)
+class Dialects:
+    """How the files of sites are written: the options of `Dialect`, each for all sites or by the names of some."""
+
+    separator: str | Mapping[str, str] = ","
+    decimal: str | Mapping[str, str] = "."
+    thousands: str | None | Mapping[str, str] = None
+    encoding: str | Mapping[str, str] = "utf-8"
+
+    def __post_init__(self) -> None:
+        for site in ("", *self._named):
+            self.at(site)
+
+    def at(self, site: str) -> Dialect:
+        """The dialect of a site."""
+        options = {}
+        for own in fields(self):
+            value = getattr(self, own.name)
+            options[own.name] = value.get(site, own.default) if isinstance(value, Mapping) else value
+        return Dialect(**options)
+
+    @property
+    def of_one_file(self) -> Dialect:
+        """The dialect of a file of all sites.
+
+        Raises
+        ------
+        ValueError
+            An option is by site.
+        """
+        if self._named:
+            raise ValueError("one file of all sites is written in one way: found options by the names of sites")
+        return self.at("")
+
+    def require_sites(self, sites: Sequence[str]) -> None:
+        """Raise `ValueError` where an option names another site."""
+        for name in self._named:
+            if name not in sites:
+                raise unknown_name_error("site of an option such as decimal", name, sites)
+
+    @property
+    def _named(self) -> list[str]:
+        values = [getattr(self, own.name) for own in fields(self)]
+        return list(dict.fromkeys(site for value in values if isinstance(value, Mapping) for site in value))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,8 +191,10 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
     try:
         # a byte order mark, which spreadsheets write, is no part of the first name
         text = content.decode(dialect.encoding).removeprefix("\N{BYTE ORDER MARK}")
-    except UnicodeError:
+    except (UnicodeError, LookupError):
         return Sheet(problems=[f"the file is not {dialect.encoding.upper()} text: {_ENCODINGS}"])
+    if codecs.lookup(dialect.encoding).name in _OF_BYTES and _is_utf8(content):
+        return Sheet(problems=['the file is UTF-8 text: write encoding = "utf-8"'])
     sheet, ragged = _cells_of(text, dialect)
     if sheet.problems or ragged or len(sheet.header) == 1:
         sheet.problems[:] = _shape_problems(sheet, ragged, text, dialect)
@@ -151,7 +203,17 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
     return sheet
 
 
+# Encodings of one byte a letter, in which UTF-8 reads as other letters.
+_OF_BYTES = ("cp1252", "iso8859-1", "iso8859-15", "cp850", "mac-roman")
 _ENCODINGS = 'write its encoding, such as encoding = "cp1252" (Excel and R in Western Europe), "latin-1" or "utf-16"'
+
+
+def _is_utf8(content: bytes) -> bool:
+    """Whether bytes beyond ASCII are UTF-8, which texts of one byte a letter are hardly ever."""
+    try:
+        return not content.decode("utf-8").isascii()
+    except UnicodeError:
+        return False
 
 
 def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.errors import DataError, unknown_name_error
 from .cells import Rules, Source
-from .files import Dialect, natural, paths_of, read_sheet, site_names, some_lines
+from .files import Dialect, Dialects, natural, paths_of, read_sheet, site_names, some_lines
 from .policy import Policy, require_policy, too_small
 from .splits import split
 
@@ -21,35 +21,48 @@ from .splits import split
 def sources_in_files(
     files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     policy: Policy | None,
-    dialect: Dialect,
+    dialects: Dialects,
 ) -> tuple[list[Source], list[str]]:
     """The cells of sites with a file each, and what is wrong with the files that cannot be read."""
     sources, problems = [], []
     paths = paths_of(files)
-    for name, path in zip(site_names(paths), paths, strict=True):
+    names = site_names(paths)
+    dialects.require_sites(names)
+    for name, path in zip(names, paths, strict=True):
         where = name if name == str(path) else f"{name} ({path.name})"
-        source, wrong = _source(name, where, path, policy, dialect)
+        source, wrong = _source(name, where, path, policy, dialects.at(name))
         sources += source
         problems += wrong
     return sources, problems
 
 
+def source_at(name: str, path: Path, policy: Policy | None, dialects: Dialects) -> tuple[list[Source], list[str]]:
+    """The cells of the file of a site of this name, or what is wrong with it."""
+    return _source(name, f"{name} ({path.name})", path, policy, dialects.at(name))
+
+
 def sources_in_file(
-    file: str | os.PathLike[str], site: str, policy: Policy | None, rules: Rules, *, drop: bool
+    file: str | os.PathLike[str],
+    site: str,
+    policy: Policy | None,
+    dialects: Dialects,
+    blanks: Sequence[str],
+    *,
+    drop: bool,
 ) -> tuple[list[Source], list[str]]:
     """The cells of sites that share a file, whose column `site` names them, and what is wrong with the file.
 
     Rows whose site has no value are a problem, or left out with a warning.
     """
     path = Path(os.path.expanduser(file))
-    found, problems = _source(path.name, path.name, path, policy, rules.dialect)
+    found, problems = _source(path.name, path.name, path, policy, dialects.of_one_file)
     if problems:
         return [], problems
     (whole,) = found
     if site not in whole.columns:
         return [], [f"{path.name}: there is no column {site!r}, which is to name the sites"]
     names = whole.columns.pop(site).astype(str)
-    unnamed = np.isin(names, rules.blanks)
+    unnamed = np.isin(names, blanks)
     if unnamed.any() and not drop:
         lines = some_lines(np.asarray(whole.lines)[unnamed].tolist())
         return [], [f'{path.name}: column {site!r}: {lines} no site; missing = "drop" leaves such rows out']
@@ -68,6 +81,7 @@ def sources_shared_out(
     column: str | None,
     seed: int,
     policy: Policy | None,
+    dialects: Dialects,
     rules: Rules,
 ) -> tuple[list[Source], list[str]]:
     """The rows of one file by agents that a rule makes, which have no floors, and what is wrong with the file.
@@ -75,7 +89,7 @@ def sources_shared_out(
     `column` is what the rule looks at. The floor of rows holds for the file.
     """
     path = Path(os.path.expanduser(file))
-    found, problems = _source(path.stem, path.name, path, policy, rules.dialect)
+    found, problems = _source(path.stem, path.name, path, policy, dialects.of_one_file)
     if problems:
         return [], problems
     (whole,) = found
@@ -109,7 +123,7 @@ def _source(
     sheet = read_sheet(path, dialect)
     if sheet.problems:
         return [], [f"{where}: {problem}" for problem in sheet.problems]
-    return [Source(name, where, "line", _floors(path, policy), sheet.columns, sheet.lines)], []
+    return [Source(name, where, "line", _floors(path, policy), sheet.columns, sheet.lines, dialect)], []
 
 
 def _floors(path: Path, policy: Policy | None) -> Policy:
@@ -119,7 +133,7 @@ def _floors(path: Path, policy: Policy | None) -> Policy:
     return reduce(Policy.stricter, [one for one in found if one is not None] or [Policy()])
 
 
-def sources_in_memory(table: Any, policy: Policy | None) -> list[Source]:
+def sources_in_memory(table: Any, policy: Policy | None, dialects: Dialects) -> list[Source]:
     """The sites' cells, from a sequence or mapping of tables."""
     if isinstance(table, Mapping):
         sites, tables = [str(name) for name in table], list(table.values())
@@ -131,8 +145,9 @@ def sources_in_memory(table: Any, policy: Policy | None) -> list[Source]:
         raise _no_study("none")
     require_policy(policy)
     floors = policy or Policy()
+    dialects.require_sites(sites)
     return [
-        Source(site, site, "row", floors, *_columns_in_memory(site, own))
+        Source(site, site, "row", floors, *_columns_in_memory(site, own), dialects.at(site))
         for site, own in zip(sites, tables, strict=True)
     ]
 

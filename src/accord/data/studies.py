@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,12 @@ import numpy as np
 
 from ..base.errors import DataError, unknown_name_error
 from .agreement import NUMERIC, Agreed, agree, rare_levels
-from .cells import BLANKS, AboutCells, Dates, Rules, SiteTable, Source
-from .files import Dialect
+from .cells import BLANKS, AboutCells, Dates, SiteTable, Source
+from .files import Dialect, Dialects
 from .meeting import InOnePlace, Meeting
 from .missing import filled, warn_of_dropped, without_missing, without_value
 from .policy import Policy, too_small
-from .sources import sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
+from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .wanted import Problems, Wanted, tables_of
 
 if TYPE_CHECKING:
@@ -233,10 +233,10 @@ def study(
     missing: str = "error",
     constant: Sequence[str] = (),
     policy: Policy | None = None,
-    separator: str = ",",
-    decimal: str = ".",
-    thousands: str | None = None,
-    encoding: str = "utf-8",
+    separator: str | Mapping[str, str] = ",",
+    decimal: str | Mapping[str, str] = ".",
+    thousands: str | None | Mapping[str, str] = None,
+    encoding: str | Mapping[str, str] = "utf-8",
 ) -> Study:
     """Read CSV files, one a site or one of all sites, for a formula or a matrix.
 
@@ -283,13 +283,14 @@ def study(
         Columns that may be the same in every row, such as the number of trials; for others that is an error.
     policy : Policy, optional
         Floors of sites that have no policy file beside their data. For those that have one, the stricter of both.
-    separator : str, default ","
-        What parts the cells of a row: one character, such as ``";"`` or a tab.
-    decimal : {".", ","}, default "."
+    separator : str or mapping, default ","
+        What parts the cells of a row: one character, such as ``";"`` or a tab. This and the next three options are for
+        all sites, or a mapping from the names of those that differ from the default: ``{"sued": ";"}``.
+    decimal : {".", ","} or mapping, default "."
         The sign before the decimals of a number.
-    thousands : str, optional
+    thousands : str or mapping, optional
         The sign between groups of three digits, such as ``","``, ``"."``, ``"'"`` or a space.
-    encoding : str, default "utf-8"
+    encoding : str or mapping, default "utf-8"
         How the file's text is written, such as ``"cp1252"`` or ``"utf-16"``.
 
     Returns
@@ -311,8 +312,8 @@ def study(
     >>> found = study("hospital-*.csv", positive={"died": "yes"}, missing="drop")  # doctest: +SKIP
     >>> found = study(file="all.csv", site="hospital", formula="died ~ age + sex")  # doctest: +SKIP
     """
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks, dialect)
+    dialects = Dialects(separator, decimal, thousands, encoding)
+    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
     _require_missing(missing)
     given = {"site": site, "split": split, "column": column}
     if file is not None and split is not None and site is None:
@@ -325,11 +326,11 @@ def study(
             if len(labels) != 1:
                 raise ValueError(f"split {split!r} needs column, the column of labels, or a formula with one response")
             column = labels[0]
-        sources, problems = sources_shared_out(file, split, agents, column, seed, policy, wanted.rules)
+        sources, problems = sources_shared_out(file, split, agents, column, seed, policy, dialects, wanted.rules)
     else:
         if column is not None and file is not None:
             raise ValueError("column goes with split, a rule that shares the rows out; found it without one")
-        sources, problems = _sources(files, file, given, policy, wanted.rules, drop=missing == "drop")
+        sources, problems = _sources(files, file, given, policy, dialects, wanted.rules.blanks, drop=missing == "drop")
     if agents is not None and not problems and agents != len(sources):
         found = f"{len(sources)} files" if file is None else f"{len(sources)} sites in column {site!r}"
         raise ValueError(f"agents is {agents}, but there are {found}")
@@ -341,7 +342,8 @@ def _sources(
     file: str | os.PathLike[str] | None,
     given: Mapping[str, str | None],
     policy: Policy | None,
-    rules: Rules,
+    dialects: Dialects,
+    blanks: Sequence[str],
     *,
     drop: bool,
 ) -> tuple[list[Source], list[str]]:
@@ -352,12 +354,12 @@ def _sources(
         for name, value in given.items():
             if value is not None:
                 raise ValueError(f"{name} goes with file, one file of all sites; found it with files")
-        return sources_in_files(files, policy, rules.dialect)
+        return sources_in_files(files, policy, dialects)
     site = given["site"]
     if file is None or site is None or given.get("split") is not None:
         found = "neither" if site is None else "both"
         raise ValueError(f"file needs one of site and split, to know whose rows are whose; found {found}")
-    return sources_in_file(file, site, policy, rules, drop=drop)
+    return sources_in_file(file, site, policy, dialects, blanks, drop=drop)
 
 
 def describe(
@@ -372,10 +374,10 @@ def describe(
     strings: Sequence[str] = (),
     blanks: Sequence[str] = BLANKS,
     policy: Policy | None = None,
-    separator: str = ",",
-    decimal: str = ".",
-    thousands: str | None = None,
-    encoding: str = "utf-8",
+    separator: str | Mapping[str, str] = ",",
+    decimal: str | Mapping[str, str] = ".",
+    thousands: str | None | Mapping[str, str] = None,
+    encoding: str | Mapping[str, str] = "utf-8",
 ) -> Agreed:
     """Describe what is in the files, by site and together, as far as the floors of the sites allow.
 
@@ -388,9 +390,9 @@ def describe(
     FileNotFoundError, DataError, ValueError
         As `study` does.
     """
-    dialect = Dialect(separator, decimal, thousands, encoding)
-    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks, dialect)
-    sources, problems = _sources(files, file, {"site": site}, policy, wanted.rules, drop=False)
+    dialects = Dialects(separator, decimal, thousands, encoding)
+    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
+    sources, problems = _sources(files, file, {"site": site}, policy, dialects, wanted.rules.blanks, drop=False)
     meeting, found = _in_one_place(sources), Problems([[] for _ in sources])
     kinds, tables = tables_of(meeting, sources, wanted, found)
     unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
@@ -398,21 +400,25 @@ def describe(
     _raise([*problems, *others, *_flat([_too_small(table) for table in tables]), *found.plain])
     if unclear:
         warnings.warn("columns are left out:\n  " + "\n  ".join(unclear), stacklevel=2)
-    grouped = [name for name, kind in kinds.items() if kind == "number" and _may_be_grouped(sources, name, dialect)]
+    grouped = [name for name, kind in kinds.items() if kind == "number" and _may_be_grouped(sources, name)]
     if grouped:
         warnings.warn(
-            f"all numbers of {', '.join(map(repr, grouped))} have three digits behind {dialect.decimal!r}: if 1"
-            f"{dialect.decimal}234 means 1234, write thousands = {dialect.decimal!r} and the other sign for decimal",
+            f"all numbers of {', '.join(map(repr, grouped))} have three digits behind the decimal sign: if 1.234 means "
+            "1234, write thousands with that sign, and decimal with the other one",
             stacklevel=2,
         )
     return agree(meeting, kinds, tables, [0] * len(tables), floors=True)
 
 
-def _may_be_grouped(sources: Sequence[Source], name: str, dialect: Dialect) -> bool:
+def _may_be_grouped(sources: Sequence[Source], name: str) -> bool:
     """Whether all numbers of a column that are not whole are written as groups of three digits would be."""
-    texts = {cell for source in sources for cell in source.columns[name].tolist()}
-    parted = [text for text in texts if dialect.decimal in text]
-    return bool(parted) and all(re.fullmatch(rf"[+-]?[1-9]\d{{0,2}}\{dialect.decimal}\d{{3}}", text) for text in parted)
+    parted = {
+        text.replace(source.dialect.decimal, ".")
+        for source in sources
+        for text in source.columns[name].tolist()
+        if source.dialect.decimal in text
+    }
+    return bool(parted) and all(re.fullmatch(r"[+-]?[1-9]\d{0,2}\.\d{3}", text) for text in parted)
 
 
 def as_study(table: Any, **options: Any) -> Study:
@@ -445,7 +451,8 @@ def as_study(table: Any, **options: Any) -> Study:
         if options:
             raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
         return table
-    sources = sources_in_memory(table, options.pop("policy", None))
+    dialects = Dialects(**{name: options.pop(name) for name in ("decimal", "thousands") if name in options})
+    sources = sources_in_memory(table, options.pop("policy", None), dialects)
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
 
@@ -457,13 +464,14 @@ def study_at(meeting: Meeting, file: str | os.PathLike[str] | None, policy: Poli
     DataError, ValueError
         As `study` does; of a file that cannot be read at once.
     """
+    dialects = Dialects(**{own.name: options.pop(own.name) for own in fields(Dialects) if own.name in options})
+    dialects.require_sites(meeting.sites)
     wanted, missing, constant = _settings(**options)
     sources: list[Source] = []
     if file is not None:
         (name,), place = meeting.names_here, Path(os.path.expanduser(file))
-        found, problems = sources_in_files([place], policy, wanted.rules.dialect)
-        _raise([f"{name}: {problem}" for problem in problems])
-        sources = [replace(found[0], name=name, where=f"{name} ({place.name})")]
+        sources, problems = source_at(name, place, policy, dialects)
+        _raise(problems)
     return _met(meeting, sources, [], wanted, missing, constant)
 
 
@@ -480,11 +488,10 @@ def _settings(
     blanks: Sequence[str] = BLANKS,
     missing: str = "error",
     constant: Sequence[str] = (),
-    **dialect: Any,
 ) -> tuple[Wanted, str, Sequence[str]]:
     """What is wanted, what becomes of missing cells, and which columns may be constant."""
     _require_missing(missing)
-    return Wanted.of(columns, formula, dates, positive, strings, blanks, Dialect(**dialect)), missing, constant
+    return Wanted.of(columns, formula, dates, positive, strings, blanks), missing, constant
 
 
 def _require_missing(missing: str) -> None:

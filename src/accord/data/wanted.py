@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .cells import Dates, Rules, SiteTable, Source
-from .files import Dialect
 from .meeting import Meeting
 from .mentions import Mentions
 
@@ -28,14 +27,13 @@ class Wanted:
         positive: Mapping[str, str | Sequence[str]] | None,
         strings: Sequence[str],
         blanks: Sequence[str],
-        dialect: Dialect,
     ) -> Wanted:
         """What the arguments of `study` say."""
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names, found {columns!r}")
         mentions = None if formula is None else Mentions.of(formula)
         factors, groups = ((), ()) if mentions is None else (mentions.factors, mentions.groups)
-        rules = Rules.of(dates, positive, strings, blanks, sorted(factors), sorted(groups), dialect)
+        rules = Rules.of(dates, positive, strings, blanks, sorted(factors), sorted(groups))
         return cls(None if columns is None else tuple(dict.fromkeys(columns)), mentions, rules)
 
     def among(self, known: Sequence[str]) -> list[str]:

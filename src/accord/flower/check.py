@@ -42,7 +42,7 @@ def check(study: StudyDocument, policy: SitePolicy) -> Checked:
     try:
         found.wrong += policy.refusals(study)
         found.wrong += _of_key(study, policy)
-        sheet = read_sheet(policy.data, study.dialect)
+        sheet = read_sheet(policy.data, study.dialects.at(policy.site))
         found.rows = len(sheet.rows)
         absent = policy.absent(study)
     except (DataError, ValueError) as error:

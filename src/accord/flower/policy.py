@@ -128,7 +128,7 @@ class SitePolicy:
 
     def _header(self, study: StudyDocument) -> set[str]:
         """The columns of the site's file, as the study reads them."""
-        sheet = read_sheet(self.data, study.dialect)
+        sheet = read_sheet(self.data, study.dialects.at(self.site))
         if sheet.problems:
             raise DataError(f"{self.site} ({self.data.name}): {sheet.problems[0]}")
         return set(sheet.header)

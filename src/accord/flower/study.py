@@ -13,7 +13,7 @@ from .. import models
 from ..base.checks import whole_number
 from ..base.errors import DataError
 from ..data.elsewhere import AsksSites, StudyAtSites
-from ..data.files import Dialect
+from ..data.files import Dialects
 from ..data.meeting import Meeting
 from ..data.mentions import Mentions
 from ..data.missing import MARK
@@ -141,10 +141,10 @@ class StudyDocument:
         return found
 
     @property
-    def dialect(self) -> Dialect:
+    def dialects(self) -> Dialects:
         """How the files of sites are written."""
         options = {} if self.module is not None else self._options
-        return Dialect(**{own.name: options[own.name] for own in fields(Dialect) if own.name in options})
+        return Dialects(**{own.name: options[own.name] for own in fields(Dialects) if own.name in options})
 
     @cached_property
     def module(self) -> ApprovedModule | None:
