@@ -37,14 +37,12 @@ def written(frame, separator, decimal, thousands, quoting, word, index):
     """A data frame as text, with one cell of age missing."""
 
     def cell(value):
-        if not isinstance(value, float):
-            return value
         whole, _, part = f"{value:,.2f}".partition(".")
         return whole.replace(",", thousands) + decimal + part
 
     table = frame.copy().astype(object)
     table["age"] = [word, *map(cell, frame["age"][1:])]
-    table["dose"] = list(map(cell, frame["dose"]))
+    table["dose"] = [str(value).replace(".", decimal) for value in frame["dose"]]
     stream = io.StringIO()
     table.to_csv(stream, sep=separator, quoting=quoting, index=index)
     return stream.getvalue()
