@@ -522,7 +522,7 @@ def _met(
     for table, own in zip(tables, problems.own, strict=True):
         if missing != "drop":
             own += without_value(table, None if missing == "error" else wanted.responses)
-        own += _too_small(table) + _rare(table, factors)
+        own += _too_small(table) + _rare(table, factors, wanted.responses)
     found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.plain]
     # of some sites only, columns may look constant
     if not meeting.is_whole or unread or not all(table.rows for table in tables):
@@ -576,7 +576,7 @@ def _warn_of_spellings(agreed: Agreed) -> None:
                 )
 
 
-def _rare(table: SiteTable, factors: Sequence[str]) -> list[str]:
+def _rare(table: SiteTable, factors: Sequence[str], responses: Container[str]) -> list[str]:
     """Refusals of a site where levels are rare; one whose policy tells them warns."""
     refusals = []
     for name in factors:
@@ -588,7 +588,10 @@ def _rare(table: SiteTable, factors: Sequence[str]) -> list[str]:
             "the floor of the site"
         )
         if table.policy.rare == "refuse":
-            refusals.append(f"{text}; merge levels, or leave the column out")
+            remedy = "leave the column out"
+            if name in responses:
+                remedy = f'make 0 and 1 of it by positive = {{{name} = "..."}}'
+            refusals.append(f"{text}; merge levels, or {remedy}")
         else:
             warnings.warn(text, stacklevel=4)
     return refusals
