@@ -447,6 +447,32 @@ def test_a_cox_posterior_is_statsmodels_partial_likelihood_times_the_prior(efron
 
 
 @pytest.mark.parametrize(
+    ("efron", "coefficient", "at_zero", "at_fit"),
+    [(False, 1.475285, -4.564348, -3.824750), (True, 1.676857, -4.276666, -3.358975)],
+)
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_cox_has_the_figures_of_survival_in_r_from_time_0_on(efron, coefficient, at_zero, at_fit, first):
+    # data set 1 of the page "validate" of R's package survival, whose first time is 1 there
+    frame = pd.DataFrame(
+        {"time": [first, first, 6, 6, 8, 9.0], "event": [1.0, 0, 1, 1, 0, 1], "x": [1.0, 1, 1, 0, 0, 0]}
+    )
+    study = accord.data.as_study({"all": frame}, policy=POLICY)
+    post = glm(study, "surv(time, event) ~ x", families.Cox(efron=efron))
+    assert log_likelihood(post, {"coefficients": [0.0]})[0] == pytest.approx(at_zero, abs=1e-6)
+    value, slopes = log_likelihood(post, {"coefficients": [coefficient]})
+    assert value == pytest.approx(at_fit, abs=1e-6)
+    np.testing.assert_allclose(slopes["coefficients"], 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["weibull", "piecewise_exponential", "cox"])
+def test_times_below_those_of_a_family_are_refused(family, table):
+    time = np.where(table.x > 2.0, 0.0, table.x) - (family == "cox")
+    study = sites(table.assign(event=1.0, time=time), constant=["event"])
+    with pytest.raises(ValueError, match="some responses of s0 are not at times >=? 0"):
+        glm(study, "surv(time, event) ~ z", family)
+
+
+@pytest.mark.parametrize(
     "formula", ["y ~ x + (1 | site)", "y ~ x + (1 | ward)", "y ~ x + (1 + x | site:h)", "y ~ (0 + x | site:g)"]
 )
 def test_effects_of_groups_are_integrated_out(formula, table):
