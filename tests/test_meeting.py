@@ -157,6 +157,14 @@ def test_groups_whose_names_stay_at_their_sites_are_each_sites_own(files):
         glm(accord.data.study_at_sites(files, Post()), "died ~ age + (1 | ward)", "bernoulli")
 
 
+def test_effects_of_sites_elsewhere_are_no_parameters(files):
+    table = accord.data.study_at_sites(files, Post())
+    with pytest.raises(ValueError, match="needs the rows of all sites in one process"):
+        glm(table, "died ~ age + (1 | site:ward)", "bernoulli", effects="parameters")
+    post = glm(table, "died ~ age + (1 | site:ward)", "bernoulli", nodes=30)
+    assert post._latents.nodes == post.finely()._latents.nodes == 30
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="one file an agent"):
         accord.data.study_at_sites("*.csv", Post())
