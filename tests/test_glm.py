@@ -551,6 +551,30 @@ def test_effects_as_parameters_are_normal_given_their_scales(formula, table):
     assert " at 0x" not in repr(post._constraints) and not post.has_latents
 
 
+@pytest.mark.parametrize(
+    ("left", "family"),
+    [("count", "poisson"), ("prop(count, trials)", "binomial"), ("g", families.Ordinal(("a", "b", "c")))]
+    + [("z", name) for name in ("student", "gamma")]
+    + [("surv(z, event)", name) for name in ("weibull", "piecewise_exponential")],
+)
+def test_rows_are_as_likely_given_effects_that_are_parameters(left, family, table):
+    columns = {"count": np.arange(60.0) % 4, "trials": 9.0, "event": 1.0 * (np.arange(60) % 3 > 0)}
+    study = sites(table.assign(**columns), constant=["trials"])
+    formula = f"{left} ~ x + (1 + x | site:h)"
+    kept, apart = (glm(study, formula, family, effects=effects) for effects in ("parameters", "integrated"))
+    rng, found = np.random.default_rng(3), []
+    z = rng.normal(size=kept._params["group_effect"].shape)
+    params = {**kept._params, "group_correlation": np.array(0.3)}
+    with jax.enable_x64(True):
+        own, _ = kept.parameters.transforms[list(params).index("group_effect")](jnp.asarray(z), params)
+        for rows in kept.shards:
+            one = kept._log_likelihood({**params, "group_effect": own}, rows)
+            found.append((one, apart._log_likelihood(params, jnp.asarray(z)[rows["group"]], rows)))
+    for one, other in found:
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    assert np.ptp(found[0][0]) > 0
+
+
 def toenails(patients):
     """Like the toenail trial (De Backer et al. 1998): seven visits a patient, whose effects have a sd of 4."""
     rng, month = np.random.default_rng(0), np.array([0, 1, 2, 3, 6, 9, 12.0])
