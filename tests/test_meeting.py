@@ -11,6 +11,7 @@ import accord
 from accord.base.errors import DataError
 from accord.data.meeting import ByCorrespondence, Unanswered, added
 from accord.models import families, glm, priors
+from accord.sampling.integration import _remedy
 
 
 class Post:
@@ -163,6 +164,8 @@ def test_effects_of_sites_elsewhere_are_no_parameters(files):
         glm(table, "died ~ age + (1 | site:ward)", "bernoulli", effects="parameters")
     post = glm(table, "died ~ age + (1 | site:ward)", "bernoulli", nodes=30)
     assert post._latents.nodes == post.finely()._latents.nodes == 30
+    # the certificate names no remedy that is refused
+    assert _remedy(post, 30) == "integrate by more, glm(..., nodes=100) (nodes = 100 in [model] of a file)"
 
 
 def test_bad_input():
