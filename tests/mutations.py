@@ -668,8 +668,15 @@ FAULTS = [
     Fault(
         "half-lines of further modes",
         "sums/exploration.py",
-        "*zip(search.modes, search.around, strict=False)]:",
-        "]:",
+        "in zip(modes, search.around, strict=False):",
+        "in zip(modes[:1], search.around, strict=False):",
+        "test_exploration.py",
+    ),
+    Fault(
+        "harder look around the main mode",
+        "sums/exploration.py",
+        "[main, *modes] if modes else []",
+        "list(modes)",
         "test_exploration.py",
     ),
     Fault(

@@ -199,7 +199,9 @@ def test_numbers_that_may_be_grouped_are_described_with_a_warning(tmp_path):
     rows = [f"{40 + k},1.{200 + 7 * k},{k + 0.5}" for k in range(20)]
     for site in "ab":
         (tmp_path / f"{site}.csv").write_text(lines("age,cost,dose", *rows, times=1))
-    with pytest.warns(UserWarning, match="all numbers of 'cost' have three digits behind the decimal sign: if 1.234 means"):
+    with pytest.warns(
+        UserWarning, match="all numbers of 'cost' have three digits behind the decimal sign: if 1.234 means"
+    ):
         data.describe(tmp_path / "*.csv")
 
 

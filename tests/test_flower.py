@@ -578,6 +578,13 @@ def test_effects_of_groups_that_sites_do_not_tell_are_refused_before_anybody_is_
         assert StudyDocument(STUDY.replace("+ ward", f"+ {right}").replace("ward = {", "age = {")).hash
 
 
+def test_effects_of_groups_are_no_parameters_of_a_study():
+    text = STUDY.replace("+ ward", "+ (1 | site:ward)").replace("ward = {", "age = {")
+    with pytest.raises(ValueError, match='effects = "parameters" needs the rows of all sites in one process'):
+        StudyDocument(text.replace("[model]", '[model]\neffects = "parameters"'))
+    assert StudyDocument(text.replace("[model]", "[model]\nnodes = 30")).hash
+
+
 @pytest.mark.parametrize(
     ("formula", "more", "columns"),
     [

@@ -19,9 +19,13 @@ from statsmodels.miscmodels.ordinal_model import OrderedModel
 from statsmodels.othermod.betareg import BetaModel
 
 import accord
+from accord.documents.problem import read_problem
 from accord.models import families, glm, priors
 from accord.models.tables import FAMILIES
 from accord.results.gathered import notes_of
+
+
+from accord.storage.fingerprint import fingerprint
 
 # real tables are small, and nobody's floors are looked at here
 POLICY = accord.data.Policy(rows=1, cells=1, parameters=10.0)
@@ -448,6 +452,32 @@ def test_a_cox_posterior_is_statsmodels_partial_likelihood_times_the_prior(efron
 
 
 @pytest.mark.parametrize(
+    ("efron", "coefficient", "at_zero", "at_fit"),
+    [(False, 1.475285, -4.564348, -3.824750), (True, 1.676857, -4.276666, -3.358975)],
+)
+@pytest.mark.parametrize("first", [0.0, 1.0])
+def test_cox_has_the_figures_of_survival_in_r_from_time_0_on(efron, coefficient, at_zero, at_fit, first):
+    # data set 1 of the page "validate" of R's package survival, whose first time is 1 there
+    frame = pd.DataFrame(
+        {"time": [first, first, 6, 6, 8, 9.0], "event": [1.0, 0, 1, 1, 0, 1], "x": [1.0, 1, 1, 0, 0, 0]}
+    )
+    study = accord.data.as_study({"all": frame}, policy=POLICY)
+    post = glm(study, "surv(time, event) ~ x", families.Cox(efron=efron))
+    assert log_likelihood(post, {"coefficients": [0.0]})[0] == pytest.approx(at_zero, abs=1e-6)
+    value, slopes = log_likelihood(post, {"coefficients": [coefficient]})
+    assert value == pytest.approx(at_fit, abs=1e-6)
+    np.testing.assert_allclose(slopes["coefficients"], 0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["weibull", "piecewise_exponential", "cox"])
+def test_times_below_those_of_a_family_are_refused(family, table):
+    time = np.where(table.x > 2.0, 0.0, table.x) - (family == "cox")
+    study = sites(table.assign(event=1.0, time=time), constant=["event"])
+    with pytest.raises(ValueError, match="some responses of s0 are not at times >=? 0"):
+        glm(study, "surv(time, event) ~ z", family)
+
+
+@pytest.mark.parametrize(
     "formula", ["y ~ x + (1 | site)", "y ~ x + (1 | ward)", "y ~ x + (1 + x | site:h)", "y ~ (0 + x | site:g)"]
 )
 def test_effects_of_groups_are_integrated_out(formula, table):
@@ -481,6 +511,177 @@ def test_effects_of_groups_are_integrated_out(formula, table):
         found = float(jax.jit(post.logdensity)(free) - volume)
     expected += np.log(0.5) if slopes else 0.0
     np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+GROUPED = {
+    "y ~ x + (1 | site)": ("Intercept|site=s0", "Intercept|site=s2", 3),
+    "y ~ x + (1 | ward)": ("Intercept|ward=a-0", "Intercept|ward=b-5", 7),
+    "y ~ x + (1 + x | site:h)": ("Intercept|site:h=s0:p", "x|site:h=s2:q", 12),
+}
+
+
+@pytest.mark.parametrize("formula", GROUPED)
+def test_effects_as_parameters_are_normal_given_their_scales(formula, table):
+    study = sites(table.assign(ward=table.g + "-" + (np.arange(60) // 10).astype(str)))
+    slopes = "(1 + x" in formula
+    post = glm(study, formula, "normal", flat("sigma", "group_sd", *["group_sd_2"] * slopes), effects="parameters")
+    own = [name for name in post.names if name.startswith("group_effect")]
+    first, last, count = GROUPED[formula]
+    assert (own[0], own[-1], len(own)) == (f"group_effect[{first}]", f"group_effect[{last}]", count)
+    spread = np.array([[0.64, -0.24], [-0.24, 0.25]]) if slopes else np.array([[0.64]])
+    others = {"coefficients": np.array([0.4, -0.7]), "sigma": np.array(1.3), "group_sd": np.array(0.8)}
+    if slopes:
+        others |= {"group_sd_2": np.array(0.5), "group_correlation": np.array(-0.6)}
+    z = np.random.default_rng(2).normal(size=(count // len(spread), len(spread)))
+    effects = z @ np.linalg.cholesky(spread).T
+    with jax.enable_x64(True):
+        leaves = jax.tree.leaves({**_unconstrained(others), "group_effect": z})
+        free = jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
+        found = float(jax.jit(post.logdensity)(free))
+    drawn = post.parameters.reported(np.asarray(free)[None])[0]
+    np.testing.assert_allclose(drawn[[post.names.index(name) for name in own]], effects.ravel(), rtol=1e-12)
+    # in standardised effects, which are independent of all others a priori
+    expected, group = scipy.stats.norm.logpdf(z).sum(), 0
+    for site, frame in zip(study.sites, study.frames, strict=True):
+        name = formula.rstrip(")").split("| ")[1].removeprefix("site:")
+        for _, rows in frame.groupby(frame[name]) if name != "site" else [(site, frame)]:
+            mean = 0.4 - 0.7 * rows.x + effects[group, 0] + (effects[group, 1] * rows.x if slopes else 0.0)
+            expected, group = expected + scipy.stats.norm.logpdf(rows.y, mean, 1.3).sum(), group + 1
+    volume = np.log(0.8) + np.log(1.3) + (np.log(0.5) + np.log(0.64 / 2.0) if slopes else 0.0)
+    np.testing.assert_allclose(found, expected + volume + (np.log(0.5) if slopes else 0.0), rtol=1e-9)
+    sent = pickle.loads(pickle.dumps(post.alone(1)))
+    np.testing.assert_array_equal(sent.gradients(post.init), post.alone(1).gradients(post.init))
+    assert " at 0x" not in repr(post._constraints) and not post.has_latents
+
+
+@pytest.mark.parametrize(
+    ("left", "family"),
+    [("count", "poisson"), ("prop(count, trials)", "binomial"), ("g", families.Ordinal(("a", "b", "c")))]
+    + [("z", name) for name in ("student", "gamma")]
+    + [("surv(z, event)", name) for name in ("weibull", "piecewise_exponential")],
+)
+def test_rows_are_as_likely_given_effects_that_are_parameters(left, family, table):
+    columns = {"count": np.arange(60.0) % 4, "trials": 9.0, "event": 1.0 * (np.arange(60) % 3 > 0)}
+    study = sites(table.assign(**columns), constant=["trials"])
+    formula = f"{left} ~ x + (1 + x | site:h)"
+    kept, apart = (glm(study, formula, family, effects=effects) for effects in ("parameters", "integrated"))
+    rng, found = np.random.default_rng(3), []
+    z = rng.normal(size=kept._params["group_effect"].shape)
+    params = {**kept._params, "group_correlation": np.array(0.3)}
+    with jax.enable_x64(True):
+        own, _ = kept.parameters.transforms[list(params).index("group_effect")](jnp.asarray(z), params)
+        for rows in kept.shards:
+            one = kept._log_likelihood({**params, "group_effect": own}, rows)
+            found.append((one, apart._log_likelihood(params, jnp.asarray(z)[rows["group"]], rows)))
+    for one, other in found:
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+    assert np.ptp(found[0][0]) > 0
+
+
+def toenails(patients):
+    """Like the toenail trial (De Backer et al. 1998): seven visits a patient, whose effects have a sd of 4."""
+    rng, month = np.random.default_rng(0), np.array([0, 1, 2, 3, 6, 9, 12.0])
+    effects, frames = 4.0 * scipy.stats.norm.ppf((np.arange(patients) + 0.5) / patients), {}
+    names = np.repeat([f"p{place}" for place in range(patients)], len(month))
+    for site in ("north", "south", "west"):
+        infected = 1.0 * (rng.random((patients, 7)) < scipy.special.expit(effects[:, None] - 1.5 - 0.4 * month))
+        columns = {"infected": infected.ravel(), "month": np.tile(month, patients), "patient": names}
+        frames[site] = pd.DataFrame(columns)
+    return frames
+
+
+TOENAILS = ("infected ~ month + (1 | site:patient)", "bernoulli")
+
+
+def by_dense_quadrature(frames, post, found):
+    """Means and standard deviations of the parameters and of one patient's effect, by points about some draws.
+
+    Effects are integrated out on a fixed grid of 801 points up to 10 standard deviations.
+    """
+    grid = np.linspace(-10.0, 10.0, 801)
+    log_weight = scipy.stats.norm.logpdf(grid) + np.log(grid[1] - grid[0])
+    centre = found.mean(axis=0), np.cov(found.T)
+    points = scipy.stats.multivariate_t.rvs(*centre, df=6, size=4000, random_state=0)
+    month = frames["north"].month.to_numpy()
+    y = np.concatenate([frame.infected.to_numpy().reshape(-1, 7) for frame in frames.values()])
+    log_density, effect = [], []
+    for a, b, log_sd in points:
+        eta = (a + b * month[:7])[:, None] + np.exp(log_sd) * grid
+        each = y @ eta - np.logaddexp(0.0, eta).sum(axis=0) + log_weight
+        integral = scipy.special.logsumexp(each, axis=1)
+        effect.append(np.exp(each[0] - integral[0]) @ (grid * np.exp(log_sd)))
+        level, slope, sd = (post.priors[name] for name in ("Intercept", "month", "group_sd"))
+        prior = scipy.stats.norm.logpdf(a + b * month.mean(), level.loc, level.scale) - np.exp(log_sd) / sd.scale
+        prior += scipy.stats.norm.logpdf(b, slope.loc, slope.scale)
+        log_density.append(integral.sum() + prior + log_sd)
+    weight = np.asarray(log_density) - scipy.stats.multivariate_t.logpdf(points, *centre, df=6)
+    weight = np.exp(weight - scipy.special.logsumexp(weight))
+    assert 1.0 / (weight**2).sum() > 2000
+    values = np.c_[points[:, :2], np.exp(points[:, 2]), effect]
+    mean = weight @ values
+    return mean, np.sqrt(weight @ (values - mean) ** 2)
+
+
+@pytest.mark.slow
+@pytest.mark.busy
+def test_effects_far_from_normal_are_right_by_either_remedy_of_the_certificate():
+    frames, network = toenails(10), accord.Network.complete(3)
+    with pytest.warns(
+        UserWarning, match=r'integrals .* glm\(\.\.\., nodes=63\), or .* glm\(\.\.\., effects="parameters"\)'
+    ):
+        run = accord.sample(glm(frames, *TOENAILS), network, draws=1000, seed=1)
+    assert [check.name for check in run.certificate.checks if not check.holds] == ["integration"]
+    finer, kept = (glm(frames, *TOENAILS, **remedy) for remedy in ({"nodes": 63}, {"effects": "parameters"}))
+    assert finer.latents.nodes == 63 and kept.dim == 33
+    runs = [accord.sample(post, network, draws=1000, seed=1) for post in (finer, kept)]
+    assert all(run.certificate.holds for run in runs)
+    drawn = [run.draws[:, :, 0].reshape(-1, run.draws.shape[-1]) for run in runs]
+    own = [[post.names.index(name) for name in finer.names] for post in (finer, kept)]
+    of_three = drawn[0].copy()
+    of_three[:, 2] = np.log(of_three[:, 2])
+    mean, sd = by_dense_quadrature(frames, finer, of_three)
+    for draws, places in zip(drawn, own, strict=True):
+        assert (np.abs(draws[:, places].mean(axis=0) - mean[:3]) < 0.1 * sd[:3]).all()
+        assert (np.abs(np.log(draws[:, places].std(axis=0) / sd[:3])) < 0.1).all()
+    effect = drawn[1][:, kept.names.index("group_effect[Intercept|site:patient=north:p0]")]
+    assert abs(effect.mean() - mean[3]) < 0.1 * effect.std()
+
+
+def test_nodes_are_those_asked_for(tmp_path):
+    frames = toenails(6)
+    post = glm(frames, *TOENAILS, nodes=40)
+    # whatever the rows, and where data changes
+    assert post.latents.nodes == post.finely().latents.nodes == 40 and not post.is_coarse
+    assert post.with_shards(post.shards).latents.nodes == 40
+    assert fingerprint(post, accord.Network.complete(3), None) != fingerprint(
+        post.finely(41), accord.Network.complete(3), None
+    )
+    for site, frame in frames.items():
+        frame.to_csv(tmp_path / f"{site}.csv", index=False)
+    document = {"data": {"files": "*.csv"}, "model": {"formula": TOENAILS[0], "family": "bernoulli"}}
+    found = {
+        key: read_problem({**document, "model": {**document["model"], key: value}}, tmp_path)[1]
+        for key, value in {"nodes": 40, "effects": "parameters"}.items()
+    }
+    assert found["nodes"].latents.nodes == 40
+    assert found["effects"].names == glm(frames, *TOENAILS, effects="parameters").names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"effects": "parameter"}, "unknown effects 'parameter', did you mean 'parameters'"),
+        ({"nodes": 0}, r"nodes must be a whole number in 1\.\.100, found 0"),
+        ({"nodes": 101}, r"nodes must be a whole number in 1\.\.100, found 101"),
+        ({"nodes": 30, "effects": "parameters"}, 'nodes goes with effects = "integrated"'),
+        ({"nodes": 30, "formula": "y ~ x"}, r"nodes goes with effects of groups such as \(1 \| site\)"),
+        ({"effects": "parameters", "formula": "y ~ x"}, 'effects = "parameters" goes with effects of groups'),
+        ({"effects": "parameters", "priors": {"group_effect": priors.Normal(0, 1)}}, "unknown prior of 'group_effect'"),
+    ],
+)
+def test_effects_and_nodes_are_checked(options, message, table):
+    with pytest.raises(ValueError, match=message):
+        glm(sites(table), **{"formula": "y ~ x + (1 | site)", **options})
 
 
 @pytest.mark.slow

@@ -272,7 +272,8 @@ def test_integrals_that_a_quadrature_misses_are_told(half):
         {"a": 0.0},
         local=accord.Local(effects, {"z": 1.0}),
     )
-    with pytest.warns(UserWarning, match="integrals over latents are off by"):
+    remedy = r"integrals over latents are off by .* post\.finely\(nodes=63\) or make them parameters"
+    with pytest.warns(UserWarning, match=remedy):
         run = accord.sample(post, accord.Network.complete(2), Importance(), draws=100)
     assert not run.certificate.holds
 
@@ -310,6 +311,13 @@ def refused(**changes):
 def test_what_is_no_latent_of_a_group_is_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         refused(**changes)
+
+
+def test_nodes_go_with_one_or_two_latents():
+    assert linear(2).finely(nodes=20).latents.nodes == 20
+    for post in (linear(3), accord.models.gaussian(np.zeros(3), np.ones(3))):
+        with pytest.raises(ValueError, match="nodes goes with one or two latents a group"):
+            post.finely(nodes=20)
 
 
 def test_what_latents_do_not_go_with_is_refused(schools):

@@ -11,6 +11,7 @@ import accord
 from accord.base.errors import DataError
 from accord.data.meeting import ByCorrespondence, Unanswered, added
 from accord.models import families, glm, priors
+from accord.sampling.integration import _remedy
 
 
 class Post:
@@ -155,6 +156,16 @@ def test_everything_wrong_with_all_files_is_told_at_once(files, tmp_path):
 def test_groups_whose_names_stay_at_their_sites_are_each_sites_own(files):
     with pytest.raises(ValueError, match="write site:ward"):
         glm(accord.data.study_at_sites(files, Post()), "died ~ age + (1 | ward)", "bernoulli")
+
+
+def test_effects_of_sites_elsewhere_are_no_parameters(files):
+    table = accord.data.study_at_sites(files, Post())
+    with pytest.raises(ValueError, match="needs the rows of all sites in one process"):
+        glm(table, "died ~ age + (1 | site:ward)", "bernoulli", effects="parameters")
+    post = glm(table, "died ~ age + (1 | site:ward)", "bernoulli", nodes=30)
+    assert post._latents.nodes == post.finely()._latents.nodes == 30
+    # the certificate names no remedy that is refused
+    assert _remedy(post, 30) == "integrate by more, glm(..., nodes=100) (nodes = 100 in [model] of a file)"
 
 
 def test_bad_input():

@@ -671,6 +671,14 @@ CRP = {"data": 'target = "age"\ncolumns = ["crp"]', "more": ""}
 SILO = 'output = "out"\nengine = "silo"'
 BAD = {
     "formula": ({"model": "formula = 3"}, "formula in [model] must be a string, found 3"),
+    "nodes": (
+        {"model": 'formula = "died ~ age + (1 | site)"\nnodes = "30"'},
+        "nodes in [model] must be a whole number, found '30'",
+    ),
+    "effects": (
+        {"model": 'formula = "died ~ age + (1 | site)"\npositive = "yes"\nfamily = "bernoulli"\neffects = "kept"'},
+        "unknown effects 'kept'",
+    ),
     "missing": ({"data": "missing = true"}, "missing in [data] must be a string, found True"),
     "strings": ({"data": 'strings = "stage"'}, "strings in [data] must be a list of strings, found 'stage'"),
     "dates": ({"data": 'dates = "%Y"'}, "dates in [data] must be a table, as {name = ...}, found '%Y'"),

@@ -145,8 +145,8 @@ def _with_columns_of(
     if "formula" in model:
         formula = require_type("[model]", "formula", model["formula"], "str")
         # weights and the like are columns too
-        beside = [value for key, value in model.items() if isinstance(value, str) and key not in ("formula", "family")]
-        section.setdefault("formula", [formula, *(name for name in beside if name != model.get("positive"))])
+        beside = [model[key] for key in ("weights", "exposure") if isinstance(model.get(key), str)]
+        section.setdefault("formula", [formula, *beside])
         if "positive" in model:
             response = formula.partition("~")[0].strip()
             section["positive"] = {response: model["positive"], **section.get("positive", {})}

@@ -22,6 +22,7 @@ from ..data.studies import study_at
 from ..documents.problem import arguments_of_glm, options_of_study
 from ..documents.sections import require_known, require_type
 from ..engines.noise import seed_words
+from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
 from ..models.tables import needed
 from ..posterior import Posterior
@@ -88,6 +89,7 @@ class StudyDocument:
         if self.module is None:
             self._options, self._arguments  # noqa: B018
             require_groups_of_sites(self._arguments["formula"])
+            require_integrated(self._arguments.get("effects", INTEGRATED))
         elif set(document["data"]) > {"sites"} or "priors" in document:
             raise ValueError("a study of a NumPyro model has nothing but sites in [data], and no [priors]")
 

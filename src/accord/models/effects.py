@@ -1,9 +1,13 @@
-"""Effects of sites, or of groups within sites, `(1 | site)` and `(1 + x | ward)`: integrated out at the site."""
+"""Effects of sites, or of groups within sites, `(1 | site)` and `(1 + x | ward)`.
+
+They are integrated out at the site, or are parameters.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,14 +15,39 @@ from jaxtyping import Array, Float
 
 from ..data.meeting import Meeting
 from ..posterior import Local
+from ..posterior.parameters import Standardised
 from .families import Family
 from .families.family import Parameter, Rows, Summary
 from .formula import Formula
-from .priors import Exponential, Uniform
-from .regression import predictor, weighted
+from .priors import Exponential, Normal, Uniform
+from .regression import LogPrior, predictor, weighted
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What is done with effects: `effects` of `glm`.
+INTEGRATED, PARAMETERS = "integrated", "parameters"
+# The variable that holds effects that are parameters, (group, effect).
+EFFECTS = "group_effect"
 # Share of rows that are unlike any other, from which on looking for like ones gains nothing.
 _MOST_DISTINCT = 0.7
+
+
+def factor(params: dict[str, Array]) -> Float[Array, "effect effect"]:
+    """The Cholesky factor of the covariance of a group's effects."""
+    sd = params["group_sd"]
+    if "group_sd_2" not in params:
+        return sd[None, None]
+    second, correlation = params["group_sd_2"], params["group_correlation"]
+    return jnp.stack(
+        [
+            jnp.stack([sd, jnp.zeros_like(sd)]),
+            second * jnp.stack([correlation, jnp.sqrt(1.0 - correlation**2)]),
+        ]
+    )
+
+
+STANDARDISED = Standardised(factor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,15 +58,36 @@ class PredictedInGroups:
 
     def __call__(self, params: dict[str, Array], latents: Float[Array, "row effect"], rows: dict[str, Array]) -> Array:
         """The log density of the rows' responses given their groups' standardised effects, times their weights."""
-        first, *second = jnp.moveaxis(latents, 1, 0)
-        effects = [params["group_sd"] * first]
-        if second:
-            correlation = params["group_correlation"]
-            # the Cholesky factor of a correlation matrix of two
-            turned = correlation * first + jnp.sqrt(1.0 - correlation**2) * second[0]
-            effects.append(params["group_sd_2"] * turned)
-        eta = predictor(self.family, params, rows) + jnp.sum(rows["effects"] * jnp.stack(effects, axis=1), axis=1)
+        return self.given(STANDARDISED(latents, params)[0], params, rows)
+
+    def given(self, effects: Float[Array, "row effect"], params: dict[str, Array], rows: dict[str, Array]) -> Array:
+        """The same given their groups' effects."""
+        eta = predictor(self.family, params, rows) + jnp.sum(rows["effects"] * effects, axis=1)
         return weighted(self.family.log_density(params, eta, rows), rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictedByEffects:
+    """The same where the effects are parameters, of which `group` of each row names one; one number a row."""
+
+    groups: PredictedInGroups
+
+    def __call__(self, params: dict[str, Array], rows: dict[str, Array]) -> Array:
+        """The log density of the rows' responses, times their weights."""
+        return self.groups.given(params[EFFECTS][rows["group"]], params, rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class LogPriorOfEffects:
+    """The log prior of all parameters, where effects are among them: these are normal given the others."""
+
+    others: LogPrior
+
+    def __call__(self, params: dict[str, Array]) -> Array:
+        """The sum of all log densities."""
+        z = STANDARDISED.inverse(params[EFFECTS], params)
+        volume = STANDARDISED(z, params)[1]
+        return self.others(params) - (jnp.sum(z**2) + z.size * np.log(2.0 * np.pi)) / 2.0 - volume
 
 
 def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:
@@ -60,12 +110,23 @@ def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:
     return found if counts["found"] < _MOST_DISTINCT * counts["rows"] else list(shards)
 
 
-def require_possible(family: Family, design: Formula) -> None:
-    """Raise `ValueError` where effects of groups are not what this family or formula can have."""
+def require_possible(family: Family, design: Formula, meeting: Meeting, effects: str) -> None:
+    """Raise `ValueError` where effects of groups are not what this family, formula or study can have."""
     if not family.splits or family.predictors:
         raise ValueError(f"the family {family.name} cannot have effects of groups")
     if len(design.effects) > 2:
         raise ValueError(f"a group can have two effects at most, found {', '.join(design.effects)}")
+    if effects == PARAMETERS and not meeting.is_whole:
+        require_integrated(effects)
+
+
+def require_integrated(effects: str) -> None:
+    """Raise `ValueError` where effects are to be parameters, in a study whose sites keep their groups."""
+    if effects == PARAMETERS:
+        raise ValueError(
+            f'effects = "{PARAMETERS}" needs the rows of all sites in one process, since it names every group to all: '
+            f'here groups stay at their sites, so leave it out, or set effects = "{INTEGRATED}"'
+        )
 
 
 def parameters(
@@ -84,6 +145,24 @@ def parameters(
         limits = constraints.interval(-1.0, 1.0)
         found["group_correlation"] = Parameter(np.array(0.0), limits, Uniform(-1.0, 1.0), labels=labels)
     return found
+
+
+def as_parameters(
+    design: Formula, frames: Mapping[str, pd.DataFrame], shards: Sequence[Rows]
+) -> tuple[Parameter, list[Rows]]:
+    """The effects of all groups, one group after another, and the shards with each row's group numbered among all.
+
+    `frames`, by site, and `shards` are those of all sites.
+    """
+    names: list[str] = []
+    found = []
+    for (site, frame), rows in zip(frames.items(), shards, strict=True):
+        found.append({**rows, "group": rows["group"] + np.int32(len(names))})
+        names += design.groups(frame, site)
+    labels = tuple(f"{effect}|{design.group}={name}" for name in names for effect in design.effects)
+    init = np.zeros((len(names), len(design.effects)))
+    # a unit is a standard deviation of the effects
+    return Parameter(init, STANDARDISED, Normal(0.0, 1.0), labels=labels), found
 
 
 def local(design: Formula) -> Local:

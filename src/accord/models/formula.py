@@ -373,6 +373,17 @@ class Formula:
         if self.group is None:
             return Matrices(design, offset, None, None)
         effects = np.concatenate([of_term(term.expr) for term in self._model.group_terms], axis=1)
-        groups = np.zeros(rows) if self._within is None else frame[self._within].to_numpy()
-        group = np.unique(groups, return_inverse=True)[1]
+        group = self._grouped(frame)[1]
         return Matrices(design, offset, effects, group.astype(np.int32))
+
+    def groups(self, frame: pd.DataFrame, site: str) -> list[str]:
+        """The names of a site's groups, in the order of their numbers; with that of the site for `site:column`."""
+        if self._within is None:
+            return [site]
+        names = map(str, self._grouped(frame)[0])
+        return [f"{site}:{name}" for name in names] if self._is_nested else list(names)
+
+    def _grouped(self, frame: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """The values of a site's groups, sorted, and the number of each row's group among them."""
+        found = np.zeros(len(frame)) if self._within is None else frame[self._within].to_numpy()
+        return np.unique(found, return_inverse=True)

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from jax.tree_util import Partial
 
+from ..base.errors import unknown_name_error
 from ..data import Study
 from ..data.elsewhere import StudyAtSites
 from ..posterior.about import About
-from . import effects
+from .effects import (
+    EFFECTS,
+    INTEGRATED,
+    PARAMETERS,
+    LogPriorOfEffects,
+    PredictedByEffects,
+    PredictedInGroups,
+    as_parameters,
+    distinct,
+    local,
+    require_integrated,
+    require_possible,
+)
+from .effects import parameters as parameters_of_effects
 from .elsewhere import ModelAtSites, model_at_sites
 from .families import Family
 from .families.family import Rows
@@ -34,6 +48,8 @@ def glm(
     *,
     weights: str | None = None,
     exposure: str | None = None,
+    effects: str = INTEGRATED,
+    nodes: int | None = None,
 ) -> Regression:
     """Generalised linear model of tables that stay with their sites, from a formula.
 
@@ -46,7 +62,7 @@ def glm(
         `died ~ age + C(smoking) + log(crp)`, in R's language as `formulae` reads it. On the left: a column,
         `column['level']` where text is to be 0 or 1, `prop(successes, trials)`, `surv(time, event)`. On the right:
         `a:b`, `a * b`, `I(x ** 2)`, `scale(x)` and `center(x)` by the figures of all sites, `offset(log(x))`, `0 +`,
-        and `(1 | site)`, `(1 + x | ward)`: effects of sites, or of groups of rows within sites, that never leave them.
+        and `(1 | site)`, `(1 + x | ward)`: effects of sites, or of groups of rows within sites.
     family
         normal, student, gamma, beta, bernoulli, binomial, poisson, negative_binomial, categorical, ordinal, weibull,
         piecewise_exponential or cox; or one with numbers of its own, such as `accord.models.families.Student(nu=4)`.
@@ -57,6 +73,13 @@ def glm(
         A column of weights >= 0, by which each row counts as so many.
     exposure
         A column of numbers > 0 that counts are in proportion to: the same as `offset(log(exposure))`.
+    effects : {"integrated", "parameters"}, default "integrated"
+        What becomes of the effects of groups. "integrated": each site integrates its own out, and they never leave it.
+        "parameters": each is a parameter of the posterior, in the units of the linear predictor, such as
+        `group_effect[Intercept|ward=a]`. The rows of all sites must then be in this process.
+    nodes : int, optional
+        Nodes of the quadrature for each effect of a group, from 1 to 100, where effects are integrated out. Left out:
+        7 to 15 for one effect and 5 to 9 for each of two, by the rows of the smallest group.
 
     Returns
     -------
@@ -68,8 +91,9 @@ def glm(
     ImportError
         `formulae` is not installed.
     ValueError
-        A term, a prior or a family is unknown; a response is outside the family's domain (site and count are named); or
-        data does not identify a coefficient that has a flat prior.
+        A term, a prior or a family is unknown; a response is outside the family's domain (site and count are named);
+        data does not identify a coefficient that has a flat prior; `effects` or `nodes` is no choice, or is of effects
+        that the formula does not have; or effects are to be parameters and rows are elsewhere.
 
     Examples
     --------
@@ -80,8 +104,12 @@ def glm(
     >>> post.names
     ('Intercept', 'age')
     """
+    if effects not in (INTEGRATED, PARAMETERS):
+        raise unknown_name_error("effects", effects, (INTEGRATED, PARAMETERS))
     if isinstance(table, StudyAtSites):
-        build = partial(glm, formula=formula, family=family, priors=priors, weights=weights, exposure=exposure)
+        require_integrated(effects)
+        options: dict[str, Any] = {"weights": weights, "exposure": exposure, "effects": effects, "nodes": nodes}
+        build = partial(glm, formula=formula, family=family, priors=priors, **options)
         return model_at_sites(ModelAtSites(build, table, needed(formula, weights, exposure)))
     study = as_table(table, formula, weights, exposure)
     warn_of_filled(study, formula)
@@ -100,8 +128,13 @@ def glm(
     columns = design.names if chosen.has_intercept else design.names[1:]
     parameters = chosen.parameters(summary)
     if design.group is not None:
-        effects.require_possible(chosen, design)
-        parameters |= effects.parameters(chosen, design, summary, spread_of_effects)
+        require_possible(chosen, design, meeting, effects)
+        parameters |= parameters_of_effects(chosen, design, summary, spread_of_effects)
+    elif effects == PARAMETERS or nodes is not None:
+        named = "nodes" if nodes is not None else f'effects = "{PARAMETERS}"'
+        raise ValueError(f"{named} goes with effects of groups such as (1 | site), and {formula!r} has none")
+    if effects == PARAMETERS and nodes is not None:
+        raise ValueError(f'nodes goes with effects = "{INTEGRATED}": effects that are parameters need no quadrature')
     if not columns and (chosen.has_intercept or not parameters):
         raise ValueError(f"the formula {formula!r} has no coefficient")
     names = names_of(columns, chosen)
@@ -113,7 +146,7 @@ def glm(
     require_identified(meeting, chosen, shards, columns, found)
     study.check_parameters(len(names) + sum(parameter.init.size for parameter in parameters.values()))
     intercept = columns.index("Intercept") if "Intercept" in columns else None
-    log_prior = LogPrior(
+    shared = LogPrior(
         tuple(0.0 if place == intercept else float(mean) for place, mean in enumerate(centre)),
         intercept,
         tuple(found),
@@ -122,13 +155,21 @@ def glm(
             for name, prior in others.items()
         ),
     )
+    log_prior: Any = shared
+    log_likelihood: Any = Predicted(chosen) if design.group is None else PredictedInGroups(chosen)
+    if effects == PARAMETERS:
+        # floors count what sites have in common, as they do where effects are integrated out
+        frames = dict(zip(meeting.sites, study.frames, strict=True))
+        parameters[EFFECTS], shards = as_parameters(design, frames, shards)
+        log_prior, log_likelihood = LogPriorOfEffects(shared), PredictedByEffects(log_likelihood)
+    elif design.group is not None:
+        shards = distinct(meeting, shards)
     init = init_of(names, columns, chosen, summary, parameters)
-    shards = shards if design.group is None else effects.distinct(meeting, shards)
     longest = max(study.agreed.rows)
     shown = Priors({**dict(zip(names, found, strict=True)), **others}, note_on(columns, parameters))
     rows_of = {place: chosen.shard(rows, longest) for place, rows in zip(meeting.here, shards, strict=True)}
     post = Regression(
-        Partial(Predicted(chosen) if design.group is None else effects.PredictedInGroups(chosen)),
+        Partial(log_likelihood),
         Partial(log_prior),
         [rows_of.get(place, Elsewhere(site)) for place, site in enumerate(meeting.sites)],
         init,
@@ -136,13 +177,15 @@ def glm(
         constraints={
             name: parameter.constraint for name, parameter in parameters.items() if parameter.constraint is not None
         },
-        local=None if design.group is None else effects.local(design),
+        local=None if design.group is None or effects == PARAMETERS else local(design),
         formula=formula,
         family=chosen,
         agreed=study.agreed,
         priors=shown,
         about=_about(formula, chosen, shown, study, names, shards),
     )
+    if nodes is not None:
+        post = cast(Regression, post.finely(nodes))
     if meeting.is_whole:
         require_bounded(post, found)
     return post
@@ -170,4 +213,5 @@ def _about(formula: str, family: Family, priors: Priors, study: Study, names: li
         predictive=None if why else OfRows(family),
         floor=max((policy.cells for policy in study.policies), default=3),
         why_no_check=why,
+        is_whole=study.meeting.is_whole,
     )

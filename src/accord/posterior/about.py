@@ -72,8 +72,11 @@ class About(Said):
         The smallest count above 0 that a site tells, the strictest of all sites.
     why_no_check
         Why there is no `predictive`, in words.
+    is_whole
+        Whether the rows of all agents were in the process that made it.
     """
 
     predictive: Predictive | None = field(default=None, compare=False)
     floor: int = 3
     why_no_check: str = "the model does not say how its responses are drawn"
+    is_whole: bool = True

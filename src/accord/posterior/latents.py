@@ -23,6 +23,8 @@ from .parameters import Parameters, check_variables, unconstrained, variables
 _NODES = {1: {0: 15, 20: 9, 200: 7}, 2: {0: 9, 20: 7, 200: 5}}
 # Draws of importance sampling where there are more latents, and those of which one is taken where latents are drawn.
 _DRAWS, _CANDIDATES = 100, 32
+# The largest number of nodes for each latent that a user may ask for.
+MOST_NODES = 100
 # Nodes more for each latent, in sums that tell what the quadrature is off.
 _FINER = 6
 # Where, in standard deviations, these sums look for what lies further out than all nodes.
@@ -129,7 +131,11 @@ class Latents:
 
     def for_rows(self, fewest: int) -> Latents:
         """The same with the nodes that are enough where no group has fewer rows."""
-        return altered(self, nodes=_nodes(self.start.size, fewest))
+        return self.with_nodes(_nodes(self.start.size, fewest))
+
+    def with_nodes(self, nodes: int) -> Latents:
+        """The same with another number of nodes for each latent."""
+        return altered(self, nodes=nodes)
 
     def finer(self) -> Latents:
         """The same with more nodes, and some far out: what others are compared with."""

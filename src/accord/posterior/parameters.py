@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
@@ -16,6 +16,41 @@ from ..base.pytree import pytree, static
 
 # Positions that are told in the user's numbers at a time.
 _AT_ONCE = 10_000
+
+
+@pytree
+class Standardised:
+    """In place of a constraint: methods move in a variable (group, effect) times the inverse of a matrix.
+
+    The variable may be any number. In these units it is a priori independent of the parameters that the matrix is
+    made of, such as a standard deviation, which methods need (the parameterisation is "non-centred").
+
+    Parameters
+    ----------
+    factor
+        `factor(params)`: a lower-triangular matrix, (effect, effect), of the other parameters.
+    """
+
+    factor: Callable[[PyTree], Array] = static()
+
+    def __repr__(self) -> str:
+        # the same in every process
+        return f"Standardised({getattr(self.factor, '__qualname__', '')})"
+
+    def __call__(self, z: Float[Array, "group effect"], params: PyTree) -> tuple[Array, Array]:
+        """The variable at standardised numbers, and the log of the volume that a unit of these has."""
+        factor = self.factor(params)
+        # no product of matrices: these are of one or two rows and columns
+        return jnp.sum(factor[None] * z[:, None], axis=2), z.shape[0] * jnp.log(jnp.diagonal(factor)).sum()
+
+    def inverse(self, own: Float[Array, "group effect"], params: PyTree) -> Float[Array, "group effect"]:
+        """The standardised numbers of the variable."""
+        factor, found = self.factor(params), list[Array]()
+        # row by row: there are few effects, and many positions at once
+        for row in range(own.shape[1]):
+            known = sum((factor[row, place] * z for place, z in enumerate(found)), jnp.zeros(()))
+            found.append((own[:, row] - known) / factor[row, row])
+        return jnp.stack(found, axis=1)
 
 
 def unravel(x: Float[Array, " dim"], shapes: tuple[tuple[int, ...], ...], treedef: Any) -> PyTree:
@@ -32,7 +67,8 @@ class Parameters:
     Parameters
     ----------
     transforms
-        One a variable: NumPyro's bijection from unconstrained numbers to the user's, or None where these are the same.
+        One a variable: NumPyro's bijection from unconstrained numbers to the user's, `Standardised`, or None where
+        these are the same.
     shapes
         Of each variable's unconstrained numbers.
     treedef
@@ -61,11 +97,17 @@ class Parameters:
         """The same, and the log of the volume that a unit of positions has there."""
         if not self.constrained:
             return unravel(x, self.shapes, self.treedef), 0.0
-        free, volume, leaves = jax.tree.leaves(unravel(x, self.shapes, self.treedef)), jnp.zeros(()), []
-        for transform, own in zip(self.transforms, free, strict=True):
-            leaves.append(own if transform is None else transform(own))
-            if transform is not None:
-                volume = volume + jnp.sum(transform.log_abs_det_jacobian(own, leaves[-1]))
+        free, volume = jax.tree.leaves(unravel(x, self.shapes, self.treedef)), jnp.zeros(())
+        leaves = list(free)
+        for place, (transform, own) in enumerate(zip(self.transforms, free, strict=True)):
+            if transform is not None and not isinstance(transform, Standardised):
+                leaves[place] = transform(own)
+                volume = volume + jnp.sum(transform.log_abs_det_jacobian(own, leaves[place]))
+        params = self.treedef.unflatten(leaves)
+        for place, transform in enumerate(self.transforms):
+            if isinstance(transform, Standardised):
+                leaves[place], own_volume = transform(free[place], params)
+                volume = volume + own_volume
         return self.treedef.unflatten(leaves), volume
 
     def flat(self, x: Float[Array, " dim"]) -> Float[Array, " number"]:
@@ -119,7 +161,7 @@ def unconstrained(init: PyTree, constraints: Mapping[str, Any], what: str = "ini
             raise ValueError(f"{what} must be finite, found NaN or infinity in {name}")
     with jax.enable_x64(True):
         free = [
-            leaf if transform is None else _inverse(name, constraints[name], transform, leaf, what)
+            leaf if transform is None else _inverse(name, constraints[name], transform, leaf, what, init)
             for name, transform, leaf in zip(names, transforms, leaves, strict=True)
         ]
     return Parameters(transforms, tuple(leaf.shape for leaf in free), treedef), np.concatenate(
@@ -172,9 +214,9 @@ def _constraint(name: str, given: Any) -> Any:
 
 
 def _transform(name: str, given: Any) -> Any:
-    """NumPyro's bijection onto the numbers that a constraint allows; None where it allows all."""
-    if given is None:
-        return None
+    """NumPyro's bijection onto the numbers that a constraint allows, or `Standardised`; None where it allows all."""
+    if given is None or isinstance(given, Standardised):
+        return given
     from_constraint = _constraint(name, given)
     from numpyro.distributions import biject_to, transforms
 
@@ -185,8 +227,10 @@ def _transform(name: str, given: Any) -> Any:
     return None if isinstance(found, transforms.IdentityTransform) else found
 
 
-def _inverse(name: str, given: Any, transform: Any, leaf: np.ndarray, what: str) -> np.ndarray:
-    """The unconstrained numbers of a value."""
+def _inverse(name: str, given: Any, transform: Any, leaf: np.ndarray, what: str, init: PyTree) -> np.ndarray:
+    """The unconstrained numbers of a value of a variable of `init`."""
+    if isinstance(transform, Standardised):
+        return np.asarray(transform.inverse(jnp.asarray(leaf), init))
     constraint = _constraint(name, given)
     # 1 of vectors, 2 of matrices
     if leaf.ndim < constraint.event_dim or not np.all(constraint(leaf)):

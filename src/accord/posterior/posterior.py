@@ -14,6 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
+from ..base.checks import whole_number
 from ..base.errors import DataError
 from ..base.gaussian import Gaussian
 from ..base.memory import require_matrices
@@ -28,7 +29,7 @@ from .coordinates import Coordinates, moved
 from .curvature import HESSIAN_DIM, Curvature, curvature
 from .declared import check_prior, check_rows_alone, is_rowwise
 from .digests import digests
-from .latents import Latents, Local, check_local, groups_of, padded_groups, with_latents
+from .latents import MOST_NODES, Latents, Local, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
@@ -256,9 +257,27 @@ class Posterior:
         """Whether latents could be integrated out by more nodes than they are."""
         return self.latents is not None and self._latents is not None and self.latents.nodes < self._latents.nodes
 
-    def finely(self) -> Posterior:
-        """The same posterior, whose latents are integrated out by as many nodes as those of the smallest groups are."""
-        return self._with(_finely=True)
+    def finely(self, nodes: int | None = None) -> Posterior:
+        """The same posterior with a finer quadrature over the latents of groups.
+
+        Parameters
+        ----------
+        nodes
+            Nodes for each latent of a group, from 1 to 100. None: as many as small groups have.
+
+        Raises
+        ------
+        ValueError
+            `nodes` is out of its range, or the posterior has no latents that a quadrature integrates out.
+        """
+        # how many rows there are does not depend on it
+        known = {"_counts": self._counts} if "_counts" in vars(self) else {}
+        if nodes is None:
+            return self._with(_finely=True, **known)
+        if self._latents is None or self._latents.nodes == 0:
+            raise ValueError("nodes goes with one or two latents a group, and this posterior has none or more of them")
+        latents = self._latents.with_nodes(whole_number("nodes", nodes, 1, MOST_NODES))
+        return self._with(_latents=latents, _finely=True, **known)
 
     @property
     def unconstrained_names(self) -> tuple[str, ...]:
@@ -332,7 +351,7 @@ class Posterior:
 
     def with_shards(self, shards: Sequence[Source]) -> Posterior:
         """The same model of other data: one shard an agent, checked and read as at construction."""
-        return Posterior(
+        found = Posterior(
             self._log_likelihood,
             self._log_prior,
             shards,
@@ -343,6 +362,7 @@ class Posterior:
             constraints=self._constraints,
             local=self._local,
         )
+        return found._with(_latents=self._latents, _finely=True) if self._finely else found
 
     def reading(self, sources: Sequence[Source]) -> Posterior:
         """The same posterior whose shards are functions or files, one an agent, read where the data lies."""

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float
 
 from ..fitting.network_sums import NetworkSums
 from ..posterior import Posterior
+from ..posterior.latents import MOST_NODES
 from ..posterior.potential import Potential, Shard
 from ..results.certificate import Check
 
@@ -33,8 +34,25 @@ def integration_check(sums: NetworkSums, post: Posterior, draws: np.ndarray) -> 
     if not holds and post.is_coarse:
         remedy = ": sample post.finely(), which integrates by more nodes"
     elif not holds:
-        remedy = ": a group's latents are far from normal given the parameters; keep them as parameters"
+        remedy = ": a group's latents are far from normal given the parameters; " + _remedy(post, post.latents.nodes)
     return Check(INTEGRATION, most, _OFF, holds, text + remedy)
+
+
+def _remedy(post: Posterior, nodes: int) -> str:
+    """What to do where a quadrature by so many nodes is too coarse."""
+    more = min(4 * nodes + 3, MOST_NODES)
+    finer = [] if more == nodes else [f"nodes={more}"]
+    if not post.about.formula:
+        ways = [f"integrate by more, post.finely({name})" for name in finer]
+        return " or ".join([*ways, "make them parameters of the posterior"])
+    ways = [f"integrate by more, glm(..., {name})" for name in finer]
+    keys = [f"nodes = {more}" for _ in finer]
+    if post.about.is_whole:
+        ways.append('keep them as parameters, glm(..., effects="parameters")')
+        keys.append('effects = "parameters"')
+    if not ways:
+        return "no quadrature of accord is fine enough for them at their sites"
+    return f"{', or '.join(ways)} ({' or '.join(keys)} in [model] of a file)"
 
 
 def off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:

@@ -55,7 +55,9 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
     if post._local is not None and post._latents is not None:
         local = post._local
         functions.append(post._latents.log_prior)
-        constraints += [sorted(local.constraints.items()), local.init, _function_name(local.group)]
+        # those of a coarse quadrature follow from the rows
+        nodes = post._latents.nodes if post._finely else 0
+        constraints += [sorted(local.constraints.items()), local.init, _function_name(local.group), nodes]
     named = [_function_name(f) for f in functions]
     posterior = [post.num_agents, post.variables, post.names, post.init, post.quadratic, named, str(constraints)]
     return {

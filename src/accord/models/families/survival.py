@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,16 @@ class _Survival(Family):
     columns = ("time", "event")
     left = "surv(time, event)"
     is_log_linear = True
+    # whether a time may be 0, which has no log
+    has_zero: ClassVar[bool] = False
 
     def times(self, site: str, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Times and events of one site, checked."""
         time, event = (numbers(site, column) for column in columns)
-        require(site, time > 0, "at times > 0")
+        if self.has_zero:
+            require(site, time >= 0, "at times >= 0")
+        else:
+            require(site, time > 0, "at times > 0")
         require(site, np.isin(event, [0.0, 1.0]), "events 0 or 1")
         return time, event
 
@@ -132,7 +138,8 @@ class PiecewiseExponential(_Survival):
 class Cox(_Survival):
     """Proportional hazards with any baseline, each site's its own: Cox's partial likelihood, stratified by site.
 
-    It is a density of who is next, not of times, and a number a site, so that there are no minibatches.
+    It is a density of who is next, not of times, and a number a site, so that there are no minibatches. The order of
+    times is all that it uses, so that a time may be 0.
 
     Parameters
     ----------
@@ -144,6 +151,7 @@ class Cox(_Survival):
     name = "cox"
     ratio = "hazard ratio"
     has_intercept = False
+    has_zero = True
     splits = False
 
     def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
