@@ -61,6 +61,18 @@ def test_a_second_gaussian_of_another_width_is_drawn(width):
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
 
 
+def test_a_mode_that_the_first_look_misses_is_found_where_there_is_another():
+    # the first look finds one of two in each
+    for seed in (4, 6, 8):
+        rng = np.random.default_rng(seed)
+        means = [np.zeros(5), *(12.0 * np.linalg.qr(rng.standard_normal((5, 2)))[0].T)]
+        target = Mixture([0.4, 0.3, 0.3], means, [np.eye(5), 0.25 * np.eye(5), 0.25 * np.eye(5)])
+        with jax.enable_x64(True):
+            sums = NetworkSums(target.post, NETWORK)
+            place = laplace(sums, target.post)
+            assert len(other_modes(sums, place, look(sums, place, seed), seed).modes) == 2, seed
+
+
 def test_a_shelf_along_one_parameter_is_drawn():
     # the regression line of a strong correlation leaves the shelf at once
     peak = 0.1 * np.eye(3) + 0.9

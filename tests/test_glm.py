@@ -23,8 +23,6 @@ from accord.documents.problem import read_problem
 from accord.models import families, glm, priors
 from accord.models.tables import FAMILIES
 from accord.results.gathered import notes_of
-
-
 from accord.storage.fingerprint import fingerprint
 
 # real tables are small, and nobody's floors are looked at here
