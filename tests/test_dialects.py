@@ -6,6 +6,7 @@ import itertools
 import os
 import threading
 import warnings
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -305,3 +306,40 @@ def test_sites_may_write_in_their_own_way(tmp_path):
 def test_utf_8_is_not_read_as_other_letters(tmp_path):
     with pytest.raises(DataError, match='the file is UTF-8 text: write encoding = "utf-8"'):
         study_of(tmp_path, "age,ort\n40,Süd\n", encoding="cp1252")
+
+
+def test_a_posterior_of_files_is_that_of_data_frames(tmp_path):
+    rng = np.random.default_rng(3)
+    frames = {}
+    for site in ("a", "b", "c"):
+        pain = rng.choice([1.0, 2.0, 3.0, 4.0], 80)
+        if site != "a":
+            # whole numbers beside blank cells have a point
+            pain[:4] = np.nan
+        frames[site] = pd.DataFrame({"cp": pain, "num": rng.integers(0, 2, 80)})
+        table = frames[site].astype({"cp": "Int64"}) if site == "a" else frames[site]
+        table.to_csv(tmp_path / f"{site}.csv", index=site == "b")
+    assert ",1.0," in (tmp_path / "b.csv").read_text() and "\n1," in (tmp_path / "a.csv").read_text()
+    runs = []
+    for read in (lambda **options: data.study(tmp_path / "*.csv", **options), partial(data.as_study, frames)):
+        with pytest.warns(UserWarning, match="left out: 4 at b, 4 at c"):
+            table = read(formula="num ~ C(cp)", missing="drop")
+        post = accord.models.glm(table, "num ~ C(cp)", "bernoulli")
+        runs.append(accord.sample(post, accord.Network.complete(3), draws=100))
+    assert runs[0].names == ("Intercept", "C(cp)[2]", "C(cp)[3]", "C(cp)[4]") == runs[1].names
+    np.testing.assert_array_equal(runs[0].draws, runs[1].draws)
+
+
+def test_columns_and_levels_that_no_model_has_are_refused_at_once(tmp_path):
+    wide = lines(",".join(f"c{k}" for k in range(5_001)), ",".join(["1.5"] * 5_001))
+    with pytest.raises(DataError, match="a .a.csv.: 5,001 columns would be read, and a study has at most 5,000: name"):
+        study_of(tmp_path, wide, sites="a")
+    assert list(study_of(tmp_path, wide, sites="a", formula="c1 ~ c2", constant=["c1", "c2"]).agreed.columns) == [
+        "c1",
+        "c2",
+    ]
+    names = lines("name,y", *(f"person{k},{k % 2}" for k in range(5_001)), times=1)
+    with pytest.raises(
+        DataError, match="column 'name': .* have more than 5,000 different texts, as names of persons are"
+    ):
+        study_of(tmp_path, names, sites="a")

@@ -391,7 +391,7 @@ def _hidden(counts: Sequence[int], policy: Policy) -> list[Count]:
     """Counts as they are told: where those under the floor follow from the others, the smallest other is hidden too."""
     told = [policy.told(count) for count in counts]
     under = [n for n, count in enumerate(told) if isinstance(count, str)]
-    others = [n for n, count in enumerate(counts) if count and n not in under]
+    others = [n for n, count in enumerate(counts) if count and not isinstance(told[n], str)]
     # the sum of all is known; of one it is the count, and the least or most that several can have is their counts
     follows = sum(counts[n] for n in under) in (len(under), len(under) * (policy.cells - 1))
     if under and others and (len(under) == 1 or follows):
@@ -419,7 +419,8 @@ def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], pol
         if not any(site.levels for site in sites):
             return Column(kind, missing, levels=tuple(found.counts[name].items()))
         # a site without a level does not name it
-        parts = {level: [dict(site.levels).get(level, 0) for site in sites] for level in found.counts[name]}
+        by_site = [dict(site.levels) for site in sites]
+        parts = {level: [own.get(level, 0) for own in by_site] for level in found.counts[name]}
         return Column(kind, missing, levels=tuple((level, _sum_told(counts)) for level, counts in parts.items()))
     if kind == "group" or name not in found.mean or found.present(name) == 0:
         return Column(kind, missing)

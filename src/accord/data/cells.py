@@ -20,6 +20,8 @@ from .policy import Policy
 BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 UNITS = {"days": 1.0, "years": 365.2425}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+# Levels of a factor at most.
+_MOST_LEVELS = 5_000
 # Formats that dates are recognised by.
 _DATES = tuple(
     day + time
@@ -325,10 +327,7 @@ def _meant_otherwise(dialect: Dialect, cells: Sequence[str], texts: Sequence[str
     options = dialect.otherwise(cells)
     if options:
         return f"numbers of another form: write {options}, or name the column in strings if it is a factor"
-    limits = [re.sub(r"^[<>\u2264\u2265]=?\s*", "", text) for text in texts]
-    if len(texts) < len(cells) and all(
-        limit != text and dialect.number(limit) is not None for limit, text in zip(limits, texts, strict=True)
-    ):
+    if len(texts) < len(cells) and all(_is_limit(text, dialect) for text in texts):
         return (
             "a number behind < or >, where others have numbers: write a number there, such as half the limit of "
             "detection, or name the cells in blanks if they mean no value"
@@ -339,6 +338,11 @@ def _meant_otherwise(dialect: Dialect, cells: Sequence[str], texts: Sequence[str
             forms = " or ".join(f'"{form}"' for form in formats)
             return f"dates: name the column in dates with the format {forms}, or in strings if it is a factor"
     return ""
+
+
+def _is_limit(text: str, dialect: Dialect) -> bool:
+    limit = re.sub(r"^[<>\u2264\u2265]=?\s*", "", text)
+    return limit != text and dialect.number(limit) is not None
 
 
 def _is_date(text: str, form: str) -> bool:
@@ -358,11 +362,15 @@ def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]
 
 
 def _factor(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    return Reading("factor", np.where(absent, "", _texts(dialect, cells)))
+    values = np.where(absent, "", _texts(dialect, cells))
+    if len(set(values.tolist())) > _MOST_LEVELS:
+        problem = f"more than {_MOST_LEVELS:,} different texts, as names of persons are: leave the column out"
+        return Reading("unclear", cells, problem, np.flatnonzero(~absent).tolist())
+    return Reading("factor", values)
 
 
 def _group(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    return Reading("group", _factor(dialect, cells, absent).values)
+    return Reading("group", np.where(absent, "", _texts(dialect, cells)))
 
 
 def _texts(dialect: Dialect, cells: np.ndarray) -> np.ndarray:

@@ -93,11 +93,13 @@ class Dialect:
         found = []
         for thousands in (None, *_THOUSANDS):
             for decimal in _DECIMALS:
-                # a sign that no text has changes nothing
-                if thousands == decimal or (thousands and not any(thousands in text for text in texts)):
+                if thousands == decimal:
                     continue
                 other = replace(self, decimal=decimal, thousands=thousands)
-                if all(other.number(text) is not None for text in texts):
+                # a sign that no text has changes nothing
+                if all(other.number(text) is not None for text in texts) and (
+                    not thousands or any(thousands in text for text in texts)
+                ):
                     options = {name: getattr(other, name) for name in ("decimal", "thousands")}
                     changed = [f'{k} = "{v}"' for k, v in options.items() if v != getattr(self, k)]
                     found.append(" and ".join(changed))

@@ -9,6 +9,9 @@ from .cells import Dates, Rules, SiteTable, Source
 from .meeting import Meeting
 from .mentions import Mentions
 
+# Columns of a study at most.
+_MOST_COLUMNS = 5_000
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -70,7 +73,13 @@ def tables_of(
     tables, headers = [], []
     for source, own in zip(sources, problems.own, strict=True):
         header = list(source.columns)
-        chosen = [name for name in wanted.among(header) if name in header]
+        chosen = [name for name in wanted.among(header) if name in source.columns]
+        if len(chosen) > _MOST_COLUMNS:
+            own.append(
+                f"{source.where}: {len(chosen):,} columns would be read, and a study has at most {_MOST_COLUMNS:,}: "
+                "name those that you need in columns or in a formula"
+            )
+            header = chosen = []
         table, found = source.table(chosen, wanted.rules)
         tables.append(table)
         # what nobody asked for is not told to others: a file without a header has its first row there
@@ -100,12 +109,13 @@ def _chosen(
     """The names of the columns to read; what is wrong with the headers of all sites is among the problems."""
     known = list(dict.fromkeys(name for header in headers for name in header))
     names = []
+    by_site = [set(header) for header in headers]
     for name in wanted.among(known):
-        if name in known:
+        if any(name in header for header in by_site):
             names.append(name)
-            owner = next(site for site, header in zip(meeting.sites, headers, strict=True) if name in header)
             for source, own in zip(sources, problems.own, strict=True):
                 if name not in source.columns:
+                    owner = next(site for site, header in zip(meeting.sites, by_site, strict=True) if name in header)
                     own.append(
                         f"{source.where}: there is no column {name!r}, which {owner} has; names are compared letter by "
                         "letter"
