@@ -277,10 +277,10 @@ def _uninformed(drawn: Drawn) -> str:
     name, loc, sd, of_column, own = max(found, key=lambda one: one[4].std() / one[2])
     others = f" and of {len(found) - 1} more" if len(found) > 1 else ""
     return (
-        f"the data says next to nothing about the coefficient of {name}{others}: its posterior (mean {own.mean():.3g}, "
-        f"sd {own.std():.3g}) is its prior (mean {loc:.3g}, sd {sd:.3g}). The column has the sd {of_column:.3g}, so the "
-        f"prior allows some {sd * of_column:.2g} a standard deviation of the column: check the column's unit, widen the "
-        "prior or leave the column out"
+        f"the data says next to nothing about the coefficient of {name}{others}: its posterior (mean "
+        f"{own.mean():.3g}, sd {own.std():.3g}) is its prior (mean {loc:.3g}, sd {sd:.3g}). The column has the sd "
+        f"{of_column:.3g}, so the prior allows some {sd * of_column:.2g} a standard deviation of the column: check the "
+        "column's unit, widen the prior or leave the column out"
     )
 
 
