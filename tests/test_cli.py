@@ -278,9 +278,9 @@ def test_the_example_runs(tmp_path):
 def test_another_run_is_never_overwritten(folder):
     assert invoke(folder, "--quiet").exit_code == 0
     before = (folder / "out" / "run.nc").read_bytes()
-    result = invoke(folder)
+    result = invoke(folder, run='draws = 6\nburn_in = 0\noutput = "out"')
     assert result.exit_code == 1
-    assert "holds another run (run.nc)" in result.stderr
+    assert "holds another run (config.toml)" in result.stderr
     assert (folder / "out" / "run.nc").read_bytes() == before
 
 

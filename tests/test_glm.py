@@ -19,8 +19,10 @@ from statsmodels.miscmodels.ordinal_model import OrderedModel
 from statsmodels.othermod.betareg import BetaModel
 
 import accord
+from accord.base import memory
 from accord.documents.problem import read_problem
 from accord.models import families, glm, priors
+from accord.models.formula import Formula
 from accord.models.tables import FAMILIES
 from accord.results.gathered import notes_of
 from accord.storage.fingerprint import fingerprint
@@ -471,7 +473,7 @@ def test_cox_has_the_figures_of_survival_in_r_from_time_0_on(efron, coefficient,
 def test_times_below_those_of_a_family_are_refused(family, table):
     time = np.where(table.x > 2.0, 0.0, table.x) - (family == "cox")
     study = sites(table.assign(event=1.0, time=time), constant=["event"])
-    with pytest.raises(ValueError, match="some responses of s0 are not at times >=? 0"):
+    with pytest.raises(ValueError, match="some responses of .* at site 's0' are not at times >=? 0"):
         glm(study, "surv(time, event) ~ z", family)
 
 
@@ -757,13 +759,28 @@ ERRORS = {
     "syntax": (("y ~ x +",), "cannot be read"),
     "a group without parentheses": (("y ~ x | g",), r"a part is not understood, \| g: write effects"),
     "a product of groups": (("y ~ z + (x | g) * z",), "effects of groups a part is not understood"),
-    "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in some rows of s0"),
+    "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in some rows of site 's0'"),
     "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
-    "domain": (("x ~ z", "poisson"), "some responses of s0 are not counts"),
-    "text": (("g ~ z", "bernoulli"), "name the level"),
+    "domain": (("x ~ z", "poisson"), "some responses of x at site 's0' are not counts"),
+    "text": (("g ~ z", "bernoulli"), "the response of g at site 's0' must hold 0 or 1 .name the level"),
+    "yes as 2": (
+        ("I(one + 1) ~ z", "bernoulli"),
+        r"some responses of I\(one \+ 1\) at site 's0' are not 0 or 1: .* as in I\(y == 2\)",
+    ),
+    "event as 2": (
+        ("surv(z, I(one + 1)) ~ x", "weibull"),
+        r"some responses of surv\(z, I\(one \+ 1\)\) at site 's0' are not events 0 or 1: .*surv\(time, event == 2\)",
+    ),
+    "event as 2 before intervals are found": (
+        ("surv(z, I(one + 1)) ~ x", "piecewise_exponential"),
+        "at site 's0' are not events 0 or 1: write the event as a comparison",
+    ),
     "level": (("g['k'] ~ z", "bernoulli"), "unknown level of g 'k'"),
     "level of numbers": (("x['k'] ~ z", "bernoulli"), "x holds numbers"),
-    "pair": (("y ~ z", "binomial"), r"binomial needs prop\(y, trials\)"),
+    "pair": (
+        ("y ~ z", "binomial"),
+        r"binomial needs prop\(y, trials\) .*, found y; for a column of 0 and 1 take the family bernoulli",
+    ),
     "survival": (("y ~ z", "cox"), r"cox needs surv\(time, event\)"),
     "order": (("g ~ z", "ordinal"), "order of classes is not known"),
     "baseline": (("surv(z, one) ~ 0 + x", "cox"), "baseline in place of an intercept"),
@@ -780,9 +797,15 @@ ERRORS = {
     "separated": (("one ~ sign", "bernoulli", {"sign": priors.Flat()}), "sign separates the responses completely"),
     "separated by two": (("two ~ x + z", "bernoulli", flat()), "no bound, as where columns separate.* along"),
     "zero counts": (("many ~ sign", "poisson", {"sign": priors.Flat()}), "sign separates"),
-    "factors": (("y ~ x + (1 | g) + (1 | h)",), r"one grouping factor .* \['g', 'h'\]"),
-    "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, s0 and s1"),
-    "grouping": (("y ~ x + (1 | g:h)",), "must be grouped by site, a column, or site:column"),
+    "factors": (
+        ("y ~ x + (1 | g) + (1 | h)",),
+        r"one grouping factor .* \['g', 'h'\]: write the others among the terms, as in C\(column\)",
+    ),
+    "groups of several sites": (("y ~ x + (1 | h)",), "groups of h have rows of several sites, 's0' and 's1'"),
+    "grouping": (
+        ("y ~ x + (1 | g:h)",),
+        "must be grouped by site, a column, or site:column; .*: make one column of several",
+    ),
     "group": (("y ~ x + (1 | ward)",), "unknown column in the formula 'ward'"),
     "effects": (("y ~ x + (1 + x + z | site:h)",), "two effects at most"),
     "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects"),
@@ -816,7 +839,7 @@ def test_what_cannot_be_is_refused(name, table):
     "options, message",
     [
         ({"exposure": "z", "family": "normal"}, "has no exposure"),
-        ({"exposure": "y"}, "exposure must be finite and > 0, and some rows of s0 are not: see column 'y'"),
+        ({"exposure": "y"}, "exposure must be finite and > 0, and some rows of site 's0' are not: see column 'y'"),
         ({"weights": "y"}, "weights must be finite and >= 0"),
         ({"weights": "nothing"}, "unknown column of weights 'nothing'"),
         ({"weights": "z", "family": "cox", "formula": "surv(z, one) ~ x"}, "cannot be weighted"),
@@ -826,6 +849,77 @@ def test_columns_of_weights_and_exposures_are_checked(options, message, table):
     counts = table.assign(one=np.arange(60.0) % 2)
     with pytest.raises(ValueError, match=message):
         glm(sites(counts), **{"formula": "one ~ x", "family": "poisson", **options})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gaussian", "normal"),
+        ("Negbin", "negative_binomial"),
+        ("nbinom", "negative_binomial"),
+        ("logistic", "bernoulli"),
+    ],
+)
+def test_family_names_of_other_packages_are_understood(name, meant, table):
+    with pytest.raises(ValueError, match=f"unknown family '{name}', did you mean '{meant}'"):
+        glm(sites(table), "y ~ x", name)
+
+
+def test_an_event_may_be_a_comparison(table):
+    coded = table.assign(time=table.y**2 + 1.0, status=1.0 + np.arange(60) % 2)
+    post, same = (glm(sites(coded), f"surv(time, {event}) ~ x", "weibull") for event in ("status == 2", "status - 1"))
+    np.testing.assert_array_equal(post.shards[0]["event"], same.shards[0]["event"])
+
+
+@pytest.mark.parametrize(
+    ("name", "formula"),
+    [
+        ("Intercept", "y ~ Intercept"),
+        ("Intercept", "y ~ 0 + Intercept"),
+        ("group_sd", "y ~ group_sd + (1 | site)"),
+        ("coefficients", "y ~ x + coefficients"),
+        ("sigma", "y ~ sigma"),
+        ("sigma", "y ~ sigma:x + sigma"),
+    ],
+)
+def test_a_column_with_the_name_of_a_parameter_is_refused(name, formula, table):
+    message = f"the column '{name}' has the name of a parameter of the model: rename the column"
+    with pytest.raises(ValueError, match=message):
+        glm(sites(table.assign(**{name: table.x})), formula)
+    with pytest.raises(ValueError, match=message):
+        glm(sites(table.assign(**{name: table.g})), formula)
+
+
+def test_columns_with_names_like_those_of_parameters_are_fine(table):
+    named = table.assign(intercept=table.x, group_sd=table.z)
+    assert glm(sites(named), "y ~ intercept + group_sd").names == ("Intercept", "intercept", "group_sd", "sigma")
+
+
+def test_models_of_many_columns_are_refused_before_their_columns_are_made(monkeypatch):
+    levels = [f"g{k}" for k in range(2000) for _ in range(3)]
+    tables = {site: {"g": levels, "y": np.arange(6000.0)} for site in ("north", "south")}
+    monkeypatch.setattr(Formula, "_rows_of_all_kinds", lambda *arguments: pytest.fail("columns are made"))
+    with pytest.raises(ValueError, match=r"north: 1999 parameters .* `parameters = 0.34` in the file policy.toml"):
+        glm(tables, "y ~ 0 + g")
+    study = accord.data.as_study(tables, policy=accord.data.Policy(parameters=1.0))
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 8.0 * 1999 * (12_000 + 1999) - 1)
+    with pytest.raises(
+        ValueError, match="1,999 columns or more of 12,000 rows, .* take 224 MB at least; .* merge levels"
+    ):
+        glm(study, "y ~ 0 + C(g)")
+
+
+@pytest.mark.parametrize("prior", [priors.Normal(0.0, 1e-3), priors.StudentT(4.0, 0.0, 1e-3)])
+def test_a_posterior_that_is_its_prior_is_reported(prior, table, tmp_path):
+    post = glm(sites(table), "y ~ x + z", priors={"x": prior})
+    (sd,) = (sd for name, *_, sd in post.about.coefficients if name == "x")
+    run = accord.sample(post, accord.Network.complete(len(post.shards)))
+    (text,) = run.warnings()
+    assert re.search(r"next to nothing about the coefficient of x: its posterior .* its prior .mean 0, sd 0.001", text)
+    assert f"The column has the sd {sd:.3g}, so the prior allows" in text and "check the column's unit" in text
+    run.save(tmp_path / "run.nc")
+    assert accord.Run.load(tmp_path / "run.nc").warnings() == [text]
+    assert accord.sample(glm(sites(table), "y ~ x + z"), accord.Network.complete(len(post.shards))).warnings() == []
 
 
 # --- floors of columns ---

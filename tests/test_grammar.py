@@ -118,7 +118,9 @@ def worked_out(text):
         pass
     meeting = InOnePlace(("s1", "s2"))
     try:
-        design = Formula(text, meeting, FRAMES, COLUMNS, {"g": ["a", "b", "c"]}, COLUMNS, lambda columns: None)
+        design = Formula(
+            text, meeting, FRAMES, COLUMNS, {"g": ["a", "b", "c"]}, COLUMNS, lambda columns: None, lambda size: None
+        )
         design.response(FRAMES[0], "s1")
         design.columns(FRAMES[0], "s1", design.matrices(FRAMES[0], "s1"))
     except ValueError:
@@ -323,6 +325,8 @@ def test_a_column_of_any_name_is_a_column():
         ("cbind(e, n - e) ~ x", r"for cbind\(successes, failures\) write prop\(e, n\) ~"),
         ("cbind(e, f) ~ x", r"write prop\(successes, successes \+ failures\) ~"),
         ("e | trials(n) ~ x", r"write prop\(e, n\) ~"),
+        ("e | weights(n) ~ x", "weights are an argument beside the formula: weights='column'"),
+        ("time | cens(event) ~ x", r"write surv\(time, event\) ~"),
         ("y ~ C(g, 'b')", r"write C\(column, Treatment\('b'\)\)"),
         ("y ~ C(g, Treatment('z'))", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
         ("y ~ x + x ** 2", r"a power of one column is written in I\(\), as in I\(x \*\* 2\)"),

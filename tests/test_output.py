@@ -42,6 +42,7 @@ from accord.samplers import (
     SplitGTBAOAB,
     StaleSGLD,
 )
+from accord.storage import fingerprint
 from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim
 
@@ -523,7 +524,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(folder, name, more):
     result = start(folder, more=more)
     # a file of draws without the copy of a configuration is not looked into
     what = f"another run ({name})" if name == "run.nc" else f"another file {name}"
-    assert result.exit_code == 1 and f"holds {what}; name a new one" in result.stderr
+    assert result.exit_code == 1 and f"holds {what}: add --overwrite to replace it, or name" in result.stderr
     assert theirs.read_text() == "my notes" and len(list(theirs.parent.iterdir())) == 1
     assert not (folder / "kept").exists()
 
@@ -563,13 +564,68 @@ def test_the_beginning_of_a_run_is_its_own(folder):
     assert place.write(run_of(15))[0] == folder / "out"
     summary = folder / "out" / "summary.csv"
     summary.write_text(summary.read_text() + "# seen by me\n")
-    with pytest.raises(ValueError, match=r"holds another file summary.csv; name a new one"):
+    with pytest.raises(ValueError, match=r"holds another file summary.csv: add --overwrite"):
         place.claim()
-    # a finished run is nobody's beginning
+    # a finished run is its own result
     summary.unlink()
     assert place.write(run_of(20))[0] == folder / "out"
-    with pytest.raises(ValueError, match=r"holds this run, finished \(run.nc\); name a new one"):
-        place.claim()
+    assert place.claim().average.shape == (2, 20, 3)
+
+
+def change_data(folder):
+    path = folder / "site-1.csv"
+    path.write_text(path.read_text().replace(",1", ",0", 1))
+
+
+OTHERS = {
+    "configuration": (lambda folder: None, 21, "another run (config.toml)"),
+    "data": (change_data, 20, "another run (this one and that: data "),
+    "version": (lambda folder: None, 20, "another run (this one and that: accord another and accord "),
+    "no digests": (lambda folder: shutil.rmtree(folder / "out" / ".inputs"), 20, "another run (run.nc)"),
+    "torn": (lambda folder: torn(folder / "out" / "run.nc"), 20, "another run (run.nc)"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder, name, monkeypatch):
+    change, draws, message = OTHERS[name]
+    assert start(folder).exit_code == 0
+    before = (folder / "out" / "run.nc").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(config, "_drawn", lambda *arguments, **options: pytest.fail("it is drawn again"))
+        again = CliRunner().invoke(app, ["run", str(folder / "job.toml")])
+        assert again.exit_code == 0 and "finished before: nothing in" in again.stdout and "R-hat" in again.stdout
+        assert start(folder).stdout == ""
+    assert (folder / "out" / "run.nc").read_bytes() == before
+    change(folder)
+    if name == "version":
+        monkeypatch.setattr(fingerprint, "__version__", "another")
+    before = (folder / "out" / "run.nc").read_bytes()
+    result = start(folder, draws)
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert result.exit_code == 1 and f"error: the output folder {folder / 'out'} holds {message}" in line
+    assert line.endswith(": add --overwrite to replace it, or name another folder with --output")
+    assert (folder / "out" / "run.nc").read_bytes() == before
+    replaced = CliRunner().invoke(app, ["run", str(folder / "job.toml"), "--quiet", "--overwrite"])
+    assert replaced.exit_code == 0 and not (folder / "out-2").exists()
+    assert accord.Run.load(folder / "out" / "run.nc").average.shape == (2, draws, 2)
+    # and this is now the run that is there
+    assert start(folder, draws).exit_code == 0
+
+
+def test_digests_of_rows_are_for_their_user_alone(folder):
+    assert start(folder).exit_code == 0
+    own = folder / "out" / ".inputs"
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert {path.name: path.stat().st_mode & 0o777 for path in own.iterdir()} == {"run.json": 0o600, "key": 0o600}
+
+
+def test_an_error_of_the_system_has_no_number(folder):
+    (folder / "out").write_text("my notes")
+    result = start(folder)
+    assert result.exit_code == 1 and "out is a file: name another with --output" in result.stderr
+    result = CliRunner().invoke(app, ["run", str(folder / "job.toml"), "--output", str(folder / "out" / "deep")])
+    assert result.exit_code == 1 and "error: Not a directory: " in result.stderr and "Errno" not in result.stderr
 
 
 def test_a_configuration_in_its_own_output_folder_stays(folder):

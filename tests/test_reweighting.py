@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import accord
+from accord.results.reweighting import shortfall
 from accord.samplers import Importance
 
 SIGMA, TAU = 0.7, 1.5
@@ -77,6 +78,11 @@ def test_too_much_news_is_refused_with_the_number(run):
     surprising = X[:40], Y[:40] + 30.0
     with pytest.raises(ArithmeticError, match=r"Pareto k is .* and \d+ effective draws are left, where .*; sample"):
         run.update({1: surprising})
+
+
+def test_numbers_beyond_their_limits_are_not_rounded_to_these():
+    assert shortfall(0.50003, 399.9).startswith("Pareto k is 0.501 and 399 effective draws are left, where at most 0.5")
+    assert shortfall(0.5, 400.0).startswith("Pareto k is 0.500 and 400 effective draws")
 
 
 @pytest.mark.long

@@ -412,8 +412,15 @@ def test_a_site_of_few_rows_takes_no_part():
 def test_parameters_are_a_tenth_of_the_rows():
     study = data.as_study({"n": {"x": np.arange(40.0)}, "s": {"x": np.arange(30.0)}})
     study.check_parameters(3)
-    with raises("s: 4 parameters are more than 0.1 of the rows, the floor of the site"):
+    with raises("s: 4 parameters are more than 0.1 of the rows, the floor of the site: take fewer columns. Its "):
         study.check_parameters(4)
+
+
+def test_the_share_that_a_refusal_names_is_enough(tmp_path):
+    for parameters, rows in [(4, 30), (29, 100), (7, 100), (5, 15), (3, 2)]:
+        (text,) = data.Policy(parameters=0.01).refusals("s", parameters, rows)
+        (tmp_path / "policy.toml").write_text(re.search("`(parameters = .*?)` in the file policy.toml", text)[1])
+        assert data.Policy.beside(tmp_path / "s.csv").refusals("s", parameters, rows) == []
 
 
 def test_a_sites_own_policy_holds(clean, tmp_path):

@@ -7,6 +7,7 @@ from .adapters import from_numpyro, from_pymc
 from .base.compiler import guard
 from .base.constants import keep_widths_apart
 from .base.errors import DivergenceError
+from .base.forks import watch
 from .base.gaussian import Gaussian
 from .base.text import __version__
 from .engines.mesh import processes
@@ -73,4 +74,5 @@ for _name, _module in {
 
 # importing makes no array, so that nothing has been compiled yet
 guard()
+watch()
 keep_widths_apart()

@@ -128,7 +128,7 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     return lowered[found[0]] if found else None
 
 
-def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> ValueError:
+def unknown_name_error(kind: str, name: object, choices: Iterable[str], meant: str | None = None) -> ValueError:
     """Return the error for a name that is not among the choices, with the nearest right one.
 
     Parameters
@@ -139,6 +139,8 @@ def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> Value
         What was found.
     choices : iterable of str
         The right names.
+    meant : str, optional
+        The right name, where it is known; else the choice that is spelled most like `name`.
 
     Returns
     -------
@@ -151,6 +153,6 @@ def unknown_name_error(kind: str, name: object, choices: Iterable[str]) -> Value
     ValueError("unknown network 'rign', did you mean 'ring'? The choices are 'ring', 'star'")
     """
     choices = list(choices)
-    near = nearest(str(name), choices)
+    near = nearest(str(name), choices) if meant is None else meant
     hint = f", did you mean {near!r}?" if near is not None else "."
     return ValueError(f"unknown {kind} {name!r}{hint} The choices are {', '.join(map(repr, choices))}")

@@ -83,6 +83,9 @@ def run(
     timeout: Annotated[float, typer.Option(help="Seconds that processes wait for one another at the start.")] = 60.0,
     heartbeat: Annotated[float, typer.Option(help="Seconds of silence after which a process counts as lost.")] = 20.0,
     report: Annotated[bool, typer.Option("--report", help="Write report.html too, a page that shows it all.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files of another run in the output folder.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
@@ -104,12 +107,15 @@ def run(
                 # one process speaks and writes for all
                 first, quiet = number == 0, quiet or number != 0
                 # as it is read: it may be another one when the draws are there
-                files = Place(job, config.read_bytes(), with_report=report)
-                if first:
-                    files.claim()
+                files = Place(job, config.read_bytes(), with_report=report, overwrite=overwrite)
+                done = files.claim() if first else None
+                if done is not None and several:
+                    raise ValueError(
+                        f"the output folder {job.output} holds this run, finished: --overwrite draws it anew"
+                    )
                 if not quiet:
                     console().print(job.title)
-                drawn = job.draw(progress=False if quiet else None)
+                drawn = job.draw(progress=False if quiet else None) if done is None else done
         except DivergenceError as error:
             if error.run is not None and first:
                 folder, _ = files.write(error.run)
@@ -117,13 +123,16 @@ def run(
             raise
         if first:
             with Progress("looking at the draws", False if quiet else None):
-                folder, table = files.write(drawn)
+                folder, table = files.write(drawn) if done is None else (job.output, done.summary(job.sites))
         if not quiet:
             _report(drawn, table)
-            print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
+            if done is not None:
+                print(f"finished before: nothing in {folder} was changed; --overwrite draws it anew")
+            else:
+                print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
-        if first and report:
+        if first and report and (done is None or not (folder / REPORT).exists()):
             page = drawn.report(folder / REPORT)
             if not quiet:
                 print(f"wrote {page}")

@@ -25,6 +25,7 @@ from ..results.run import Run
 from ..samplers.protocol import Sampler, Tunable
 from ..sampling.sample import sample
 from ..schedules import Polynomial, diminishing
+from ..storage.fingerprint import inputs
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
@@ -70,6 +71,9 @@ class Job:
         Whether the run is kept in a folder while it runs.
     agreed
         What the sites of a study agreed on.
+    inputs
+        What tells the run from others beside the configuration, by name: `inputs(key)`, with digests under a secret.
+        None where rows are read elsewhere.
     sds
         By column, what it was divided by before the model was given it.
     """
@@ -82,6 +86,7 @@ class Job:
     draws: int
     has_checkpoint: bool
     agreed: data.Agreed | None = None
+    inputs: Callable[[bytes], dict[str, str]] | None = None
     sds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -132,17 +137,19 @@ def load(
     if run.get("engine") == "silo" and not one_shot:
         run["engine"] = _build_silo(document.get("silo", {}))
     table, posterior = read_problem(document, path.parent, run.get("engine"))
+    sampler = None if one_shot else _named_method(document, path.parent)
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
-        title, draw = _over_network(posterior, document, run, path.parent)
+        title, draw = _over_network(posterior, sampler, document, run)
     defaults = inspect.signature(sample).parameters
     name = engine or document["run"].get("engine", defaults["engine"].default)
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
     draw, draws = partial(_drawn, draw, table.sites), run.get("draws", defaults["draws"].default)
-    kept = "checkpoint" in run
+    kept, elsewhere = "checkpoint" in run, document["data"].get("at_sites", False)
+    of = None if elsewhere else partial(_inputs, posterior, sampler, name)
     sds = table.sds if isinstance(table, data.Matrix) else {}
-    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, sds=sds)
+    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, inputs=of, sds=sds)
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
@@ -260,10 +267,9 @@ def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
 
 
 def _over_network(
-    posterior: Posterior, document: dict[str, Any], run: dict[str, Any], folder: Path
+    posterior: Posterior, sampler: Sampler | None, document: dict[str, Any], run: dict[str, Any]
 ) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
-    sampler = _named_method(document, folder)
     name = "what accord chooses" if sampler is None else type(sampler).__name__
     title = f"{posterior!r} on {network!r} by {name}"
     return title, partial(sample, posterior, network, sampler, **run)
@@ -272,6 +278,10 @@ def _over_network(
 def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | None = None) -> Run:
     with sites_named(sites):
         return draw(progress=progress)
+
+
+def _inputs(posterior: Posterior, sampler: Sampler | None, engine: str, key: bytes) -> dict[str, str]:
+    return {**inputs(posterior, sampler, key), "engine": engine}
 
 
 def _build_silo(section: Any) -> Silo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ def users_errors() -> Iterator[None]:
         try:
             yield
         except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
+            # the number that an operating system has for an error helps no user
+            text = re.sub(r"\[Errno -?\d+\] ", "", str(error))
             Console(stderr=True, soft_wrap=True).print(
-                f"error: {error}", style="bold red", highlight=False, markup=False
+                f"error: {text}", style="bold red", highlight=False, markup=False
             )
             raise typer.Exit(1) from error
         except KeyboardInterrupt:

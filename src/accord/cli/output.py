@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..base.whole import write_whole
 from ..results.gathered import notes_of
 from ..results.run import Run
+from ..storage.fingerprint import first_difference, own_key, record, recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from .config import Job
 
 DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
+# The folder of digests that tell this run from others.
+INPUTS = ".inputs"
 # The column of Run.summary() that names the agent furthest from the average.
 WORST = ("worst agent", "agent")
 
@@ -37,25 +40,37 @@ class Place:
         Its configuration file, as it was read.
     with_report
         Whether a page is to go with them.
+    overwrite
+        Whether files of another run are replaced.
     """
 
     job: Job
     config: bytes
     with_report: bool = False
+    overwrite: bool = False
 
-    def claim(self) -> None:
-        """Make the folder, before anything is drawn.
+    def claim(self) -> Run | None:
+        """Make the folder, before anything is drawn; or return the run that is there, where it is this one, finished.
 
         Raises
         ------
         ValueError
-            It holds a file that is not the beginning of this very run.
+            The folder is a file, or holds a file that is neither of this run nor of its beginning.
         """
         folder = self.job.output
-        taken = self._taken(folder)
-        if taken:
-            raise ValueError(f"the output folder {folder} holds {taken}; name a new one")
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"the output folder {folder} is a file: name another with --output")
+        if not self.overwrite:
+            done = self._finished(folder)
+            if done is not None:
+                return done
+            if taken := self._taken(folder):
+                raise ValueError(
+                    f"the output folder {folder} holds {taken}: add --overwrite to replace it, or name another folder "
+                    "with --output"
+                )
         folder.mkdir(parents=True, exist_ok=True)
+        return None
 
     def write(self, drawn: Run) -> tuple[Path, pd.DataFrame]:
         """Write the run's files; where they are, and its summary, whose warnings are shown here.
@@ -81,15 +96,37 @@ class Place:
         write_whole(folder / SUMMARY, _as_csv(summary))
         write_whole(folder / NOTES, ("\n".join(notes_of(drawn)) + "\n").encode())
         write_whole(folder / CONFIG, self.config)
+        if self.job.inputs is not None:
+            record(folder / INPUTS, self.job.inputs(own_key(folder / INPUTS)))
         return folder, summary
 
     def _free(self) -> Path:
         """The output folder; where others wrote there since it was claimed, the first beside it that is free."""
         own = self.job.output
+        if self.overwrite:
+            return own
         folder = next(folder for folder in _numbered(own) if not self._taken(folder))
         if folder is not own:
             warnings.warn(f"the output folder {own} now holds {self._taken(own)}: written to {folder}", stacklevel=3)
         return folder
+
+    def _finished(self, folder: Path) -> Run | None:
+        """The run in a folder, if it is this one and has all its draws."""
+        copy = folder / CONFIG
+        if not (copy.is_file() and copy.read_bytes() == self.config) or self._other_inputs(folder) != "":
+            return None
+        try:
+            found = Run.load(folder / DRAWS)
+        except (OSError, ValueError):
+            return None
+        return found if found.average.shape[1] >= self.job.draws else None
+
+    def _other_inputs(self, folder: Path) -> str | None:
+        """What differs from the run in a folder beside the configuration, "" for nothing; None where nobody knows."""
+        theirs = None if self.job.inputs is None else recorded(folder / INPUTS)
+        if theirs is None or self.job.inputs is None:
+            return None
+        return first_difference(self.job.inputs(own_key(folder / INPUTS)), theirs) or ""
 
     def _taken(self, folder: Path) -> str:
         """What in a folder is not the beginning of this run, in words; "" where nothing is."""
@@ -99,6 +136,8 @@ class Place:
         if not draws.exists():
             others = [summary, folder / NOTES, *([folder / REPORT] if self.with_report else [])]
             return next((f"another file {other.name}" for other in others if other.exists()), "")
+        if copy.exists() and (difference := self._other_inputs(folder)):
+            return f"another run (this one and that: {difference})"
         if not (self.job.has_checkpoint and copy.exists()):
             return f"another run ({DRAWS})"
         try:

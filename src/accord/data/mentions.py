@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Largest number of characters of a formula: its parser calls itself for each part, and deep calls end a process.
+_MOST_CHARACTERS = 20_000
 # a name, or anything in backquotes
 _NAME = r"`[^`]+`|[^\W\d][\w.]*"
 
@@ -45,6 +47,8 @@ class Mentions:
     def of(cls, formula: str | Sequence[str]) -> Mentions:
         """The names in a formula, or in several texts: formulas and names of columns beside them."""
         formulas = [formula] if isinstance(formula, str) else list(formula)
+        for one in formulas:
+            require_short(one)
         text = "\n".join(formulas)
         groups = re.findall(r"\|([^()|]+)\)", text)
         rest = re.sub(r"\|([^()|]+)\)", ")", text)
@@ -57,6 +61,12 @@ class Mentions:
             _names("\n".join([*beside, *re.findall(r"\(([^()]*,[^()]*)\)", left)])),
             _names("\n".join(groups)) - _names(rest),
         )
+
+
+def require_short(formula: str) -> None:
+    """Raise `ValueError` where a formula is too long to be parsed."""
+    if len(formula) > _MOST_CHARACTERS:
+        raise ValueError(f"the formula has {len(formula):,} characters; at most {_MOST_CHARACTERS:,} are read")
 
 
 def _names(text: str) -> frozenset[str]:

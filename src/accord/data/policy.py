@@ -63,11 +63,15 @@ class Policy:
 
     def refusals(self, site: str, parameters: int, rows: int) -> list[str]:
         """Why a site of so many rows takes no part in a model of so many parameters; empty where it does."""
-        if parameters <= self.parameters * rows:
+        # a quotient is rounded as the share was when it was written
+        if parameters / max(rows, 1) <= self.parameters:
             return []
+        share = -(-100 * parameters // max(rows, 1)) / 100
         return [
-            f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the site "
-            "(`parameters` in its policy): take fewer columns"
+            f"{site}: {parameters} parameters are more than {self.parameters:g} of the rows, the floor of the site: "
+            f"take fewer columns. Its administrator may allow it by the line `parameters = {share:g}` in the file "
+            f"policy.toml beside its data; for your own data in memory pass "
+            f"policy=accord.data.Policy(parameters={share:g})"
         ]
 
     def singles_out(self, values: np.ndarray) -> bool:

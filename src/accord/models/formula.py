@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..base.errors import unknown_name_error
 from ..data.meeting import Meeting, means_and_sds
 from .grammar import (
+    FACTORS,
     STANDARDS,
     WITHOUT_NUMBERS,
     environment,
@@ -67,11 +69,16 @@ def _grouping_of(model: Any) -> _Grouping | None:
     if not factors:
         return None
     if len(factors) > 1:
-        raise ValueError(f"effects of one grouping factor are possible, found {sorted(factors)}")
+        raise ValueError(
+            f"effects of one grouping factor are possible, found {sorted(factors)}: write the others among the terms, "
+            "as in C(column)"
+        )
     ((name, components),) = factors.items()
     within = [component.name for component in components if component.name != SITE]
     if len(within) > 1 or not all(hasattr(component, "reference") for component in components):
-        raise ValueError(f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}")
+        raise ValueError(
+            f"effects must be grouped by {SITE}, a column, or {SITE}:column; found {name!r}: make one column of several"
+        )
     return _Grouping(name, within[0] if within else None, len(components) > len(within))
 
 
@@ -117,6 +124,8 @@ class Formula:
         The names of all columns, for errors, where frames have some of them.
     check
         Raises an error at all sites where one of them refuses its columns, see `accord.data.Study.check_columns`.
+    check_size
+        Raises an error for a model of at least so many columns, before any of them is made.
 
     Raises
     ------
@@ -136,6 +145,7 @@ class Formula:
         levels: Mapping[str, Sequence[str]],
         known: Sequence[str],
         check: Callable[[Sequence[Columns]], None],
+        check_size: Callable[[int], None],
     ) -> None:
         self.text, self.levels = text, {name: list(own) for name, own in levels.items()}
         self._model, self._spelling = parsed(text)
@@ -154,6 +164,7 @@ class Formula:
         for part in self._predictors():
             require_columns(part, columns, known)
             require_levels(part, self.levels)
+        check_size(self._least_columns())
         self._standardise(meeting, frames, check)
         self._template = self._rows_of_all_kinds(columns)
         # no row of a site is in it, so that errors quote none
@@ -198,8 +209,9 @@ class Formula:
         for several in places.values():
             if len(several) > 1:
                 raise ValueError(
-                    f"groups of {self._within} have rows of several sites, {several[0]} and {several[1]} among them, "
-                    f"and effects stay at a site: write {SITE}:{self._within} where each site has groups of its own"
+                    f"groups of {self._within} have rows of several sites, {several[0]!r} and {several[1]!r} "
+                    f"among them, and effects stay at a site: write {SITE}:{self._within} where each site has its own "
+                    "groups"
                 )
 
     def _standardise(
@@ -242,6 +254,20 @@ class Formula:
             done = {id(call) for call in ready}
             calls = [call for call in calls if id(call) not in done]
 
+    def _least_columns(self) -> int:
+        """How many columns the terms make at least, by the levels of their factors."""
+        return sum(
+            prod(max(self._least_of(component), 1) for component in getattr(term, "components", ()))
+            for term in self._model.common_terms
+        )
+
+    def _least_of(self, component: Any) -> int:
+        """How many columns a component makes at least: one a level of a factor, but for the first."""
+        call = getattr(component, "call", None)
+        is_factor = call.callee in FACTORS if call is not None else getattr(component, "name", None) in self.levels
+        names = names_of(parts_of(component)) if is_factor else []
+        return len(self.levels[names[0]]) - 1 if names else 1
+
     def _rows_of_all_kinds(self, columns: Sequence[str]) -> pd.DataFrame:
         """Made-up rows that have every level, by which all sites code alike."""
         import pandas as pd
@@ -283,6 +309,17 @@ class Formula:
         for component in getattr(term, "components", ()):
             label = label.replace(component.name, self._spelling.of(component.name))
         return label
+
+    @property
+    def left(self) -> str:
+        """The left side, as it is written."""
+        return self.text.partition("~")[0].strip()
+
+    def require_other_names(self, taken: Collection[str]) -> None:
+        """Raise `ValueError` where a term, the intercept left out, has the name of a parameter of the model."""
+        for term in self._terms:
+            if term.kind != "intercept" and (name := self._written(term, term.name)) in taken:
+                raise ValueError(f"the column {name!r} has the name of a parameter of the model: rename the column")
 
     @property
     def group_is_site(self) -> bool:

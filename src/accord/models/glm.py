@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 from jax.tree_util import Partial
 
 from ..base.errors import unknown_name_error
+from ..base.memory import require_room
 from ..data import Study
 from ..data.elsewhere import StudyAtSites
 from ..posterior.about import About
@@ -33,11 +35,14 @@ from .formula import Formula
 from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import OfRows
 from .priors import Prior
-from .regression import Elsewhere, LogPrior, Other, Predicted, Priors, Regression
+from .regression import COEFFICIENTS, Elsewhere, LogPrior, Other, Predicted, Priors, Regression
 from .tables import FAMILIES, as_table, columns_of, family_of, figures_of, needed, settled, warn_of_filled
 from .unidentified import require_bounded, require_identified
 
 __all__ = ["FAMILIES", "glm"]
+
+# Columns of a model from which on sites are asked whether they take part before the columns are made.
+_MANY = 1000
 
 
 def glm(
@@ -122,6 +127,7 @@ def glm(
         study.agreed.levels,
         columns_of(table, study),
         study.check_columns,
+        partial(_require_possible_size, study),
     )
     chosen, shards = settled(family_of(family), design, study, weights, exposure)
     summary, centre, spread, spread_of_effects = figures_of(meeting, chosen, shards)
@@ -135,6 +141,7 @@ def glm(
         raise ValueError(f"{named} goes with effects of groups such as (1 | site), and {formula!r} has none")
     if effects == PARAMETERS and nodes is not None:
         raise ValueError(f'nodes goes with effects = "{INTEGRATED}": effects that are parameters need no quadrature')
+    design.require_other_names({"Intercept", COEFFICIENTS, *parameters})
     if not columns and (chosen.has_intercept or not parameters):
         raise ValueError(f"the formula {formula!r} has no coefficient")
     names = names_of(columns, chosen)
@@ -182,7 +189,7 @@ def glm(
         family=chosen,
         agreed=study.agreed,
         priors=shown,
-        about=_about(formula, chosen, shown, study, names, shards),
+        about=_about(formula, chosen, shown, study, names, shards, _with_moments(names, found, spread)),
     )
     if nodes is not None:
         post = cast(Regression, post.finely(nodes))
@@ -191,7 +198,37 @@ def glm(
     return post
 
 
-def _about(formula: str, family: Family, priors: Priors, study: Study, names: list[str], shards: list[Rows]) -> About:
+def _require_possible_size(study: Study, columns: int) -> None:
+    """Raise an error for a model of so many columns that sites refuse it, or that no memory holds them."""
+    if columns <= _MANY:
+        return
+    study.check_parameters(columns)
+    rows = sum(map(len, study.frames))
+    what = f"{columns:,} columns or more of {rows:,} rows, which factors of many levels make,"
+    require_room(what, 8.0 * columns * (rows + columns), "merge levels, or take effects of groups, (1 | site:column)")
+
+
+def _with_moments(
+    names: Sequence[str], priors: Sequence[Prior], spread: np.ndarray
+) -> tuple[tuple[str, float, float, float], ...]:
+    """The coefficients that `accord.posterior.about.Said` names with their priors; the intercept is none of them."""
+    spreads = np.repeat(spread, len(names) // max(len(spread), 1))
+    return tuple(
+        (name, float(prior.moments[0]), float(prior.moments[1]), float(sd))
+        for name, prior, sd in zip(names, priors, spreads, strict=True)
+        if prior.moments is not None and name.partition("|")[0] != "Intercept"
+    )
+
+
+def _about(
+    formula: str,
+    family: Family,
+    priors: Priors,
+    study: Study,
+    names: list[str],
+    shards: list[Rows],
+    coefficients: tuple[tuple[str, float, float, float], ...],
+) -> About:
     """What the model says of itself in reports."""
     why = ""
     if not family.replicates:
@@ -210,6 +247,7 @@ def _about(formula: str, family: Family, priors: Priors, study: Study, names: li
         # exp(intercept) is no ratio of two
         ratios=tuple(name for name in names if name.partition("|")[0] != "Intercept") if family.ratio else (),
         notes=notes_beside(study.agreed, names),
+        coefficients=coefficients,
         predictive=None if why else OfRows(family),
         floor=max((policy.cells for policy in study.policies), default=3),
         why_no_check=why,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.errors import unknown_name_error
+from ..data.mentions import require_short
 from .spelling import Spelling, require_usual_powers
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ _ROW_BY_ROW: dict[str, Callable[..., Any]] = {
 }
 # Centred, or centred and divided, by figures of all sites.
 STANDARDS = ("center", "scale", "standardize")
-_FACTORS = ("C", "S", "T")
+FACTORS = ("C", "S", "T")
 # Contrasts of `C`.
 _CODINGS = ("Sum", "Treatment")
 # Several columns as one response.
 _SEVERAL = ("p", "prop", "proportion", "surv")
 # Functions that make something else than one number of each row.
-WITHOUT_NUMBERS = (*_FACTORS, *_CODINGS, *_SEVERAL, "offset")
+WITHOUT_NUMBERS = (*FACTORS, *_CODINGS, *_SEVERAL, "offset")
 # Functions that each site would work out otherwise, from its own rows.
 _FROM_ROWS = ("B", "binary", "bs", "cc", "cr", "lag", "ns", "poly", "s", "te", "tp")
 # Functions of other languages that choose between values.
@@ -45,7 +46,7 @@ _AS_FACTOR = ("as.factor", "factor", "relevel")
 _WITHIN_THE_LEFT = (*_ROW_BY_ROW, "I")
 _ON_THE_LEFT = (*_WITHIN_THE_LEFT, *_SEVERAL)
 _WITHIN_TERMS = (*_ROW_BY_ROW, "I", *STANDARDS)
-_IN_INTERACTIONS = (*_WITHIN_TERMS, *_FACTORS)
+_IN_INTERACTIONS = (*_WITHIN_TERMS, *FACTORS)
 _TERMS = (*_IN_INTERACTIONS, "offset")
 
 # The arguments of each function. One that ends in "=" may be left out, and may be given by its name.
@@ -76,8 +77,6 @@ _HINTS = {
 _MOST_ORDERS = 9
 # Largest number of terms once interactions are written out: formulae takes seconds for more.
 _MOST_TERMS = 2_000
-# Largest number of characters of a formula: the parser calls itself for each part, and deep calls end a process.
-_MOST_CHARACTERS = 20_000
 
 
 def parsed(text: str) -> tuple[Any, Spelling]:
@@ -99,8 +98,7 @@ def parsed(text: str) -> tuple[Any, Spelling]:
         from formulae.terms.terms import Model
     except ImportError as error:
         raise ImportError("formulas need formulae: pip install 'accord[models]'") from error
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"the formula has {len(text):,} characters; at most {_MOST_CHARACTERS:,} are read")
+    require_short(text)
     # its scanner, parser and resolver have exceptions of their own
     with _readable(text, Exception):
         tokens = Scanner(text).scan()
@@ -173,15 +171,12 @@ class _Grammar:
 
     def _require_response(self, node: Any) -> None:
         if _is_operation(node, "PIPE"):
-            trials = node.right.args if _kind(node.right) == "Call" else [node.right]
-            raise self._refused(
-                f"for a number of successes and one of trials write {_prop([node.left, *trials])} ~ ..."
-            )
+            raise self._refused(self._without_bar(node.left, node.right))
         if _kind(node) == "Call":
             name = self._name_of(node)
             if name == "cbind":
                 raise self._refused(f"for cbind(successes, failures) write {_prop_of_cbind(node.args)} ~ ...")
-            if name in _FACTORS:
+            if name in FACTORS:
                 raise self._refused(
                     f"{name}() stands on the right only: write the column itself on the left. The family gives the "
                     "order of its classes, as in accord.models.families.Ordinal(['low', 'high'])"
@@ -189,6 +184,18 @@ class _Grammar:
             self._require_call(node, _ON_THE_LEFT, _WITHIN_THE_LEFT)
         elif _kind(node) not in ("Variable", "QuotedName"):
             raise self._refused("its left must be a column or a function of columns, as in log(y) or I(y > 3)")
+
+    def _without_bar(self, response: Any, beside: Any) -> str:
+        """What to write in place of `response | trials(n)` and the like of other packages."""
+        name = self._name_of(beside) if _kind(beside) == "Call" else "trials"
+        if name == "weights":
+            return "weights are an argument beside the formula: weights='column'"
+        if name == "cens":
+            return (
+                "for times of which some are cut short write surv(time, event) ~ ..., where event is 1 if it was seen"
+            )
+        trials = beside.args if _kind(beside) == "Call" else [beside]
+        return f"for a number of successes and one of trials write {_prop([response, *trials])} ~ ..."
 
     def _require_term(self, node: Any, alone: bool) -> None:
         """Raise `ValueError` unless a node is a sum of terms; `alone`: effects of groups and offsets may be here."""
@@ -277,7 +284,7 @@ class _Grammar:
                 raise self._refused(f"{name}() cannot stand at this place")
             raise unknown_name_error("function in the formula", written, known)
         given = self._arguments(name, call.args)
-        if name in _FACTORS:
+        if name in FACTORS:
             column, *contrasts = given
             if _kind(column) not in ("Variable", "QuotedName"):
                 raise self._refused(f"{name}() must be of a column of text, by its name")
@@ -448,7 +455,7 @@ def of_rows(name: str, site: str) -> Iterator[None]:
         with np.errstate(all="ignore"):
             yield
     except Exception as error:
-        raise ValueError(f"{name} is no number of the rows of {site}: {type(error).__name__}") from None
+        raise ValueError(f"{name} is no number of the rows of site {site!r}: {type(error).__name__}") from None
 
 
 def evaluated(part: Any, frame: pd.DataFrame, environment: Any, site: str) -> np.ndarray:
@@ -465,7 +472,7 @@ def require_columns(part: Any, columns: Sequence[str], choices: Sequence[str]) -
 
 def require_levels(call: Any, levels: Mapping[str, Any]) -> None:
     """Raise `ValueError` where a factor is of a column that the sites have no levels of, or names another level."""
-    if not is_call(call) or call.callee not in _FACTORS:
+    if not is_call(call) or call.callee not in FACTORS:
         return
     name = call.args[0].name
     if name not in levels:
@@ -482,4 +489,4 @@ def require_finite(name: str, site: str, values: np.ndarray) -> None:
     """Raise `ValueError` where a term, shape (row, ...), is no finite number in some rows of a site."""
     # how many rows would tell of few of them
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} is no finite number in some rows of {site}")
+        raise ValueError(f"{name} is no finite number in some rows of site {site!r}")

@@ -49,6 +49,11 @@ class Prior(ABC):
     def log_density(self, x: Array) -> Array:
         """The log density at x, the constant included."""
 
+    @property
+    def moments(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of a symmetric prior of any number; None for others."""
+        return None
+
 
 def stacked(priors: Sequence[Prior], dtype: Any) -> Prior:
     """Priors of one class as one, whose numbers are arrays of shape (prior,)."""
@@ -74,6 +79,10 @@ class Normal(Prior):
 
     def log_density(self, x: Array) -> Array:
         return -(((x - self.loc) / self.scale) ** 2) / 2.0 - jnp.log(self.scale) - np.log(2.0 * np.pi) / 2.0
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        return self.loc, self.scale
 
 
 @pytree
@@ -103,6 +112,10 @@ class StudentT(Prior):
     def log_density(self, x: Array) -> Array:
         return log_student(x, self.df, self.loc, self.scale)
 
+    @property
+    def moments(self) -> tuple[float, float] | None:
+        return (self.loc, self.scale * (self.df / (self.df - 2.0)) ** 0.5) if self.df > 2.0 else None
+
 
 @pytree
 class Laplace(Prior):
@@ -113,6 +126,10 @@ class Laplace(Prior):
 
     def log_density(self, x: Array) -> Array:
         return -jnp.abs(x - self.loc) / self.scale - jnp.log(2.0 * self.scale)
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        return self.loc, 2.0**0.5 * self.scale
 
 
 @pytree

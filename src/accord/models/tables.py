@@ -25,6 +25,18 @@ FAMILIES: dict[str, type[Family]] = {
     cls.name: cls for cls in (getattr(families, name) for name in families.__all__) if cls is not Family
 }
 
+# What other packages call a family, and its name here.
+_ELSEWHERE = {
+    **dict.fromkeys(("gaussian", "gauss", "linear", "ols"), "normal"),
+    **dict.fromkeys(("t", "student_t", "studentt"), "student"),
+    **dict.fromkeys(("binary", "logistic", "logit"), "bernoulli"),
+    **dict.fromkeys(("nb", "nb2", "nbinom", "nbinom2", "negbin", "negbinomial"), "negative_binomial"),
+    **dict.fromkeys(("multinomial", "multinom", "softmax"), "categorical"),
+    **dict.fromkeys(("cumulative", "polr", "ordered"), "ordinal"),
+    **dict.fromkeys(("coxph", "phreg"), "cox"),
+    "exponential": "weibull",
+}
+
 
 def needed(formula: str, *columns: str | None) -> dict[str, Any]:
     """What a study is asked for: the columns that a formula names, and those beside it that are named."""
@@ -72,7 +84,7 @@ def family_of(family: str | Family) -> Family:
     if not isinstance(family, str):
         raise ValueError(f"family must be the name of one, or one of accord.models.families, found {family!r}")
     if family not in FAMILIES:
-        raise unknown_name_error("family", family, FAMILIES)
+        raise unknown_name_error("family", family, FAMILIES, _ELSEWHERE.get(family.lower()))
     return FAMILIES[family]()
 
 
@@ -92,7 +104,10 @@ def settled(
         design.response(frame, site) for site, frame in zip(study.meeting.names_here, study.frames, strict=True)
     ]
     if any(len(columns) != len(family.columns) for columns in responses):
-        raise ValueError(f"the family {family.name} needs {family.left} on the left of the formula")
+        raise ValueError(
+            f"the family {family.name} needs {family.left} on the left of the formula, found {design.left}"
+            + (f"; {family.instead}" if family.instead else "")
+        )
     if family.tells_classes:
         _require_frequent(study, [columns[0] for columns in responses])
     made, looked_at = [], []
@@ -110,7 +125,7 @@ def settled(
     family = family.settled(study.meeting, responses)
     shards = []
     for (site, matrices, beside), response in zip(made, responses, strict=True):
-        rows = family.rows(site, response)
+        rows = family.rows(f"{design.left} at site {site!r}", response)
         rows["design"] = matrices.design if family.has_intercept else matrices.design[:, 1:]
         offset = matrices.offset
         if "exposure" in beside:
@@ -148,12 +163,12 @@ def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, 
     try:
         values = frame[name].to_numpy().astype(np.float64)
     except ValueError:
-        raise ValueError(f"{what} must be numbers, and {name!r} holds texts at {site}") from None
+        raise ValueError(f"{what} must be numbers, and {name!r} holds texts at site {site!r}") from None
     wrong = ~((values > least) if strictly else (values >= least)) | ~np.isfinite(values)
     if wrong.any():
         raise ValueError(
-            f"{what} must be finite and {'>' if strictly else '>='} {least:g}, and some rows of {site} are not: see "
-            f"column {name!r}"
+            f"{what} must be finite and {'>' if strictly else '>='} {least:g}, and some rows of site {site!r} are not: "
+            f"see column {name!r}"
         )
     return values
 

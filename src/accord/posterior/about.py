@@ -48,6 +48,9 @@ class Said:
         The names of the coefficients of which it is one.
     notes
         Sentences that a table of coefficients needs beside it: rows left out, reference levels, units, priors.
+    coefficients
+        Coefficients whose prior has a mean and a standard deviation: name, these two, and the standard deviation of the
+        column over all rows.
     """
 
     model: str = ""
@@ -58,6 +61,7 @@ class Said:
     ratio: str = ""
     ratios: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    coefficients: tuple[tuple[str, float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)

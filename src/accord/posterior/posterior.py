@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..base.checks import whole_number
 from ..base.errors import DataError
+from ..base.forks import require_no_fork
 from ..base.gaussian import Gaussian
 from ..base.memory import require_matrices
 from ..base.page import table
@@ -143,6 +144,7 @@ class Posterior:
         constraints: Mapping[str, Any] | None = None,
         local: Local | None = None,
     ) -> None:
+        require_no_fork()
         if len(shards) == 0:
             raise ValueError("a posterior needs at least one shard, found none")
         self.parameters, self.init = unconstrained(init, constraints or {})
@@ -404,7 +406,11 @@ class Posterior:
         return digests(self._log_likelihood, self._log_prior, self._local, self._params, rows)
 
     def require_unchanged(self) -> None:
-        """Raise `ValueError` where functions or arrays are not what they were when this process first used them."""
+        """Raise `ValueError` where functions or arrays are not what they were when this process first used them.
+
+        Raise `RuntimeError` in a fork of a process that had used JAX.
+        """
+        require_no_fork()
         # looking is no reason to read data, which may not lie here
         seen = self if "_read" in vars(self) else self._with(_sources={})
         now = seen.digests() if self._digests else {}

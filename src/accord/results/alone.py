@@ -11,7 +11,7 @@ from ..base.counters import generator
 from ..base.weights import effective
 from .diagnostics import pareto
 from .points import Points
-from .reweighting import FEWEST, LARGEST_K, Agents
+from .reweighting import FEWEST, LARGEST_K, Agents, shortfall
 
 # Points that each site is asked at in each pass: few until a proposal fits, more where they are not enough.
 _POINTS = (2000, 2000, 2000, 2000, 8000, 8000, 8000)
@@ -129,12 +129,7 @@ def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.n
     points = Points(positions, value, proposal, agents.reported(positions))
     k, worth = pareto(log_weight), effective(log_weight)
     good = k <= LARGEST_K and worth >= FEWEST
-    why = (
-        ""
-        if good
-        else f"Reweighting says no: Pareto k is {k:.2f} and {worth:.0f} effective draws are left, where at most "
-        f"{LARGEST_K} and at least {FEWEST:.0f} are needed. Its data may say too little of some parameters."
-    )
+    why = "" if good else f"Reweighting says no: {shortfall(k, worth)}. Its data may say too little of some parameters."
     return Alone(agent, points, k, why)
 
 

@@ -60,6 +60,11 @@ class Asked(Said):
             ratios=tuple(map(_text, found["ratios"])),
             notes=tuple(map(_text, found.get("notes", ()))),
             edges=edges,
+            # runs were written without
+            coefficients=tuple(
+                (_text(name), float(loc), float(sd), float(of_column))
+                for name, loc, sd, of_column in found.get("coefficients", ())
+            ),
         )
 
 

@@ -31,6 +31,8 @@ _FALSE_ALARM, _MATTERS = 1e-4, 0.01
 # What the means of the functions in FEATURES are off by where a variance is off by all of itself: E h'(u), u normal.
 # The last is odd about a Gaussian, and sees no variance.
 _PER_VARIANCE = np.array([1.0, 0.6057, np.nan])
+# Distance from the prior's mean in its sds, and share of its sd, where data adds at most 4% of the prior's precision.
+_SAME_MEAN, _SAME_SD = 0.1, 0.98
 # Of a variance, what draws that are few must miss of it to be those of chains that have not gone far.
 _NARROW = -0.5
 # Parameters of agents whose effective draws are counted, some milliseconds each; the least mixed where there are more.
@@ -54,6 +56,8 @@ class Drawn(NamedTuple):
     # on the scale of `run.draws`, and the names there
     shown: np.ndarray | None = None
     shown_names: tuple[str, ...] = ()
+    # name, mean and sd of the prior, and sd of the column
+    coefficients: tuple[tuple[str, float, float, float], ...] = ()
 
 
 def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
@@ -82,6 +86,7 @@ def complaints(drawn: Drawn, sites: Sequence[str] | None = None) -> list[str]:
         _heat(found, short) or _unmeasured(found),
         _unbalanced(found, names, short),
         _unvisited(found, names),
+        "" if short else _uninformed(drawn),
     ]
     if short and drawn.certificate is None:
         mixing += _of_longer_runs(found, any(text and not isinstance(text, _Short) for text in first + last))
@@ -256,6 +261,26 @@ def _unvisited(found: Findings, names: _Names) -> str:
         f"the posterior has another mode that no draw is of, at {where}, with about {balance.mass[most]:.2g} times the "
         "mass of the one that the draws are of (Laplace's approximation). Where these are names of the same thing, as "
         "of components of a mixture, order them in the model; otherwise Importance() weighs modes"
+    )
+
+
+def _uninformed(drawn: Drawn) -> str:
+    """The coefficient of which the posterior is most like its prior, where data says next to nothing about it."""
+    found = []
+    for name, loc, sd, of_column in drawn.coefficients:
+        if name in drawn.names:
+            own = drawn.average[..., drawn.names.index(name)].astype(np.float64)
+            if abs(own.mean() - loc) < _SAME_MEAN * sd and own.std() > _SAME_SD * sd:
+                found.append((name, loc, sd, of_column, own))
+    if not found:
+        return ""
+    name, loc, sd, of_column, own = max(found, key=lambda one: one[4].std() / one[2])
+    others = f" and of {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"the data says next to nothing about the coefficient of {name}{others}: its posterior (mean "
+        f"{own.mean():.3g}, sd {own.std():.3g}) is its prior (mean {loc:.3g}, sd {sd:.3g}). The column has the sd "
+        f"{of_column:.3g}, so the prior allows some {sd * of_column:.2g} a standard deviation of the column: check the "
+        "column's unit, widen the prior or leave the column out"
     )
 
 

@@ -167,8 +167,15 @@ def reliable(points: Points, what: str, remedy: str) -> float:
     k = pareto(points.log_weight)
     if not (k <= LARGEST_K and points.effective >= FEWEST):
         raise ArithmeticError(
-            f"{what} changes the posterior too much for the points of this run: Pareto k is {k:.3f} and "
-            f"{points.effective:.0f} effective draws are left, where at most {LARGEST_K} and at least {FEWEST:.0f} "
-            f"are needed; {remedy}"
+            f"{what} changes the posterior too much for the points of this run: {shortfall(k, points.effective)}; "
+            f"{remedy}"
         )
     return k
+
+
+def shortfall(k: float, effective: float) -> str:
+    """Pareto k and the effective draws beside their limits, rounded so that none looks better than it is."""
+    return (
+        f"Pareto k is {np.ceil(1000 * k) / 1000:.3f} and {np.floor(effective):.0f} effective draws are left, where at "
+        f"most {LARGEST_K} and at least {FEWEST:.0f} are needed"
+    )

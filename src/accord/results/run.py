@@ -495,7 +495,16 @@ class Run(Shown):
         # draws of methods that walk are warned of on the scale that they walk on
         shown = self.average if weighted or self.unconstrained is not None else None
         drawn = Drawn(
-            free.average, free.kept, self.agents, free.names, found, self.certificate, weighted, shown, self.names
+            free.average,
+            free.kept,
+            self.agents,
+            free.names,
+            found,
+            self.certificate,
+            weighted,
+            shown,
+            self.names,
+            self.asked.coefficients,
         )
         stage("what the draws show")
         found_out = complaints(drawn, sites)

@@ -150,6 +150,8 @@ def sample(
         `whiten` found no mode.
     DivergenceError
         A chain became non-finite; its `run` holds what was drawn before.
+    RuntimeError
+        This process was forked from one that had used JAX.
     """
     arguments = dict(locals())
     draws, chains = whole_number("draws", draws, 1), whole_number("chains", chains, 1)

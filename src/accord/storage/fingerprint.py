@@ -109,6 +109,39 @@ def first_difference(mine: dict[str, str], theirs: dict[str, str]) -> str | None
     return None
 
 
+def record(folder: Path, parts: dict[str, str]) -> None:
+    """Write a fingerprint into a folder."""
+    write_private(Path(folder) / _FILE, json.dumps(parts, indent=1).encode())
+
+
+def recorded(folder: Path) -> dict[str, str] | None:
+    """The fingerprint in a folder; None where there is none.
+
+    Raises
+    ------
+    ValueError
+        The file is not what accord wrote.
+    """
+    path = Path(folder) / _FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no table of a run")
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is not what accord wrote ({error})") from error
+    return found
+
+
+def inputs(post: Posterior, sampler: Sampler | None, key: bytes) -> dict[str, str]:
+    """Versions, and keyed digests of the rows and functions of a posterior and of the code of a user's method."""
+    keyed = {"data": _rows(post, key), "functions": _functions(post, key)}
+    if sampler is not None:
+        keyed["method"] = _keyed(key, method_code(sampler).encode())
+    return {**versions(), **{name: found[:_DIGITS] for name, found in keyed.items()}}
+
+
 def claim(folder: Path, parts: dict[str, str]) -> None:
     """Mark a folder as this run's.
 
@@ -117,18 +150,14 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
     ValueError
         It is another run's; what differs first is named.
     """
-    path, mine = Path(folder) / _FILE, _lasting(parts)
+    mine = _lasting(parts)
     try:
-        theirs = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(theirs, dict):
-            raise ValueError("it is no table of a run")
-    except FileNotFoundError:
-        write_private(path, json.dumps(mine, indent=1).encode())
-        return
+        theirs = recorded(folder)
     except ValueError as error:
-        raise ValueError(f"{path} is not what accord wrote ({error}); name a new checkpoint folder") from error
-    difference = first_difference(mine, theirs)
-    if difference is not None:
+        raise ValueError(f"{error}; name a new checkpoint folder") from error
+    if theirs is None:
+        record(folder, mine)
+    elif (difference := first_difference(mine, theirs)) is not None:
         raise ValueError(
             f"the checkpoint folder {folder} belongs to another run (this one and that: {difference}); name a new one"
         )
@@ -147,8 +176,7 @@ def own_key(folder: Path) -> bytes:
 
 def require_same_method(folder: Path, code: str, key: bytes) -> None:
     """Keep a digest of a user's method, `Problem.code`; `DataError` where it was another one before."""
-    found = hmac.new(key, code.encode(), "sha256").hexdigest()
-    _require_same(folder / "method", found, "the method, or a number that it has from outside, is")
+    _require_same(folder / "method", _keyed(key, code.encode()), "the method, or a number that it has from outside, is")
 
 
 def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
@@ -157,18 +185,29 @@ def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
     Without the key they tell nothing, even of rows that could be guessed.
     """
     who = f"agent {post.held[0]}" if len(post.held) == 1 else f"some of {len(post.held)} agents"
+    _require_same(folder / "rows", _rows(post, key), f"the data of {who} is")
+    _require_same(
+        folder / "functions",
+        _functions(post, key),
+        "a function of the posterior, or a number that it has from outside, is",
+    )
+
+
+def _rows(post: Posterior, key: bytes) -> str:
     rows = hmac.new(key, digestmod="sha256")
     for agent, shard in post._read.items():
         rows.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
         for leaf in jax.tree.leaves(shard):
             rows.update(json.dumps([str(leaf.dtype), leaf.shape]).encode() + np.ascontiguousarray(leaf).tobytes())
-    _require_same(folder / "rows", rows.hexdigest(), f"the data of {who} is")
-    functions = hmac.new(key, json.dumps(post.digests()).encode(), "sha256")
-    _require_same(
-        folder / "functions",
-        functions.hexdigest(),
-        "a function of the posterior, or a number that it has from outside, is",
-    )
+    return rows.hexdigest()
+
+
+def _functions(post: Posterior, key: bytes) -> str:
+    return _keyed(key, json.dumps(post.digests()).encode())
+
+
+def _keyed(key: bytes, content: bytes) -> str:
+    return hmac.new(key, content, "sha256").hexdigest()
 
 
 def _require_same(path: Path, found: str, what: str) -> None:

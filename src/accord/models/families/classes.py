@@ -61,10 +61,10 @@ class _Classes(Family):
             seen = {int(level) if level == round(level) else level for level in seen}
         return dataclasses.replace(self, levels=tuple(sorted(seen)))
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
         codes = {level: code for code, level in enumerate(self._known)}
         y = np.array([codes.get(level, -1) for level in np.asarray(columns[0]).tolist()], dtype=np.int32)
-        require(site, y >= 0, f"one of the classes {list(self._known)}")
+        require(where, y >= 0, f"one of the classes {list(self._known)}")
         return {"y": y}
 
     @abstractmethod

@@ -34,9 +34,9 @@ class Bernoulli(Family):
     def labels(self) -> tuple[str, ...]:
         return "0", "1"
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        y = numbers(site, columns[0], "0 or 1 (name the level that counts as 1: y['level'] ~ ...)")
-        require(site, np.isin(y, [0.0, 1.0]), "0 or 1")
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(where, columns[0], "0 or 1 (name the level that counts as 1: y['level'] ~ ...)")
+        require(where, np.isin(y, [0.0, 1.0]), "0 or 1: write what counts as 1 on the left, as in I(y == 2)")
         return {"y": y}
 
     def start(self, summary: Summary) -> float:
@@ -62,14 +62,15 @@ class Binomial(Family):
     name = "binomial"
     columns = ("y", "trials")
     left = "prop(y, trials)"
+    instead = "for a column of 0 and 1 take the family bernoulli"
     ratio = "odds ratio"
     is_whole = True
     replicates = True
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        y, trials = (numbers(site, column) for column in columns)
-        require(site, (trials >= 0) & (trials == np.round(trials)), "of 0, 1, 2, ... trials")
-        require(site, (y >= 0) & (y <= trials) & (y == np.round(y)), "whole numbers from 0 to their trials")
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        y, trials = (numbers(where, column) for column in columns)
+        require(where, (trials >= 0) & (trials == np.round(trials)), "of 0, 1, 2, ... trials")
+        require(where, (y >= 0) & (y <= trials) & (y == np.round(y)), "whole numbers from 0 to their trials")
         gammaln = scipy.special.gammaln
         log_ways = gammaln(trials + 1.0) - gammaln(y + 1.0) - gammaln(trials - y + 1.0)
         return {"y": y, "trials": trials, "log_ways": log_ways}
@@ -95,9 +96,9 @@ class _Count(Positive):
     is_whole = True
     replicates = True
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        y = numbers(site, columns[0])
-        require(site, (y >= 0) & (y == np.round(y)), "counts 0, 1, 2, ...")
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(where, columns[0])
+        require(where, (y >= 0) & (y == np.round(y)), "counts 0, 1, 2, ...")
         return {"y": y}
 
     def extreme(self, rows: Rows) -> np.ndarray:

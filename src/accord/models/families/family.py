@@ -54,6 +54,8 @@ class Family(ABC):
     # what the left side of a formula must give, by the names of its columns, and how it is written
     columns: ClassVar[tuple[str, ...]] = ("y",)
     left: ClassVar[str] = "a column"
+    # what to do where the left side is something else; empty where `left` says it
+    instead: ClassVar[str] = ""
     # cutpoints or a baseline stand where an intercept would
     has_intercept: ClassVar[bool] = True
     # the linear predictor is the log of a mean, so that an exposure adds its log
@@ -71,13 +73,20 @@ class Family(ABC):
     replicates: ClassVar[bool] = False
 
     @abstractmethod
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
         """The response of one site as arrays of numbers.
+
+        Parameters
+        ----------
+        where
+            The left side of the formula and the site, for errors.
+        columns
+            Arrays of shape (row,), as many as the family's `columns`.
 
         Raises
         ------
         ValueError
-            A response is outside the domain; the site is named, values are not.
+            A response is outside the domain; values are not quoted.
         """
 
     @abstractmethod
@@ -151,11 +160,11 @@ class Positive(Family):
         return float(np.log(summary.mean))
 
 
-def require(site: str, right: np.ndarray, what: str) -> None:
+def require(where: str, right: np.ndarray, what: str) -> None:
     """Raise `ValueError` where a response is not what it must be."""
     # how many would tell of few of them
     if not right.all():
-        raise ValueError(f"some responses of {site} are not {what}")
+        raise ValueError(f"some responses of {where} are not {what}")
 
 
 def require_varied(summary: Summary) -> None:
@@ -165,14 +174,14 @@ def require_varied(summary: Summary) -> None:
         raise ValueError("the response is the same number in all rows of all sites: there is nothing to explain")
 
 
-def numbers(site: str, column: np.ndarray, what: str = "numbers") -> np.ndarray:
+def numbers(where: str, column: np.ndarray, what: str = "numbers") -> np.ndarray:
     """A column as finite numbers."""
     try:
         values = np.asarray(column, dtype=np.float64)
     except (TypeError, ValueError):
         # which cell is no number is told by what is caught here
-        raise ValueError(f"the response of {site} must hold {what}, found text or categories") from None
-    require(site, np.isfinite(values), "finite numbers")
+        raise ValueError(f"the response of {where} must hold {what}, found text or categories") from None
+    require(where, np.isfinite(values), "finite numbers")
     return values
 
 

@@ -21,8 +21,8 @@ gammaln = jax.scipy.special.gammaln
 class _Located(Family):
     """A number whose mean or centre is the linear predictor, with an unknown scale `sigma`."""
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        return {"y": numbers(site, columns[0])}
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        return {"y": numbers(where, columns[0])}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
         sd = self.unit(summary)
@@ -95,9 +95,9 @@ class Gamma(Positive):
     ratio = "ratio of means"
     replicates = True
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        y = numbers(site, columns[0])
-        require(site, y > 0, "numbers > 0")
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(where, columns[0])
+        require(where, y > 0, "numbers > 0")
         return {"y": y}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
@@ -121,9 +121,9 @@ class Beta(Family):
     ratio = "ratio of the odds of the mean"
     replicates = True
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        y = numbers(site, columns[0])
-        require(site, (y > 0) & (y < 1), "numbers between 0 and 1, both left out")
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        y = numbers(where, columns[0])
+        require(where, (y > 0) & (y < 1), "numbers between 0 and 1, both left out")
         return {"y": y}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:

@@ -27,14 +27,15 @@ class _Survival(Family):
     # whether a time may be 0, which has no log
     has_zero: ClassVar[bool] = False
 
-    def times(self, site: str, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def times(self, where: str, columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Times and events of one site, checked."""
-        time, event = (numbers(site, column) for column in columns)
+        time, event = (numbers(where, column) for column in columns)
         if self.has_zero:
-            require(site, time >= 0, "at times >= 0")
+            require(where, time >= 0, "at times >= 0")
         else:
-            require(site, time > 0, "at times > 0")
-        require(site, np.isin(event, [0.0, 1.0]), "events 0 or 1")
+            require(where, time > 0, "at times > 0")
+        is_event = np.isin(event, [0.0, 1.0])
+        require(where, is_event, "events 0 or 1: write the event as a comparison, as in surv(time, event == 2)")
         return time, event
 
     def amounts(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
@@ -48,8 +49,8 @@ class Weibull(_Survival):
     name = "weibull"
     ratio = "ratio of times"
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        time, event = self.times(site, columns)
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        time, event = self.times(where, columns)
         return {"time": time, "event": event}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
@@ -96,7 +97,7 @@ class PiecewiseExponential(_Survival):
             return self
         events = []
         for site, columns in zip(meeting.names_here, responses, strict=True):
-            time, event = self.times(site, columns)
+            time, event = self.times(f"{self.left} at site {site!r}", columns)
             events.append(np.sort(time[event == 1]))
         seen = int(meeting.total([{"events": len(own)} for own in events])["events"])
         if seen < self.intervals:
@@ -112,9 +113,9 @@ class PiecewiseExponential(_Survival):
             raise ValueError(f"{self.intervals} intervals cannot be told apart by times of so many ties: take fewer")
         return dataclasses.replace(self, cuts=cuts)
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
         assert self.cuts is not None
-        time, event = self.times(site, columns)
+        time, event = self.times(where, columns)
         ends = np.array([0.0, *self.cuts, np.inf])
         spent = np.clip(time[:, None], ends[:-1], ends[1:]) - ends[:-1]
         interval = np.searchsorted(self.cuts, time, side="left").astype(np.int32)
@@ -154,8 +155,8 @@ class Cox(_Survival):
     has_zero = True
     splits = False
 
-    def rows(self, site: str, columns: Sequence[np.ndarray]) -> Rows:
-        time, event = self.times(site, columns)
+    def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        time, event = self.times(where, columns)
         return {"time": time, "event": event}
 
     def shard(self, rows: Rows, longest: int) -> Rows:
