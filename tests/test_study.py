@@ -495,7 +495,7 @@ def test_every_problem_is_told_at_once(tmp_path):
         "name it in strings or positive, or mend the files",
         "east (east.csv): column 'crp': line 11 has no value: missing = \"drop\" leaves such rows out, "
         'missing = "indicator" fills such cells and marks them',
-        "west (west.csv): refused, there are fewer than 10 rows, the floor of the site",
+        "west (west.csv): refused, there are fewer than 10 rows, the floor of the site (`rows` in its policy)",
         "column 'unit' is the same in every row; leave it out, or name it in constant",
     }
     assert CANARY not in str(caught.value)
