@@ -1,12 +1,13 @@
-"""Forks of a process that has used JAX: JAX's threads are gone in them, so that it would wait for ever."""
+"""Forks of a process that has used accord: JAX's threads are gone in them, so that the fork would hang.
+
+Of forks of a process that has used JAX alone, JAX itself warns.
+"""
 
 from __future__ import annotations
 
 import os
 
-from jax._src.xla_bridge import backends_are_initialized
-
-_forked = False
+_used = _forked = False
 
 
 def watch() -> None:
@@ -18,13 +19,15 @@ def watch() -> None:
 
 def _look() -> None:
     global _forked
-    _forked = _forked or backends_are_initialized()
+    _forked = _forked or _used
 
 
 def require_no_fork() -> None:
-    """Raise `RuntimeError` in a process that was forked from one that had used JAX."""
+    """Raise `RuntimeError` in a process that was forked from one that had used accord."""
+    global _used
     if _forked:
         raise RuntimeError(
             "this process was forked from one that had used JAX, whose threads are gone here, so that accord would "
-            'wait for ever: start processes by multiprocessing.get_context("spawn")'
+            'hang: start processes by multiprocessing.get_context("spawn")'
         )
+    _used = True

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MISSING = ("error", "drop", "indicator")
+# Problems that one error lists.
+_MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -604,8 +606,9 @@ def _frame(table: SiteTable) -> pd.DataFrame:
 
 
 def _raise(problems: Sequence[str]) -> None:
-    """All problems as one error, if there are any."""
+    """Raise all problems as one error, if there are any."""
     if len(problems) == 1:
         raise DataError(problems[0])
     if problems:
-        raise DataError("\n  ".join([f"{len(problems)} problems:", *problems]))
+        more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
+        raise DataError("\n  ".join([f"{len(problems)} problems:", *problems[:_MOST_PROBLEMS], *more]))
