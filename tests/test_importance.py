@@ -258,7 +258,9 @@ def test_copies_of_columns_in_other_units_are_named(quadratic):
         np.zeros(5),
         quadratic=quadratic,
     )
-    with pytest.raises(ArithmeticError, match=r"not identified.*x\[0\], x\[1\], x\[3\], x\[4\] are"):
+    # rounding chooses the direction among those of both copies
+    pairs = r"(x\[0\], x\[3\]|x\[1\], x\[4\]|x\[0\], x\[1\], x\[3\], x\[4\])"
+    with pytest.raises(ArithmeticError, match=rf"not identified.*which {pairs} are"):
         accord.sample(post, RING, draws=100, seed=0)
 
 
@@ -492,14 +494,14 @@ def test_a_process_killed_in_a_batch_and_in_the_fallback_goes_on(tmp_path):
     expected = killed.draw()
     assert expected.settings["method"].startswith("ChEES")
     # in the second block of a batch's points; in a sum of the chains; not at all
-    for limit, block in ((10, 2), (150, 1), (0, 0)):
+    for limit, block in ((9, 2), (150, 1), (0, 0)):
         command = [sys.executable, killed.__file__, tmp_path / "kept", str(limit), str(block), tmp_path / "out.npz"]
         done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == (-signal.SIGKILL if limit else 0), done.stderr.decode()[-2000:]
     with np.load(tmp_path / "out.npz") as found:
         assert found["sums"] == expected.traffic.sums
-        # 9 sums were kept of the first process, and of the second 149 but for the two that each makes again
-        assert found["asked"] == found["sums"] - 9 - 147 + 2
+        # 8 sums were kept of the first process, and of the second 149 but for the two that each makes again
+        assert found["asked"] == found["sums"] - 8 - 147 + 2
         np.testing.assert_allclose(found["draws"], expected.draws, rtol=1e-9, atol=1e-12)
 
 
