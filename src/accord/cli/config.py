@@ -72,7 +72,7 @@ class Job:
     agreed
         What the sites of a study agreed on.
     inputs
-        What tells the run from others beside the configuration, by name: `inputs(key)`, with digests under a secret.
+        What identifies the run apart from its configuration, by name: `inputs(key)`, digests keyed with a secret.
         None where rows are read elsewhere.
     sds
         By column, what it was divided by before the model was given it.

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -118,6 +119,11 @@ class Dialects:
     def __post_init__(self) -> None:
         for site in ("", *self._named):
             self.at(site)
+
+    @classmethod
+    def taken(cls, options: dict[str, Any]) -> Dialects:
+        """The dialects that options of a study say, which are taken out of them."""
+        return cls(**{own.name: options.pop(own.name) for own in fields(cls) if own.name in options})
 
     def at(self, site: str) -> Dialect:
         """The dialect of a site."""

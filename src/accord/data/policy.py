@@ -61,6 +61,14 @@ class Policy:
         if self.rare not in RARE:
             raise unknown_name_error("rare of a policy", self.rare, RARE)
 
+    def too_few(self, where: str, rows: int) -> list[str]:
+        """The refusal of a site, `where`, with fewer rows than its floor; empty where it has enough."""
+        if rows >= self.rows:
+            return []
+        return [
+            f"{where}: refused, there are fewer than {self.rows} rows, the floor of the site (`rows` in its policy)"
+        ]
+
     def refusals(self, site: str, parameters: int, rows: int) -> list[str]:
         """Why a site of so many rows takes no part in a model of so many parameters; empty where it does."""
         # a quotient is rounded as the share was when it was written
@@ -127,8 +135,3 @@ class Policy:
     def told(self, count: int) -> int | str:
         """A count as the site tells it."""
         return f"< {self.cells}" if 0 < count < self.cells else count
-
-
-def too_small(where: str, policy: Policy) -> str:
-    """The refusal of a site with fewer rows than its floor."""
-    return f"{where}: refused, there are fewer than {policy.rows} rows, the floor of the site (`rows` in its policy)"

@@ -14,7 +14,7 @@ import numpy as np
 from ..base.errors import DataError, unknown_name_error
 from .cells import Rules, Source
 from .files import Dialect, Dialects, natural, paths_of, read_sheet, site_names, some_lines
-from .policy import Policy, require_policy, too_small
+from .policy import Policy, require_policy
 from .splits import split
 
 
@@ -93,8 +93,9 @@ def sources_shared_out(
     if problems:
         return [], problems
     (whole,) = found
-    if len(whole.lines) < whole.policy.rows:
-        return [], [too_small(whole.where, whole.policy)]
+    rows = len(whole.lines)
+    if refused := whole.policy.too_few(whole.where, rows):
+        return [], refused
     values = None
     if column is not None:
         if column not in whole.columns:
@@ -106,9 +107,8 @@ def sources_shared_out(
         values = (
             np.unique(table.values[column], return_inverse=True)[1]
             if table.kinds[column] == "factor"
-            else (table.values[column])
+            else table.values[column]
         )
-    rows = len(whole.lines)
     labels = np.zeros(rows) if values is None else values
     by = values if rule.partition("(")[0] == "by-column" else None
     parts = split(rule, np.empty((rows, 0)), labels, agents, seed, by)

@@ -7,7 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from .cells import BLANKS, AboutCells, Dates, SiteTable, Source
 from .files import Dialect, Dialects
 from .meeting import InOnePlace, Meeting
 from .missing import filled, warn_of_dropped, without_missing, without_value
-from .policy import Policy, too_small
+from .policy import Policy
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .wanted import Problems, Wanted, tables_of
 
@@ -399,7 +399,8 @@ def describe(
     kinds, tables = tables_of(meeting, sources, wanted, found)
     unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
     others = [text for text in _flat(found.own) if not isinstance(text, AboutCells)]
-    _raise([*problems, *others, *_flat([_too_small(table) for table in tables]), *found.plain])
+    refused = [table.policy.too_few(table.where, table.rows) for table in tables]
+    _raise([*problems, *others, *_flat(refused), *found.plain])
     if unclear:
         warnings.warn("columns are left out:\n  " + "\n  ".join(unclear), stacklevel=2)
     grouped = [name for name, kind in kinds.items() if kind == "number" and _may_be_grouped(sources, name)]
@@ -466,7 +467,7 @@ def study_at(meeting: Meeting, file: str | os.PathLike[str] | None, policy: Poli
     DataError, ValueError
         As `study` does; of a file that cannot be read at once.
     """
-    dialects = Dialects(**{own.name: options.pop(own.name) for own in fields(Dialects) if own.name in options})
+    dialects = Dialects.taken(options)
     dialects.require_sites(meeting.sites)
     wanted, missing, constant = _settings(**options)
     sources: list[Source] = []
@@ -524,7 +525,7 @@ def _met(
     for table, own in zip(tables, problems.own, strict=True):
         if missing != "drop":
             own += without_value(table, None if missing == "error" else wanted.responses)
-        own += _too_small(table) + _rare(table, factors, wanted.responses)
+        own += table.policy.too_few(table.where, table.rows) + _rare(table, factors, wanted.responses)
     found = [*unread, *_flat(meeting.gathered(problems.own)), *problems.plain]
     # of some sites only, columns may look constant
     if not meeting.is_whole or unread or not all(table.rows for table in tables):
@@ -541,10 +542,6 @@ def _met(
 
 def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
     return [text for own in texts for text in own]
-
-
-def _too_small(table: SiteTable) -> list[str]:
-    return [too_small(table.where, table.policy)] if table.rows < table.policy.rows else []
 
 
 def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:

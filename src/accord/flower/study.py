@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -145,8 +145,7 @@ class StudyDocument:
     @property
     def dialects(self) -> Dialects:
         """How the files of sites are written."""
-        options = {} if self.module is not None else self._options
-        return Dialects(**{own.name: options[own.name] for own in fields(Dialects) if own.name in options})
+        return Dialects.taken({} if self.module is not None else dict(self._options))
 
     @cached_property
     def module(self) -> ApprovedModule | None:

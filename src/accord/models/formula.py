@@ -125,7 +125,7 @@ class Formula:
     check
         Raises an error at all sites where one of them refuses its columns, see `accord.data.Study.check_columns`.
     check_size
-        Raises an error for a model of at least so many columns, before any of them is made.
+        Raises an error where a model of at least this number of columns is refused, before any column is made.
 
     Raises
     ------

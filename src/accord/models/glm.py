@@ -199,7 +199,7 @@ def glm(
 
 
 def _require_possible_size(study: Study, columns: int) -> None:
-    """Raise an error for a model of so many columns that sites refuse it, or that no memory holds them."""
+    """Raise an error for a model with more columns than sites allow or memory holds."""
     if columns <= _MANY:
         return
     study.check_parameters(columns)

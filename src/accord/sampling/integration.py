@@ -39,7 +39,7 @@ def integration_check(sums: NetworkSums, post: Posterior, draws: np.ndarray) -> 
 
 
 def _remedy(post: Posterior, nodes: int) -> str:
-    """What to do where a quadrature by so many nodes is too coarse."""
+    """The remedy where a quadrature with this number of nodes is too coarse."""
     more = min(4 * nodes + 3, MOST_NODES)
     finer = [] if more == nodes else [f"nodes={more}"]
     if not post.about.formula:

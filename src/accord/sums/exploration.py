@@ -181,6 +181,12 @@ class Lines:
         return at_origin & usual
 
 
+def _main(place: Coordinates) -> Mode:
+    """The mode at the origin."""
+    dim = place.origin.size
+    return Mode(np.zeros(dim), np.eye(dim), 0.0)
+
+
 def _times(scattered: int) -> int:
     """By how much the usual numbers of searches and landings are multiplied."""
     return min(max(1, scattered // SCATTERED), _MOST_TIMES)
@@ -294,7 +300,7 @@ def follow(sums: NetworkSums, place: Coordinates, search: Search) -> Skeleton:
     component whose covariance is the inverse Hessian across and the step along. Steps are as long as F is flat. All
     half-lines are followed at a time, each in the coordinates of its mode.
     """
-    main = Mode(np.zeros(place.origin.size), np.eye(place.origin.size), 0.0)
+    main = _main(place)
     modes, walks = [main, *search.modes], list[_Walk]()
     for mode, around in zip(modes, search.around, strict=False):
         others = [other.seen_from(mode) for other in modes if other is not mode]
@@ -446,7 +452,7 @@ def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines, seed: int) 
     `seed` is that of the points scattered around each.
     """
     modes, ends = _searched(sums, place, lines.at_origin, lines.starts, [])
-    main = Mode(np.zeros(place.origin.size), np.eye(place.origin.size), 0.0)
+    main = _main(place)
     # Where there is one more mode, others are more likely than elsewhere: the main mode too is looked around again.
     fresh, around = [main, *modes] if modes else [], list[Lines]()
     while fresh and len(modes) < _MOST_MODES:
