@@ -469,6 +469,11 @@ def test_cox_has_the_figures_of_survival_in_r_from_time_0_on(efron, coefficient,
     np.testing.assert_allclose(slopes["coefficients"], 0.0, atol=1e-6)
 
 
+def test_a_formula_before_the_tables_is_refused(table):
+    with pytest.raises(TypeError, match="glm takes the tables and then the formula as text, found str and then dict"):
+        glm("y ~ x", {"north": table})
+
+
 @pytest.mark.parametrize("family", ["weibull", "piecewise_exponential", "cox"])
 def test_times_below_those_of_a_family_are_refused(family, table):
     time = np.where(table.x > 2.0, 0.0, table.x) - (family == "cox")

@@ -95,6 +95,8 @@ def glm(
     ------
     ImportError
         `formulae` is not installed.
+    TypeError
+        The formula is not text.
     ValueError
         A term, a prior or a family is unknown; a response is outside the family's domain (site and count are named);
         data does not identify a coefficient that has a flat prior; `effects` or `nodes` is no choice, or is of effects
@@ -109,6 +111,11 @@ def glm(
     >>> post.names
     ('Intercept', 'age')
     """
+    if not isinstance(formula, str):
+        raise TypeError(
+            f"glm takes the tables and then the formula as text, found {type(table).__name__} and then "
+            f"{type(formula).__name__}"
+        )
     if effects not in (INTEGRATED, PARAMETERS):
         raise unknown_name_error("effects", effects, (INTEGRATED, PARAMETERS))
     if isinstance(table, StudyAtSites):
