@@ -78,7 +78,7 @@ def test_a_dialect_is_read_as_its_data_frame_or_names_its_option(tmp_path, diale
     expected = data.as_study(frames, **options)
     encodings = {"utf-8-sig": "utf-8", "latin-1": "cp1252"}
     right = {"separator": separator, "decimal": decimal, "encoding": encodings.get(encoding, encoding)}
-    right |= {"thousands": thousands or None}
+    right |= {"thousands": thousands or None, "header": above.count("\n") + 1}
     given = {}
     # each message names an option to write, until the files are read
     for _ in range(6):
@@ -87,14 +87,10 @@ def test_a_dialect_is_read_as_its_data_frame_or_names_its_option(tmp_path, diale
             break
         except DataError as error:
             said = str(error)
-        if "lines above" in said or "Delete the lines" in said:
-            for path in tmp_path.glob("*.csv"):
-                path.write_bytes(path.read_bytes().decode(encoding).removeprefix(above).encode(encoding))
-            above = ""
-            if 'separator = "' not in said:
-                continue
         said = said.replace("\\t", "\t")
         named = {key: value for key, value in right.items() if f'{key} = "{value}"' in said}
+        if f"header = {right['header']}" in said:
+            named["header"] = right["header"]
         assert named.items() - given.items(), said
         given |= named
     else:
@@ -127,9 +123,9 @@ def lines(header, *rows, times=10):
         (lines("age;crp;died", "40;1,0;0", "50;2,5;1"), 'write separator = ";" and decimal = ","$'),
         (
             lines("A report\n\nage;crp;died", "40;1,0;0", "50;2,5;1"),
-            'write separator = ";" and decimal = ","; and delete the lines above the header in line 3',
+            'write separator = ";", decimal = "," and header = 3',
         ),
-        (lines("A report\n\nage,crp,died", "40,1.0,0"), "is the header in line 3[?] Delete the lines above it"),
+        (lines("A report\n\nage,crp,died", "40,1.0,0"), "is the header in line 3[?] Write header = 3$"),
         (
             lines("age,crp,died", '40,"1,5",0', '50,"2,5",1'),
             "column 'crp'.*numbers of another form: write decimal = \",\"",
@@ -201,7 +197,8 @@ def test_numbers_that_may_be_grouped_are_described_with_a_warning(tmp_path):
     for site in "ab":
         (tmp_path / f"{site}.csv").write_text(lines("age,cost,dose", *rows, times=1))
     with pytest.warns(
-        UserWarning, match="all numbers of 'cost' have three digits behind the decimal sign: if 1.234 means"
+        UserWarning,
+        match="column 'cost': all numbers of a, b that are not whole have three digits behind '.'",
     ):
         data.describe(tmp_path / "*.csv")
 
@@ -343,3 +340,130 @@ def test_columns_and_levels_that_no_model_has_are_refused_at_once(tmp_path):
         DataError, match="column 'name': .* have more than 5,000 different texts, as names of persons are"
     ):
         study_of(tmp_path, names, sites="a")
+
+
+# --- what looks wrong ---
+
+
+def two(north, south, **beside):
+    """Two sites of one column, and of what is beside it."""
+    return {site: {"x": cells, **beside} for site, cells in (("north", north), ("south", south))}
+
+
+NUMBERS = [40.0 + k for k in range(12)]
+
+DOUBTS = {
+    "a spelling": (two(["M", "F"] * 6, ["m", "F"] * 6), 'if they mean the same, write strings = {x = {"M" = ["m"]}}'),
+    "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means that there is no value, name it in"),
+    "no level in common": (two(["M", "F"] * 6, ["man", "woman"] * 6), "no level of north, south is at another site"),
+    "a code": (two([*NUMBERS[:-1], -999], NUMBERS), "north: column 'x' has the number -999, far from all others"),
+    "groups": (
+        two([f"2.{100 + k}" for k in range(12)], [2000 + 7 * k for k in range(12)]),
+        "all numbers of north that are not whole have three digits behind '.'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DOUBTS)
+def test_what_looks_wrong_is_warned_of(case):
+    tables, said = DOUBTS[case]
+    with pytest.warns(UserWarning) as warned:
+        data.as_study(tables)
+    assert len(warned) == 1 and said in str(warned[0].message)
+    assert warned[0].filename == __file__
+
+
+FINE = {
+    "sites of one level each": two(["a"] * 12, ["b"] * 12),
+    "a level that one site lacks": two(["M", "F"] * 6, ["M", "D"] * 6),
+    "a code that is a number like others": two([-9.0, *range(-11, 0)], range(12)),
+    "three digits everywhere": two([f"{k}.1{k:02}" for k in range(1, 13)], [f"{k}.2{k:02}" for k in range(1, 13)]),
+    "other numbers": two(NUMBERS, [1000 * x for x in NUMBERS]),
+    "skewed": two([1.0, 2.0, 3.0, 500.0] * 3, [1.0, 2.0, 3.0, 7.0] * 3),
+}
+
+
+@pytest.mark.parametrize("case", FINE)
+def test_what_is_right_is_not_warned_of(case):
+    data.as_study(FINE[case])
+
+
+def test_another_unit_is_told_where_tables_are_described(tmp_path):
+    for site, scale in (("a", 1.0), ("b", 365.25), ("c", 1.0)):
+        (tmp_path / f"{site}.csv").write_text(lines("age", *(f"{scale * (40 + k)}" for k in range(40)), times=1))
+    with pytest.warns(UserWarning, match="column 'age' varies 365 times as much at b as at [ac]: is it in"):
+        data.describe(tmp_path / "*.csv")
+    data.study(tmp_path / "*.csv")
+
+
+def test_levels_have_other_spellings():
+    tables = two(["M", "F", "male", "f"] * 3, ["1", "2.0", "m", "F"] * 3)
+    spellings = {"x": {"F": ["f", "2"], "M": ["m", "male", "1"]}}
+    assert data.as_study(tables, strings=spellings).agreed.levels["x"] == ("F", "M")
+    for ones in ("M", ["M"]):
+        found = data.as_study(tables, strings=spellings, positive={"x": ones})
+        np.testing.assert_array_equal(found.frames[0]["x"], [1.0, 0.0] * 6)
+        np.testing.assert_array_equal(found.frames[1]["x"], [1.0, 0.0] * 6)
+
+
+@pytest.mark.parametrize(
+    ("strings", "said"),
+    [
+        ({"x": ["M"]}, r"strings of 'x' must be a table of levels, as \{F = \[\"f\", \"female\"\]\}, found \['M'\]"),
+        ({"x": {"M": 3}}, "the spellings of 'M' in strings of 'x' must be a text or a list of texts, found 3"),
+        ({"x": {"M": ["m"], "F": ["m"]}}, "strings of 'x': 'm' is there twice"),
+    ],
+)
+def test_spellings_that_cannot_be_are_refused(strings, said):
+    with pytest.raises(ValueError, match=said):
+        data.as_study(two(["M", "F"] * 6, ["M", "F"] * 6), strings=strings)
+
+
+def test_dates_are_written_by_site(tmp_path):
+    days = [f"{k + 1:02}" for k in range(12)]
+    (tmp_path / "nord.csv").write_text(lines("day", *(f"{day}.03.2021" for day in days), times=1))
+    (tmp_path / "west.csv").write_text(lines("day", *(f"03/{day}/2021" for day in days), times=1))
+    formats = {"nord": "%d.%m.%Y", "west": "%m/%d/%Y"}
+    found = data.study(tmp_path / "*.csv", dates={"day": {"format": formats, "since": "2021-03-01"}})
+    for frame in found.frames:
+        np.testing.assert_array_equal(frame["day"], range(12))
+    for wrong, said in (
+        ({"nord": "%d.%m.%Y"}, "dates of 'day' have no format for west"),
+        ({**formats, "wset": "%d"}, "unknown site in dates of 'day' 'wset', did you mean 'west'"),
+        ({}, "format of dates must be a text such as"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            data.study(tmp_path / "*.csv", dates={"day": {"format": wrong}})
+
+
+@pytest.mark.parametrize("sign", [" ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{THIN SPACE}"])
+def test_a_space_between_thousands_is_any_space(tmp_path, sign):
+    text = lines("cost", *(f"1{sign}{200 + k}" for k in range(12)), times=1)
+    with pytest.raises(DataError, match='write thousands = " "'):
+        study_of(tmp_path, text)
+    for given in (" ", sign):
+        np.testing.assert_array_equal(study_of(tmp_path, text, thousands=given).frames[0]["cost"], range(1200, 1212))
+
+
+def test_the_line_of_the_header_is_an_option_by_site(tmp_path):
+    rows = [f"{40 + k}" for k in range(12)]
+    (tmp_path / "a.csv").write_text('A title, "with a quote\nof 2021\n' + lines("age", *rows, times=1))
+    (tmp_path / "b.csv").write_text(lines("age", *rows, times=1))
+    found = data.study(tmp_path / "*.csv", header={"a": 3})
+    np.testing.assert_array_equal(found.frames[0]["age"], found.frames[1]["age"])
+    (tmp_path / "a.csv").write_text("sep=;\n" + lines("age;old", *(f"{row};?" for row in rows), times=1))
+    with pytest.raises(DataError, match=r'a \(a.csv\): .* parted by semicolons: write separator = ";"$'):
+        data.study(tmp_path / "*.csv", columns=["age"])
+    found = data.study(tmp_path / "*.csv", columns=["age"], separator={"a": ";"})
+    np.testing.assert_array_equal(found.frames[0]["age"], found.frames[1]["age"])
+    for wrong in (0, -1, True, 1.0, "3"):
+        with pytest.raises(ValueError, match="header must be the number of a line, from 1, found"):
+            data.study(tmp_path / "*.csv", header=wrong)
+    with pytest.raises(DataError, match="there is no line 99"):
+        data.study(tmp_path / "*.csv", header=99)
+
+
+def test_lines_are_counted_from_the_top_of_the_file(tmp_path):
+    text = "A title\n" + lines("age,died", "40,0", "x,1", times=1) + lines("41,1", "42,0", times=5)
+    with pytest.raises(DataError, match="column 'age': line 4 has a text where others have numbers"):
+        study_of(tmp_path, text, header=2)

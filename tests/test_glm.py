@@ -482,6 +482,16 @@ def test_times_below_those_of_a_family_are_refused(family, table):
         glm(study, "surv(time, event) ~ z", family)
 
 
+@pytest.mark.parametrize("family", ["weibull", "piecewise_exponential", "cox"])
+def test_a_site_without_an_event_is_warned_of(family, table):
+    # as where one site codes events as 1 and 2, and another one as 0 and 1
+    coded = table.assign(time=np.exp(table.x), status=1.0 + (table.h == "p"))
+    frames = [coded, coded.assign(status=coded.status - 1.0)]
+    with pytest.warns(UserWarning, match=r"^surv\(time, status == 2\) at site 'agent 1' has no event") as warned:
+        glm(frames, "surv(time, status == 2) ~ z", family)
+    assert warned[0].filename == __file__
+
+
 @pytest.mark.parametrize(
     "formula", ["y ~ x + (1 | site)", "y ~ x + (1 | ward)", "y ~ x + (1 + x | site:h)", "y ~ (0 + x | site:g)"]
 )

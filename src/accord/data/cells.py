@@ -36,19 +36,25 @@ class Dates:
 
     Parameters
     ----------
-    format : str
-        As in Python's `strptime`, for example ``"%Y-%m-%d"``.
+    format : str or mapping
+        As in Python's `strptime`, for example ``"%Y-%m-%d"``; or one for each site, by their names.
     since : str, default "1970-01-01"
         The day that is 0, as year-month-day.
     unit : {"days", "years"}, default "days"
         Years of 365.2425 days.
     """
 
-    format: str
+    format: str | Mapping[str, str]
     since: str = "1970-01-01"
     unit: str = "days"
 
     def __post_init__(self) -> None:
+        formats = list(self.format.values()) if isinstance(self.format, Mapping) else [self.format]
+        if not formats or not all(isinstance(form, str) for form in formats):
+            raise ValueError(
+                "format of dates must be a text such as '%Y-%m-%d', or one by the name of each site, found "
+                f"{self.format!r}"
+            )
         if self.unit not in UNITS:
             raise unknown_name_error("unit of dates", self.unit, UNITS)
         try:
@@ -56,9 +62,26 @@ class Dates:
         except (TypeError, ValueError):
             raise ValueError(f"since of dates must be a day as 1970-01-01, found {self.since!r}") from None
 
-    def number(self, text: str) -> float:
+    def require_sites(self, name: str, sites: Sequence[str]) -> None:
+        """Raise `ValueError` where formats by site lack one, or name another."""
+        if not isinstance(self.format, Mapping):
+            return
+        for site in self.format:
+            if site not in sites:
+                raise unknown_name_error(f"site in dates of {name!r}", site, sites)
+        lacking = [site for site in sites if site not in self.format]
+        if lacking:
+            raise ValueError(f"dates of {name!r} have no format for {', '.join(lacking)}")
+
+    def at(self, site: str) -> str:
+        """The format of a site; a `ValueError` where it has none."""
+        if isinstance(self.format, Mapping) and site not in self.format:
+            raise ValueError(f"dates have formats by site, and none for {site}")
+        return self.format[site] if isinstance(self.format, Mapping) else self.format
+
+    def number(self, text: str, form: str) -> float:
         """Units since the day that is 0; a `ValueError` for a text of another format."""
-        days = datetime.strptime(text, self.format).date() - date.fromisoformat(self.since)
+        days = datetime.strptime(text, form).date() - date.fromisoformat(self.since)
         return days.days / UNITS[self.unit]
 
 
@@ -69,15 +92,17 @@ class Rules:
     dates: Mapping[str, Dates] = field(default_factory=dict)
     positive: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     strings: tuple[str, ...] = ()
+    # by column, the level that a text is, for levels and their other spellings
+    spellings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     blanks: tuple[str, ...] = BLANKS
     groups: tuple[str, ...] = ()
 
     @classmethod
     def of(
         cls,
-        dates: Mapping[str, str | Mapping[str, str] | Dates] | None,
+        dates: Mapping[str, str | Mapping[str, Any] | Dates] | None,
         positive: Mapping[str, str | Sequence[str]] | None,
-        strings: Sequence[str],
+        strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]],
         blanks: Sequence[str],
         factors: Sequence[str],
         groups: Sequence[str],
@@ -86,8 +111,9 @@ class Rules:
         return cls(
             {name: _dates(name, value) for name, value in (dates or {}).items()},
             {name: _words(f"positive of {name!r}", value) for name, value in (positive or {}).items()},
-            (*_words("strings", strings), *factors),
-            _words("blanks", blanks),
+            (*_words("strings", list(strings) if isinstance(strings, Mapping) else strings), *factors),
+            {name: _spellings(name, own) for name, own in strings.items()} if isinstance(strings, Mapping) else {},
+            tuple(dict.fromkeys([*BLANKS, *_words("blanks", blanks)])),
             tuple(groups),
         )
 
@@ -96,18 +122,42 @@ class Rules:
         """The columns that there are rules for."""
         return [*self.dates, *self.positive, *self.strings]
 
-    def reader(self, name: str, dialect: Dialect) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
-        """What reads the cells of a column."""
-        if name in self.positive:
-            return partial(_yes_no, dialect, self.positive[name])
+    def reader(
+        self, site: str, name: str, dialect: Dialect
+    ) -> Callable[[np.ndarray, Bool[np.ndarray, " row"]], Reading]:
+        """What reads the cells of a column of a site."""
         if name in self.dates:
-            return partial(_days, self.dates[name])
+            return partial(_days, self.dates[name], self.dates[name].at(site))
+        texts = partial(_texts, dialect, self.spellings.get(name, {}))
+        if name in self.positive:
+            return partial(_yes_no, texts, [dialect.level(word) for word in self.positive[name]])
         if name in self.groups:
-            return partial(_group, dialect)
-        return partial(_factor if name in self.strings else _unruled, dialect)
+            return partial(_group, texts)
+        return partial(_factor, texts) if name in self.strings else partial(_unruled, dialect, texts)
+
+    def blanks_of(self, name: str) -> list[str]:
+        """The texts that mean that a column has no value; what is named as a level of it does not."""
+        return [word for word in self.blanks if word not in self.spellings.get(name, ())]
+
+    def require_sites(self, sites: Sequence[str]) -> None:
+        """Raise `ValueError` where dates are written by site, and not by these."""
+        for name, dates in self.dates.items():
+            dates.require_sites(name, sites)
 
 
-def _dates(name: str, value: str | Mapping[str, str] | Dates) -> Dates:
+def _spellings(name: str, levels: Any) -> dict[str, str]:
+    """The level of each spelling, its name among them."""
+    if not isinstance(levels, Mapping):
+        raise ValueError(f'strings of {name!r} must be a table of levels, as {{F = ["f", "female"]}}, found {levels!r}')
+    found = {level: level for level in levels}
+    for level, words in levels.items():
+        for word in _words(f"the spellings of {level!r} in strings of {name!r}", words):
+            if found.setdefault(word, level) != level:
+                raise ValueError(f"strings of {name!r}: {word!r} is there twice")
+    return found
+
+
+def _dates(name: str, value: str | Mapping[str, Any] | Dates) -> Dates:
     if isinstance(value, str):
         return Dates(value)
     if isinstance(value, Mapping):
@@ -125,6 +175,10 @@ def _words(what: str, value: Any) -> tuple[str, ...]:
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
         raise ValueError(f"{what} must be a text or a list of texts, found {value!r}")
     return tuple(words)
+
+
+# Makes names of levels of cells.
+Texts = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -265,8 +319,9 @@ class Source:
         """The site's table of these columns, and what is wrong with its cells."""
         kinds, values, absent, wrong = {}, {}, {}, {}
         for name in columns:
-            cells, absent[name] = _cells(self.columns[name], rules.blanks)
-            reading = _empty(cells) if absent[name].all() else rules.reader(name, self.dialect)(cells, absent[name])
+            cells, absent[name] = _cells(self.columns[name], rules.blanks_of(name), self.dialect)
+            read = rules.reader(self.name, name, self.dialect)
+            reading = _empty(cells) if absent[name].all() else read(cells, absent[name])
             kinds[name], values[name] = reading.kind, reading.values
             if reading.problem:
                 wrong[name] = (reading.rows, reading.problem)
@@ -274,18 +329,20 @@ class Source:
         return table, [table.says(name, *found) for name, found in wrong.items()]
 
 
-def _cells(raw: np.ndarray, blanks: tuple[str, ...]) -> tuple[np.ndarray, Bool[np.ndarray, " row"]]:
-    """Cells as float64 or as texts, and which have no value."""
+def _cells(raw: np.ndarray, blanks: Sequence[str], dialect: Dialect) -> tuple[np.ndarray, Bool[np.ndarray, " row"]]:
+    """Cells as float64 or as texts, and which have no value: a blank that is a number is so however it is written."""
+    codes = [number for word in blanks if (number := Dialect().number(word)) is not None and np.isfinite(number)]
     if raw.dtype.kind in "biuf":
         numbers = raw.astype(np.float64)
-        return numbers, np.isnan(numbers)
+        return numbers, np.isnan(numbers) | np.isin(numbers, codes)
     if raw.dtype.kind == "M":
         # days, so that they need no format
         days = raw.astype("datetime64[D]")
         return np.where(np.isnat(days), np.nan, days.astype(np.float64)), np.isnat(days)
     # a value that is not itself, as NaN, is how tables in memory say that there is none
-    texts = np.array(["" if cell is None or cell != cell else str(cell).strip() for cell in raw.tolist()], object)
-    return texts, np.isin(texts.astype(str), blanks)
+    texts = ["" if cell is None or cell != cell else str(cell).strip() for cell in raw.tolist()]
+    none = {text for text in set(texts) if text in blanks or (codes and dialect.number(text) in codes)}
+    return np.array(texts, object), np.array([text in none for text in texts], bool)
 
 
 def _empty(cells: np.ndarray) -> Reading:
@@ -299,7 +356,7 @@ def _filled(values: Sequence[float | None], absent: Bool[np.ndarray, " row"]) ->
     return filled
 
 
-def _unruled(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+def _unruled(dialect: Dialect, texts: Texts, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     """Booleans, numbers or texts, whatever all cells are."""
     if cells.dtype != object:
         return _numbers(cells, absent)
@@ -315,7 +372,7 @@ def _unruled(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row
     if problem:
         return Reading("unclear", cells, problem, rows[~numeric].tolist())
     if not numeric.any():
-        return _factor(dialect, cells, absent)
+        return _factor(texts, cells, absent)
     remedy = "mend them, name them in blanks if they mean no value, or name the column in strings if it is a factor"
     if numeric.mean() >= 0.5:
         return Reading("unclear", cells, f"a text where others have numbers: {remedy}", rows[~numeric].tolist())
@@ -330,7 +387,7 @@ def _meant_otherwise(dialect: Dialect, cells: Sequence[str], texts: Sequence[str
     if len(texts) < len(cells) and all(_is_limit(text, dialect) for text in texts):
         return (
             "a number behind < or >, where others have numbers: write a number there, such as half the limit of "
-            "detection, or name the cells in blanks if they mean no value"
+            "detection, or name the cells in blanks, which makes them missing"
         )
     if len(texts) == len(cells):
         formats = [form for form in _DATES if all(_is_date(text, form) for text in texts)]
@@ -361,32 +418,33 @@ def _numbers(values: Float[np.ndarray, " row"], absent: Bool[np.ndarray, " row"]
     return Reading("yes-no" if np.isin(present, (0.0, 1.0)).all() else "number", values)
 
 
-def _factor(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    values = np.where(absent, "", _texts(dialect, cells))
+def _factor(texts: Texts, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    values = np.where(absent, "", texts(cells))
     if len(set(values.tolist())) > _MOST_LEVELS:
         problem = f"more than {_MOST_LEVELS:,} different texts, as names of persons are: leave the column out"
         return Reading("unclear", cells, problem, np.flatnonzero(~absent).tolist())
     return Reading("factor", values)
 
 
-def _group(dialect: Dialect, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
-    return Reading("group", np.where(absent, "", _texts(dialect, cells)))
+def _group(texts: Texts, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+    return Reading("group", np.where(absent, "", texts(cells)))
 
 
-def _texts(dialect: Dialect, cells: np.ndarray) -> np.ndarray:
+def _texts(dialect: Dialect, spellings: Mapping[str, str], cells: np.ndarray) -> np.ndarray:
     """Cells as names of levels; a whole number has one name, in files and in memory: 2, not 2.0."""
     if cells.dtype == object:
         known = {cell: dialect.level(cell) for cell in set(cells.tolist())}
-        return np.array([known[cell] for cell in cells.tolist()], object)
-    return np.array(
-        [f"{cell:.17g}" if cell == round(cell) else repr(cell) for cell in np.nan_to_num(cells).tolist()], object
-    )
+    else:
+        cells = np.nan_to_num(cells)
+        known = {cell: f"{cell:.17g}" if cell == round(cell) else repr(cell) for cell in set(cells.tolist())}
+    named = {cell: spellings.get(str(cell), spellings.get(level, level)) for cell, level in known.items()}
+    return np.array([named[cell] for cell in cells.tolist()], object)
 
 
-def _yes_no(dialect: Dialect, words: tuple[str, ...], cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+def _yes_no(to_texts: Texts, words: Sequence[str], cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     """1 where a cell is one of the words; all other cells must be one and the same text."""
-    texts = _texts(dialect, cells)
-    ones = np.isin(texts.astype(str), list(map(dialect.level, words)))
+    texts = to_texts(cells)
+    ones = np.isin(texts.astype(str), words)
     others = ~ones & ~absent
     usual = [text for text, _ in Counter(texts[others].tolist()).most_common(1)]
     strange = np.flatnonzero(others & ~np.isin(texts.astype(str), usual))
@@ -394,20 +452,24 @@ def _yes_no(dialect: Dialect, words: tuple[str, ...], cells: np.ndarray, absent:
         # which rows these are would tell the rarer of two texts
         return Reading("unclear", texts, "several texts, and none that positive names", np.flatnonzero(others).tolist())
     if strange.size:
-        return Reading("unclear", texts, "a third text beside positive and the other one", strange.tolist())
+        problem = (
+            "a third text beside positive and the other one: name all spellings of 1 in positive, and those of 0 in "
+            'strings, as {COLUMN = {no = ["No", "0"]}}'
+        )
+        return Reading("unclear", texts, problem, strange.tolist())
     return Reading("yes-no", np.where(absent, np.nan, ones.astype(np.float64)))
 
 
-def _days(dates: Dates, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
+def _days(dates: Dates, form: str, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     if cells.dtype != object:
         shift = (date.fromisoformat(dates.since) - date(1970, 1, 1)).days
         return Reading("number", (cells - shift) / UNITS[dates.unit])
     numbers, wrong = np.full(len(cells), np.nan), []
     for row in np.flatnonzero(~absent):
         try:
-            numbers[row] = dates.number(cells[row])
+            numbers[row] = dates.number(cells[row], form)
         except ValueError:
             wrong.append(int(row))
     if wrong:
-        return Reading("unclear", cells, f"no date of the form {dates.format}", wrong)
+        return Reading("unclear", cells, f"no date of the form {form}", wrong)
     return Reading("number", numbers)

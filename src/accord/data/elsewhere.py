@@ -68,8 +68,8 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
     engine : accord.Silo
         Whose agents read the files.
     **options
-        `dates`, `positive`, `strings`, `blanks`, `missing`, `constant`, `policy`, `separator`, `decimal`, `thousands`
-        and `encoding` of `accord.data.study`.
+        `dates`, `positive`, `strings`, `blanks`, `missing`, `constant`, `policy`, `separator`, `decimal`, `thousands`,
+        `encoding` and `header` of `accord.data.study`.
 
     Raises
     ------
@@ -116,7 +116,8 @@ def at_sites(
     intercept : bool, default True
         Put a column of ones first.
     **options
-        `positive`, `dates`, `blanks`, `missing`, `separator`, `decimal`, `thousands` and `encoding` of `study`.
+        `positive`, `dates`, `blanks`, `missing`, `separator`, `decimal`, `thousands`, `encoding` and
+        `header` of `study`.
 
     Returns
     -------

@@ -6,6 +6,7 @@ import codecs
 import csv
 import glob
 import io
+import itertools
 import os
 import re
 from collections import Counter
@@ -21,7 +22,11 @@ from ..base.errors import unknown_name_error
 # Cells of a row may be parted by these.
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 _DECIMALS = (".", ",")
-_THOUSANDS = (",", ".", " ", "'", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "\N{RIGHT SINGLE QUOTATION MARK}")
+_THOUSANDS = (",", ".", " ", "'")
+# Letters that look like two of these signs: no-break and thin spaces, and the apostrophe of Swiss tables.
+_AS_TYPED = str.maketrans(
+    "\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}\N{RIGHT SINGLE QUOTATION MARK}", "   '"
+)
 
 
 @dataclass(frozen=True)
@@ -35,17 +40,22 @@ class Dialect:
     decimal : {".", ","}, default "."
         The sign before the decimals of a number.
     thousands : str, optional
-        The sign between groups of three digits: one of ``",", ".", " ", "'"``, or a no-break space.
+        The sign between groups of three digits: one of ``",", ".", " ", "'"``. A space stands for no-break spaces too.
     encoding : str, default "utf-8"
         A name that Python knows, such as ``"cp1252"`` or ``"utf-16"``.
+    header : int, default 1
+        The line of the names, counted from 1; lines above it are left out.
     """
 
     separator: str = ","
     decimal: str = "."
     thousands: str | None = None
     encoding: str = "utf-8"
+    header: int = 1
 
     def __post_init__(self) -> None:
+        if isinstance(self.thousands, str):
+            object.__setattr__(self, "thousands", self.thousands.translate(_AS_TYPED))
         if not isinstance(self.separator, str) or len(self.separator) != 1 or self.separator in '"\r\n':
             raise ValueError(f'separator must be one character, such as ";" or "\\t", found {self.separator!r}')
         if self.decimal not in _DECIMALS:
@@ -60,9 +70,13 @@ class Dialect:
             raise ValueError(
                 f'encoding must be one that Python knows, such as "cp1252" or "utf-16", found {self.encoding!r}'
             ) from None
+        if isinstance(self.header, bool) or not isinstance(self.header, int) or self.header < 1:
+            raise ValueError(f"header must be the number of a line, from 1, found {self.header!r}")
 
     def number(self, text: str) -> float | None:
         """The number that a text is; None where it is none, as of Python's own forms such as ``1_000``."""
+        if self.thousands is not None:
+            text = text.translate(_AS_TYPED)
         if self.thousands is not None and self.thousands in text:
             if not re.fullmatch(self._grouped, text):
                 return None
@@ -85,22 +99,20 @@ class Dialect:
     def level(self, text: str) -> str:
         """A level's name: numbers have a point, and 1.0, as pandas writes whole numbers, is 1."""
         if self.decimal == "," and self.number(text) is not None:
-            text = text.replace(self.thousands or "", "").replace(",", ".")
+            text = text.translate(_AS_TYPED).replace(self.thousands or "", "").replace(",", ".")
         whole, zero = text[:-2], text[-2:]
         return whole if zero == ".0" and whole.lstrip("+-").isdecimal() else text
 
     def otherwise(self, texts: Sequence[str]) -> str:
         """The options that would make numbers of all texts, as one writes them, joined by "or"; "" where none would."""
-        found = []
+        found, signs = [], set().union(*(text.translate(_AS_TYPED) for text in texts))
         for thousands in (None, *_THOUSANDS):
             for decimal in _DECIMALS:
                 if thousands == decimal:
                     continue
                 other = replace(self, decimal=decimal, thousands=thousands)
                 # a sign that no text has changes nothing
-                if all(other.number(text) is not None for text in texts) and (
-                    not thousands or any(thousands in text for text in texts)
-                ):
+                if all(other.number(text) is not None for text in texts) and (not thousands or thousands in signs):
                     options = {name: getattr(other, name) for name in ("decimal", "thousands")}
                     changed = [f'{k} = "{v}"' for k, v in options.items() if v != getattr(self, k)]
                     found.append(" and ".join(changed))
@@ -115,6 +127,7 @@ class Dialects:
     decimal: str | Mapping[str, str] = "."
     thousands: str | None | Mapping[str, str] = None
     encoding: str | Mapping[str, str] = "utf-8"
+    header: int | Mapping[str, int] = 1
 
     def __post_init__(self) -> None:
         for site in ("", *self._named):
@@ -207,7 +220,7 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
     if sheet.problems or ragged or len(sheet.header) == 1:
         sheet.problems[:] = _shape_problems(sheet, ragged, text, dialect)
     if not sheet.problems:
-        sheet.problems.extend(_header_problems(sheet))
+        sheet.problems.extend(_header_problems(sheet, dialect.header))
     return sheet
 
 
@@ -227,20 +240,25 @@ def _is_utf8(content: bytes) -> bool:
 def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
     """The cells of a text, and by line how many cells there are where they are not as many as in the header."""
     sheet, ragged = Sheet(), dict[int, int]()
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator, skipinitialspace=True, strict=True)
+    lines = io.StringIO(text, newline="")
+    above = sum(1 for _ in itertools.islice(lines, dialect.header - 1))
+    reader = csv.reader(lines, delimiter=dialect.separator, skipinitialspace=True, strict=True)
     try:
         for cells in reader:
             cells = [cell.strip() for cell in cells]
+            if not sheet.header and cells[:1] and re.fullmatch("sep=.?", cells[0]):
+                # Excel's own line above the header
+                continue
             if not sheet.header:
                 sheet.header.extend(cells)
             elif len(cells) == len(sheet.header):
                 sheet.rows.append(cells)
-                sheet.lines.append(reader.line_num)
+                sheet.lines.append(above + reader.line_num)
             elif cells:  # a line without anything is no row
-                ragged[reader.line_num] = len(cells)
+                ragged[above + reader.line_num] = len(cells)
     except csv.Error as error:
         # these messages name rules of CSV, never a cell
-        sheet.problems.append(f"line {reader.line_num} cannot be read as CSV: {error}")
+        sheet.problems.append(f"line {above + reader.line_num} cannot be read as CSV: {error}")
     return sheet, ragged
 
 
@@ -254,13 +272,15 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
             continue
         options = [f'separator = "{separator}"'.replace("\t", "\\t")]
         if begin:
-            parted, _ = _cells_of("\n".join(text.splitlines()[begin - 1 :]), replace(dialect, separator=separator))
+            parted, _ = _cells_of(text, replace(dialect, separator=separator, header=begin))
         comma = replace(dialect, decimal=",")
         cells = {cell for row in parted.rows for cell in row}
         if any(dialect.number(cell) is None and comma.number(cell) is not None for cell in cells):
             options.append('decimal = ","')
-        above = f"; and delete the lines above the header in line {begin}" if begin else ""
-        return [f"its cells are parted by {word}: write {' and '.join(options)}{above}"]
+        if begin:
+            options.append(f"header = {begin}")
+        *most, last = options
+        return [f"its cells are parted by {word}: write {', '.join(most)}{' and ' if most else ''}{last}"]
     if sheet.problems or not ragged:
         return sheet.problems
     if not sheet.rows and set(ragged.values()) == {len(sheet.header) + 1}:
@@ -270,7 +290,7 @@ def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Di
         ]
     found = f"{some_lines(list(ragged))} not as many cells as the header ({len(sheet.header)})"
     begin = _header_line(sheet, ragged)
-    return [f"{found}; is the header in line {begin}? Delete the lines above it" if begin else found]
+    return [f"{found}; is the header in line {begin}? Write header = {begin}" if begin else found]
 
 
 def _header_line(sheet: Sheet, ragged: dict[int, int]) -> int | None:
@@ -283,9 +303,9 @@ def _header_line(sheet: Sheet, ragged: dict[int, int]) -> int | None:
     return next(line for line, count in ragged.items() if count == usual)
 
 
-def _header_problems(sheet: Sheet) -> list[str]:
+def _header_problems(sheet: Sheet, line: int) -> list[str]:
     if not sheet.header:
-        return ["the file is empty"]
+        return ["the file is empty" if line == 1 else f"there is no line {line}, which is to be the header"]
     missing = missing_header(sheet.header)
     if missing:
         return [missing]

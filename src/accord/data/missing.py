@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..base.errors import DataError
-from .agreement import NUMERIC, Agreed
+from .agreement import NUMERIC, Agreed, Column
 from .cells import SiteTable
 
 # The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
@@ -49,14 +49,14 @@ def warn_of_dropped(tables: Sequence[SiteTable], dropped: Sequence[int]) -> None
 def filled(
     kinds: Mapping[str, str], tables: Sequence[SiteTable], agreed: Agreed
 ) -> tuple[dict[str, str], list[SiteTable]]:
-    """Kinds and tables without missing cells: filled with what was agreed, and marked in columns of their own."""
-    marked = [name for name, column in agreed.columns.items() if column.missing != 0]
+    """Kinds and tables without missing cells: numbers filled with the mean and marked, factors with a level."""
+    marked = [name for name, column in agreed.columns.items() if column.missing != 0 and kinds[name] in NUMERIC]
     for name in marked:
         if f"{name}{MARK}" in kinds:
             raise DataError(
                 f"there is a column {name + MARK!r} already, which is to mark the missing cells of {name!r}"
             )
-        if kinds[name] in NUMERIC and name not in agreed.means:
+        if name not in agreed.means:
             raise DataError(
                 f"column {name!r} has missing cells and no mean to fill them with: at some site, all but a few of its "
                 'cells are the same. Leave the column out, or take missing = "drop"'
@@ -70,10 +70,30 @@ def _filled_at(
 ) -> SiteTable:
     values, absent = dict(table.values), dict(table.absent)
     for name in marked:
+        # means and standard deviations are those of the cells that have a value
         mark, at = f"{name}{MARK}", table.absent[name]
         values[mark], absent[mark] = at.astype(np.float64), np.zeros(table.rows, bool)
-        values[name] = np.where(at, means.get(name, _LEVEL), values[name])
-        if name not in means:
-            # a level as any other; means and standard deviations are those of the cells that have a value
+        values[name] = np.where(at, means[name], values[name])
+    for name, kind in kinds.items():
+        if kind not in NUMERIC:
+            # a level as any other
+            values[name] = np.where(table.absent[name], _LEVEL, values[name])
             absent[name] = np.zeros(table.rows, bool)
     return replace(table, kinds=dict(kinds), values=values, absent=absent)
+
+
+def with_counts(agreed: Agreed, before: Agreed) -> Agreed:
+    """What was agreed of filled columns, with how many of their cells were missing before."""
+    own = zip(agreed.by_site, before.by_site, strict=True)
+    return replace(
+        agreed,
+        columns=_with_counts(agreed.columns, before.columns),
+        by_site=tuple(_with_counts(columns, earlier) for columns, earlier in own),
+    )
+
+
+def _with_counts(columns: Mapping[str, Column], before: Mapping[str, Column]) -> dict[str, Column]:
+    return {
+        name: replace(column, missing=before[name].missing) if name in before else column
+        for name, column in columns.items()
+    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -15,10 +14,11 @@ import numpy as np
 
 from ..base.errors import DataError, unknown_name_error
 from .agreement import NUMERIC, Agreed, agree, rare_levels
-from .cells import BLANKS, AboutCells, Dates, SiteTable, Source
-from .files import Dialect, Dialects
+from .cells import AboutCells, Dates, SiteTable, Source
+from .doubts import warn_of
+from .files import Dialects
 from .meeting import InOnePlace, Meeting
-from .missing import filled, warn_of_dropped, without_missing, without_value
+from .missing import filled, warn_of_dropped, with_counts, without_missing, without_value
 from .policy import Policy
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .wanted import Problems, Wanted, tables_of
@@ -94,12 +94,15 @@ class Study:
         Means, levels, missing cells and the like, of all and by site.
     policies : tuple of Policy
         The floors of each site that is here.
+    ones : dict of tuple of str
+        The texts that are 1, of each column that `positive` makes 0 and 1 of.
     """
 
     meeting: Meeting
     frames: tuple[pd.DataFrame, ...]
     agreed: Agreed
     policies: tuple[Policy, ...]
+    ones: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -228,10 +231,10 @@ def study(
     seed: int = 0,
     columns: Sequence[str] | None = None,
     formula: str | Sequence[str] | None = None,
-    dates: Mapping[str, str | Mapping[str, str] | Dates] | None = None,
+    dates: Mapping[str, str | Mapping[str, Any] | Dates] | None = None,
     positive: Mapping[str, str | Sequence[str]] | None = None,
-    strings: Sequence[str] = (),
-    blanks: Sequence[str] = BLANKS,
+    strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]] = (),
+    blanks: Sequence[str] = (),
     missing: str = "error",
     constant: Sequence[str] = (),
     policy: Policy | None = None,
@@ -239,6 +242,7 @@ def study(
     decimal: str | Mapping[str, str] = ".",
     thousands: str | None | Mapping[str, str] = None,
     encoding: str | Mapping[str, str] = "utf-8",
+    header: int | Mapping[str, int] = 1,
 ) -> Study:
     """Read CSV files, one a site or one of all sites, for a formula or a matrix.
 
@@ -269,24 +273,28 @@ def study(
         ``(1 | ward)``, says which group a row is in: of those nobody but the site hears.
     dates : mapping, optional
         Columns of dates, and how they are written: ``{"admitted": "%Y-%m-%d"}`` makes days since 1970 of them. With
-        ``{"format": "%d.%m.%Y", "since": "2020-01-01", "unit": "years"}`` they count from another day, in years.
+        ``{"format": "%d.%m.%Y", "since": "2020-01-01", "unit": "years"}`` they count from another day, in years. The
+        format may be a mapping from the names of all sites.
     positive : mapping, optional
         Columns of two texts, and the one (or several spellings of it) that is 1: ``{"died": "yes"}``.
-    strings : sequence of str, optional
+    strings : sequence of str or mapping, optional
         Columns that are factors though their levels look like numbers. ``1.0`` is the level ``1``, as pandas writes
-        whole numbers beside missing cells; ``01`` and ``1.50`` are levels of their own.
-    blanks : sequence of str
-        Cells that mean that there is no value.
+        whole numbers beside missing cells; ``01`` and ``1.50`` are levels of their own. A mapping has other spellings
+        of levels too: ``{"sex": {"F": ["f", "female"], "M": ["m", "male"]}}``. `positive` reads them as well. A level
+        named there is a value, such as ``{"country": {"NA": []}}``.
+    blanks : sequence of str, optional
+        Texts that mean that there is no value, beside empty cells, NA, N/A, NaN and null. A number, such as ``"-999"``,
+        does so however it is written: ``-999.0``.
     missing : {"error", "drop", "indicator"}, default "error"
         Cells without a value are an error that names them; or their rows are left out, counted, with a warning; or
-        they are filled with the mean over all sites (factors: with a level ``missing``) and marked in a column of 0
-        and 1, ``NAME_missing``. What `formula` has on its left is never filled.
+        numbers are filled with the mean over all sites and marked in a column of 0 and 1, ``NAME_missing``, and
+        factors get a level ``missing``. What `formula` has on its left is never filled.
     constant : sequence of str, optional
         Columns that may be the same in every row, such as the number of trials; for others that is an error.
     policy : Policy, optional
         Floors of sites that have no policy file beside their data. For those that have one, the stricter of both.
     separator : str or mapping, default ","
-        What parts the cells of a row: one character, such as ``";"`` or a tab. This and the next three options are for
+        What parts the cells of a row: one character, such as ``";"`` or a tab. This and the next four options are for
         all sites, or a mapping from the names of those that differ from the default: ``{"sued": ";"}``.
     decimal : {".", ","} or mapping, default "."
         The sign before the decimals of a number.
@@ -294,6 +302,8 @@ def study(
         The sign between groups of three digits, such as ``","``, ``"."``, ``"'"`` or a space.
     encoding : str or mapping, default "utf-8"
         How the file's text is written, such as ``"cp1252"`` or ``"utf-16"``.
+    header : int or mapping, default 1
+        The line of the file that has the names. Lines above it are left out.
 
     Returns
     -------
@@ -314,7 +324,7 @@ def study(
     >>> found = study("hospital-*.csv", positive={"died": "yes"}, missing="drop")  # doctest: +SKIP
     >>> found = study(file="all.csv", site="hospital", formula="died ~ age + sex")  # doctest: +SKIP
     """
-    dialects = Dialects(separator, decimal, thousands, encoding)
+    dialects = Dialects(separator, decimal, thousands, encoding, header)
     wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
     _require_missing(missing)
     given = {"site": site, "split": split, "column": column}
@@ -371,31 +381,35 @@ def describe(
     site: str | None = None,
     columns: Sequence[str] | None = None,
     formula: str | Sequence[str] | None = None,
-    dates: Mapping[str, str | Mapping[str, str] | Dates] | None = None,
+    dates: Mapping[str, str | Mapping[str, Any] | Dates] | None = None,
     positive: Mapping[str, str | Sequence[str]] | None = None,
-    strings: Sequence[str] = (),
-    blanks: Sequence[str] = BLANKS,
+    strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]] = (),
+    blanks: Sequence[str] = (),
     policy: Policy | None = None,
     separator: str | Mapping[str, str] = ",",
     decimal: str | Mapping[str, str] = ".",
     thousands: str | None | Mapping[str, str] = None,
     encoding: str | Mapping[str, str] = "utf-8",
+    header: int | Mapping[str, int] = 1,
 ) -> Agreed:
     """Describe what is in the files, by site and together, as far as the floors of the sites allow.
 
     Missing cells and constant columns are counted, and are no errors. A column whose cells a study would refuse is left
-    out with a warning. Levels that too few rows of every site have are counted and not named. A column whose numbers
-    all have three digits behind the point is warned of, as 1.234 may mean 1234. The parameters are those of `study`.
+    out with a warning. Levels that too few rows of every site have are counted and not named. Warnings name what looks
+    wrong: levels in two spellings, codes of missing values, other units, 1.234 that may mean 1234. The parameters are
+    those of `study`.
 
     Raises
     ------
     FileNotFoundError, DataError, ValueError
         As `study` does.
     """
-    dialects = Dialects(separator, decimal, thousands, encoding)
+    dialects = Dialects(separator, decimal, thousands, encoding, header)
     wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
     sources, problems = _sources(files, file, {"site": site}, policy, dialects, wanted.rules.blanks, drop=False)
     meeting, found = _in_one_place(sources), Problems([[] for _ in sources])
+    if not problems:
+        wanted.rules.require_sites(meeting.sites)
     kinds, tables = tables_of(meeting, sources, wanted, found)
     unclear = [text for text in _flat(found.own) if isinstance(text, AboutCells)]
     others = [text for text in _flat(found.own) if not isinstance(text, AboutCells)]
@@ -403,25 +417,9 @@ def describe(
     _raise([*problems, *others, *_flat(refused), *found.plain])
     if unclear:
         warnings.warn("columns are left out:\n  " + "\n  ".join(unclear), stacklevel=2)
-    grouped = [name for name, kind in kinds.items() if kind == "number" and _may_be_grouped(sources, name)]
-    if grouped:
-        warnings.warn(
-            f"all numbers of {', '.join(map(repr, grouped))} have three digits behind the decimal sign: if 1.234 means "
-            "1234, write thousands with that sign, and decimal with the other one",
-            stacklevel=2,
-        )
-    return agree(meeting, kinds, tables, [0] * len(tables), floors=True)
-
-
-def _may_be_grouped(sources: Sequence[Source], name: str) -> bool:
-    """Whether all numbers of a column that are not whole are written as groups of three digits would be."""
-    parted = {
-        text.replace(source.dialect.decimal, ".")
-        for source in sources
-        for text in source.columns[name].tolist()
-        if source.dialect.decimal in text
-    }
-    return bool(parted) and all(re.fullmatch(r"[+-]?[1-9]\d{0,2}\.\d{3}", text) for text in parted)
+    agreed = agree(meeting, kinds, tables, [0] * len(tables), floors=True)
+    warn_of(sources, tables, kinds, agreed, stacklevel=3, described=True)
+    return agreed
 
 
 def as_study(table: Any, **options: Any) -> Study:
@@ -485,10 +483,10 @@ def _settings(
     *,
     columns: Sequence[str] | None = None,
     formula: str | Sequence[str] | None = None,
-    dates: Mapping[str, str | Mapping[str, str] | Dates] | None = None,
+    dates: Mapping[str, str | Mapping[str, Any] | Dates] | None = None,
     positive: Mapping[str, str | Sequence[str]] | None = None,
-    strings: Sequence[str] = (),
-    blanks: Sequence[str] = BLANKS,
+    strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]] = (),
+    blanks: Sequence[str] = (),
     missing: str = "error",
     constant: Sequence[str] = (),
 ) -> tuple[Wanted, str, Sequence[str]]:
@@ -515,6 +513,8 @@ def _met(
     constant: Sequence[str],
 ) -> Study:
     """The study of sources, in some of which there may be what could not be read."""
+    if not unread:
+        wanted.rules.require_sites(meeting.sites)
     problems = Problems([[] for _ in sources])
     kinds, tables = tables_of(meeting, sources, wanted, problems)
     dropped = [0] * len(tables)
@@ -532,12 +532,13 @@ def _met(
         _raise(found)
     agreed = agree(meeting, kinds, tables, dropped, floors=False)
     _raise([*found, *_unusable(agreed, {*constant, *wanted.steady})])
-    _warn_of_spellings(agreed)
+    warn_of(sources, tables, kinds, agreed, stacklevel=4)
     warn_of_dropped(tables, dropped)
     if missing == "indicator":
         kinds, tables = filled(kinds, tables, agreed)
-        agreed = agree(meeting, kinds, tables, dropped, floors=False)
-    return Study(meeting, tuple(map(_frame, tables)), agreed, tuple(table.policy for table in tables))
+        agreed = with_counts(agree(meeting, kinds, tables, dropped, floors=False), agreed)
+    ones = {name: words for name, words in wanted.rules.positive.items() if name in kinds}
+    return Study(meeting, tuple(map(_frame, tables)), agreed, tuple(table.policy for table in tables), ones)
 
 
 def _flat(texts: Sequence[Sequence[str]]) -> list[str]:
@@ -557,22 +558,6 @@ def _unusable(agreed: Agreed, constant: Container[str]) -> list[str]:
         if same and name not in constant:
             problems.append(f"column {name!r} is the same in every row; leave it out, or name it in constant")
     return problems
-
-
-def _warn_of_spellings(agreed: Agreed) -> None:
-    """Warn of levels that are one number, or one text but for case and spaces."""
-    for name, levels in agreed.levels.items():
-        alike: dict[Any, list[str]] = {}
-        for level in levels:
-            number = Dialect().number(level)
-            alike.setdefault(" ".join(level.casefold().split()) if number is None else number, []).append(level)
-        for several in alike.values():
-            if len(several) > 1:
-                warnings.warn(
-                    f"column {name!r} has the levels {' and '.join(map(repr, several))}, each with an effect of "
-                    "its own: write them alike in the files if they mean the same",
-                    stacklevel=4,
-                )
 
 
 def _rare(table: SiteTable, factors: Sequence[str], responses: Container[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .cells import Dates, Rules, SiteTable, Source
 from .meeting import Meeting
@@ -26,9 +27,9 @@ class Wanted:
         cls,
         columns: Sequence[str] | None,
         formula: str | Sequence[str] | None,
-        dates: Mapping[str, str | Mapping[str, str] | Dates] | None,
+        dates: Mapping[str, str | Mapping[str, Any] | Dates] | None,
         positive: Mapping[str, str | Sequence[str]] | None,
-        strings: Sequence[str],
+        strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]],
         blanks: Sequence[str],
     ) -> Wanted:
         """What the arguments of `study` say."""

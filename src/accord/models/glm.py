@@ -253,7 +253,7 @@ def _about(
         ratio=family.ratio,
         # exp(intercept) is no ratio of two
         ratios=tuple(name for name in names if name.partition("|")[0] != "Intercept") if family.ratio else (),
-        notes=notes_beside(study.agreed, names),
+        notes=notes_beside(study, names),
         coefficients=coefficients,
         predictive=None if why else OfRows(family),
         floor=max((policy.cells for policy in study.policies), default=3),

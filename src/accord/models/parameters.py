@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from ..base.errors import unknown_name_error
-from ..data import Agreed
+from ..data import Study
 from .families import Family
 from .families.family import Parameter, Summary
 from .priors import Flat, Normal, Prior, Uniform
@@ -144,16 +144,17 @@ def note_on(columns: Sequence[str], parameters: Mapping[str, Parameter]) -> str:
     return f"The prior of {centred[0]} is that of its value at the mean of all columns." if centred else ""
 
 
-def notes_beside(agreed: Agreed, names: Sequence[str]) -> tuple[str, ...]:
-    """Rows that were left out or filled, reference levels, and units of scaled columns.
+def notes_beside(study: Study, names: Sequence[str]) -> tuple[str, ...]:
+    """Rows that were left out or filled, what is 1, reference levels, and units of scaled columns.
 
     Parameters
     ----------
-    agreed
-        What the sites agreed on.
+    study
+        What the sites agreed on, and which texts are 1.
     names
         The coefficients.
     """
+    agreed = study.agreed
     columns = agreed.columns
     left_out = [f"{n} at {site}" for site, n in zip(agreed.sites, agreed.dropped, strict=True) if n]
     filled = [f"{n} of {name}" for name, column in columns.items() if (n := column.missing) and not left_out]
@@ -165,9 +166,11 @@ def notes_beside(agreed: Agreed, names: Sequence[str]) -> tuple[str, ...]:
         for name, column in columns.items()
         if column.sd and any(re.search(rf"\bscale\(`?{re.escape(name)}`?\)", own) for own in names)
     ]
+    ones = [f"{name} {' or '.join(map(repr, words))}" for name, words in study.ones.items()]
     sentences = [
         ("Rows left out, as a cell has no value: ", left_out),
         ("Missing cells filled with the mean, or a level of their own: ", filled),
+        ("Texts that are 1: ", ones),
         ("Reference levels: ", references),
         ("Coefficients are per standard deviation of the column: ", scaled),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -39,6 +40,16 @@ class _Survival(Family):
         require(where, is_event, "events 0 or 1: write the event as a comparison, as in surv(time, event == 2)")
         return time, event
 
+    def timed(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
+        """Times and events of one site, with a warning where it has no event."""
+        time, event = self.times(where, columns)
+        if not event.any():
+            warnings.warn(
+                f"{where} has no event in any row: if the site codes events in another way, make the codes alike",
+                stacklevel=5,
+            )
+        return {"time": time, "event": event}
+
     def amounts(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         return rows["time"], rows["event"]
 
@@ -51,8 +62,7 @@ class Weibull(_Survival):
     ratio = "ratio of times"
 
     def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
-        time, event = self.times(where, columns)
-        return {"time": time, "event": event}
+        return self.timed(where, columns)
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
         require_varied(summary)
@@ -116,11 +126,11 @@ class PiecewiseExponential(_Survival):
 
     def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
         assert self.cuts is not None
-        time, event = self.times(where, columns)
-        ends = np.array([0.0, *self.cuts, np.inf])
+        rows = self.timed(where, columns)
+        time, ends = rows["time"], np.array([0.0, *self.cuts, np.inf])
         spent = np.clip(time[:, None], ends[:-1], ends[1:]) - ends[:-1]
         interval = np.searchsorted(self.cuts, time, side="left").astype(np.int32)
-        return {"time": time, "event": event, "interval": interval, "spent": spent}
+        return {**rows, "interval": interval, "spent": spent}
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
         assert self.cuts is not None
@@ -157,8 +167,7 @@ class Cox(_Survival):
     splits = False
 
     def rows(self, where: str, columns: Sequence[np.ndarray]) -> Rows:
-        time, event = self.times(where, columns)
-        return {"time": time, "event": event}
+        return self.timed(where, columns)
 
     def shard(self, rows: Rows, longest: int) -> Rows:
         """Rows from the latest time to the earliest, and then rows without weight as many as are missing."""
