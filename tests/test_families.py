@@ -249,7 +249,7 @@ WRONG = {
     "beta": (families.Beta(), [[0.0, 1.0, 0.5]], "some .* between 0 and 1"),
     "missing": (families.Normal(), [[np.nan, 1.0]], "some .* finite"),
     "class": (families.Categorical(("a", "b")), [["a", "q"]], r"some .* one of the classes \['a', 'b'\]"),
-    "time": (families.Weibull(), [[0.0, 1.0], [1, 1]], "some .* times > 0"),
+    "time": (families.Weibull(), [[0.0, 1.0], [1, 1]], "some .* times > 0: .* take the family cox"),
     "event": (families.Cox(), [[2.0, 1.0], [1, 3]], "some .* events 0 or 1"),
 }
 

@@ -774,7 +774,12 @@ ERRORS = {
     "syntax": (("y ~ x +",), "cannot be read"),
     "a group without parentheses": (("y ~ x | g",), r"a part is not understood, \| g: write effects"),
     "a product of groups": (("y ~ z + (x | g) * z",), "effects of groups a part is not understood"),
-    "not finite": (("y ~ log(x - 3)",), r"log\(x - 3\) is no finite number in some rows of site 's0'"),
+    "not finite": (("y ~ log(x - 3)",), r"some rows of site 's0': .*log\(maximum\(x, 0.5\)\)"),
+    "strata": (("surv(z, one) ~ x + strata(g)", "cox"), "cox gives each site a baseline of its own, .* among the terms"),
+    "times of 0": (
+        ("surv(I(0 * z), one) ~ x", "weibull"),
+        r"at site 's0' are not at times > 0: .* surv\(maximum\(time, 0.5\), event\), or take the family cox",
+    ),
     "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
     "domain": (("x ~ z", "poisson"), "some responses of x at site 's0' are not counts"),
     "text": (("g ~ z", "bernoulli"), "the response of g at site 's0' must hold 0 or 1 .name the level"),
@@ -823,7 +828,11 @@ ERRORS = {
     ),
     "group": (("y ~ x + (1 | ward)",), "unknown column in the formula 'ward'"),
     "effects": (("y ~ x + (1 + x + z | site:h)",), "two effects at most"),
-    "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects"),
+    "effects of classes": (("g ~ x + (1 | site)", "categorical"), "cannot have effects of groups: .* bernoulli"),
+    "effects and cox": (
+        ("surv(z, one) ~ x + (1 | site)", "cox"),
+        "cannot have effects of groups: take the family piecewise_exponential or weibull",
+    ),
 }
 
 

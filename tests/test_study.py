@@ -264,6 +264,10 @@ def test_a_table_that_is_none_is_one_error():
     for table in bad:
         with raises("a table must be an accord.data.Study, or a sequence or mapping with one pandas", TypeError):
             data.as_study(table)
+    frame = pd.DataFrame({"site": ["north"] * 12 + ["south"] * 13, "x": np.arange(25.0)})
+    with raises('found a DataFrame. Split a DataFrame of all sites: dict(list(frame.groupby("site")))', TypeError):
+        data.as_study(frame)
+    assert data.as_study(dict(list(frame.groupby("site"))), columns=["x"]).agreed.rows == (12, 13)
     with raises("agent 0: columns must have one shape (row,), found (11,), (12,)"):
         data.as_study([{"x": np.arange(12), "y": np.arange(11)}])
     with raises("agent 0: columns must have one shape (row,), found (12, 1)"):

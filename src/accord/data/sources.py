@@ -176,5 +176,5 @@ def _array(column: Any) -> np.ndarray:
 def _no_study(found: str) -> TypeError:
     return TypeError(
         "a table must be an accord.data.Study, or a sequence or mapping with one pandas DataFrame or mapping of "
-        f"columns a site; found {found}"
+        f'columns a site; found {found}. Split a DataFrame of all sites: dict(list(frame.groupby("site")))'
     )

@@ -113,7 +113,10 @@ def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:
 def require_possible(family: Family, design: Formula, meeting: Meeting, effects: str) -> None:
     """Raise `ValueError` where effects of groups are not what this family, formula or study can have."""
     if not family.splits or family.predictors:
-        raise ValueError(f"the family {family.name} cannot have effects of groups")
+        others = "bernoulli, of one class against all others"
+        if family.columns == ("time", "event"):
+            others = "piecewise_exponential or weibull"
+        raise ValueError(f"the family {family.name} cannot have effects of groups: take the family {others}")
     if len(design.effects) > 2:
         raise ValueError(f"a group can have two effects at most, found {', '.join(design.effects)}")
     if effects == PARAMETERS and not meeting.is_whole:

@@ -382,7 +382,7 @@ class Formula:
         Raises
         ------
         ValueError
-            A term is no finite number in some rows; term, site and how many are named.
+            A term is no finite number in some rows; term and site are named.
         """
         import pandas as pd
 

@@ -62,7 +62,8 @@ def glm(
     ----------
     table
         What `accord.data.as_study` takes: one data frame a site, or a study; or what `accord.data.study_at_sites`
-        makes of files that an engine's agents read.
+        makes of files that an engine's agents read. A frame of all sites is split by
+        `dict(list(frame.groupby("site")))`.
     formula
         `died ~ age + C(smoking) + log(crp)`, in R's language as `formulae` reads it. On the left: a column,
         `column['level']` where text is to be 0 or 1, `prop(successes, trials)`, `surv(time, event)`. On the right:
@@ -98,7 +99,7 @@ def glm(
     TypeError
         The formula is not text.
     ValueError
-        A term, a prior or a family is unknown; a response is outside the family's domain (site and count are named);
+        A term, a prior or a family is unknown; a response is outside the family's domain (the site is named);
         data does not identify a coefficient that has a flat prior; `effects` or `nodes` is no choice, or is of effects
         that the formula does not have; or effects are to be parameters and rows are elsewhere.
 

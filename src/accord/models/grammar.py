@@ -279,6 +279,11 @@ class _Grammar:
                 f"{name}(...) is found from the rows themselves, and each site would find another: write powers, "
                 "I(x ** 2), pieces, I((x - 50) * (x > 50)), or comparisons, I(x == 1)"
             )
+        if name == "strata":
+            raise self._refused(
+                "strata() is not known: the family cox gives each site a baseline of its own, and there are no other "
+                "strata. Put the column among the terms, or split the rows of each site by it into sites of their own"
+            )
         if name not in known:
             if name in _ARGUMENTS:
                 raise self._refused(f"{name}() cannot stand at this place")
@@ -489,4 +494,7 @@ def require_finite(name: str, site: str, values: np.ndarray) -> None:
     """Raise `ValueError` where a term, shape (row, ...), is no finite number in some rows of a site."""
     # how many rows would tell of few of them
     if not np.isfinite(values).all():
-        raise ValueError(f"{name} is no finite number in some rows of site {site!r}")
+        raise ValueError(
+            f"{name} is no finite number in some rows of site {site!r}: bound what it is of, as in "
+            "log(maximum(x, 0.5)), or leave these rows out"
+        )
