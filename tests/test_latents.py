@@ -250,6 +250,12 @@ def test_a_run_whose_latents_are_at_their_sites_says_where(schools, tmp_path):
             run.local  # noqa: B018
     # which are not those of other draws
     assert "local" not in there.update({}).settings
+    schools.save(tmp_path / "another.nc")
+    loaded = accord.Run.load(tmp_path / "another.nc")
+    with pytest.raises(AttributeError, match="local asks the agents, .* read from a file") as found:
+        loaded.local  # noqa: B018
+    # with an object Python would suggest `load`
+    assert not hasattr(loaded, "local") and (found.value.name, found.value.obj) == ("local", None)
 
 
 @pytest.mark.parametrize("name", ["chain", "a/b"])

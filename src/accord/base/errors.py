@@ -128,6 +128,25 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     return lowered[found[0]] if found else None
 
 
+def absent_error(name: str, why: str) -> AttributeError:
+    """Return the error for an attribute that this object does not have; Python suggests no other name beside it.
+
+    Parameters
+    ----------
+    name : str
+        The attribute.
+    why : str
+        Why it is absent.
+
+    Returns
+    -------
+    AttributeError
+        To be raised by the caller.
+    """
+    # without an object there are no names to suggest
+    return AttributeError(why, name=name, obj=None)
+
+
 def unknown_name_error(kind: str, name: object, choices: Iterable[str], meant: str | None = None) -> ValueError:
     """Return the error for a name that is not among the choices, with the nearest right one.
 

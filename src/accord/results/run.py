@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.checks import whole_number
+from ..base.errors import absent_error
 from ..base.progress import Progress, stage
 from ..base.text import counted
 from ..report.told import Histogram
@@ -233,9 +234,10 @@ class Run(Shown):
             was read from a file, updated or combined.
         """
         if "local" in self.settings:
-            raise AttributeError(
+            raise absent_error(
+                "local",
                 f"each agent has its own latents in a file at its site, {self.settings['local']}, and tells them to "
-                "nobody else"
+                "nobody else",
             )
         agents, free, seed = self._agents("local"), self._moved.kept, int(self.settings["seed"])
 
@@ -257,9 +259,10 @@ class Run(Shown):
 
     def _agents(self, name: str) -> Agents:
         if self.agents_data is None:
-            raise AttributeError(
+            raise absent_error(
+                name,
                 f"{name} asks the agents, and this run knows none: it was read from a file, updated or combined; "
-                "sample anew"
+                "sample anew",
             )
         return self.agents_data
 
@@ -268,7 +271,7 @@ class Run(Shown):
         if self.points is None:
             method = self.settings.get("method", "this run's method").split("(")[0]
             why = f" ({self.settings['chosen']})" if "chosen" in self.settings else ""
-            raise AttributeError(f"{name} needs the weights of Importance(), and {method} has none{why}")
+            raise absent_error(name, f"{name} needs the weights of Importance(), and {method} has none{why}")
         if self.certificate is not None and not self.certificate.holds:
             raise ArithmeticError(f"{name} rests on weights that are not certified: {self.certificate.why}")
         return self.points
@@ -300,7 +303,9 @@ class Run(Shown):
             The run kept the average only.
         """
         if self.agents.size == 0:
-            raise AttributeError('this run kept only the average: read run.average, or sample with keep="agents"')
+            raise absent_error(
+                "draws", 'this run kept only the average: read run.average, or sample with keep="agents"'
+            )
         return self.kept
 
     def __repr__(self) -> str:
