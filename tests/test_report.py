@@ -21,8 +21,10 @@ from accord.base import figures
 from accord.cli.commands import app
 from accord.report.forest import of_one_size
 from accord.report.predictive import outside
+from accord.results import reweighting
 from accord.results.alone import alone
 from accord.results.certificate import Certificate
+from accord.results.gathered import by_site
 from accord.sampling.predictive import _candidates, _labels, checked
 
 SITES = ["north", "<script>alert('x')</script>", 'west & "east"', "$cost$"]
@@ -175,6 +177,13 @@ def test_missing_parts_say_why(walked, run, tmp_path):
     for part in ("predictive check", "leave-one-out figures", "posterior of a site alone"):
         assert re.search(f"No (posterior )?{part}: [a-z_]+ asks the agents, and this run knows none", text), part
     assert "Log evidence" in text and "Odds ratios" in text
+
+
+def test_a_site_that_cannot_be_left_out_goes_by_its_name(run, monkeypatch):
+    monkeypatch.setattr(reweighting, "LARGEST_K", -np.inf)
+    assert "leaving out agent 2 changes" in run.leave_each_out()[2]
+    why = by_site(run, SITES)[2].without.why
+    assert why.startswith(f"leaving out {SITES[2]} changes") and why.endswith(f"without {SITES[2]}")
 
 
 def test_nobody_is_asked_who_should_not_be(run, tmp_path, monkeypatch):

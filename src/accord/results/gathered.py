@@ -238,7 +238,7 @@ def by_site(run: Reported, names: Sequence[str]) -> tuple[OfSite, ...]:
         OfSite(
             name,
             _not_known(alone) if isinstance(alone, str) else _of_alone(alone[agent]),
-            _not_known(without) if isinstance(without, str) else _of_left_out(without[agent]),
+            _not_known(without) if isinstance(without, str) else _of_left_out(without[agent], agent, name),
         )
         for agent, name in enumerate(names)
     )
@@ -255,8 +255,9 @@ def _not_known(why: str) -> Interval:
     return Interval(None, None, None, why)
 
 
-def _of_left_out(one: LeftOut | str) -> Interval:
-    return _not_known(one) if isinstance(one, str) else _of_points(one.points)
+def _of_left_out(one: LeftOut | str, agent: int, name: str) -> Interval:
+    # a run knows agents by number, and a page by name
+    return _not_known(one.replace(f"agent {agent}", name)) if isinstance(one, str) else _of_points(one.points)
 
 
 def _of_alone(one: Alone) -> Interval:
