@@ -18,7 +18,7 @@ from accord import data
 from accord.base.errors import DataError
 from accord.base.terminal import folded
 from accord.cli.commands import app
-from accord.cli.describe import blocks
+from accord.cli.describe import _numbers, blocks
 from accord.data.agreement import QUANTILES
 from accord.data.mentions import Mentions
 
@@ -828,6 +828,10 @@ def test_describe_tells_columns_by_site_and_together(messy, tmp_path):
     # so few rows are not named
     assert CANARY not in shown and CANARY not in agreed.to_json()
     assert "1 more with too few rows to be named" in told["smoking"]
+
+
+def test_what_rounds_to_zero_has_no_sign():
+    assert _numbers(2.0, -1e-9, -0.5) == ["0.00", "-0.50"] and _numbers(None, -1e-9) == ["0.000"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -61,4 +61,5 @@ def _numbers(sd: float | None, *values: float | None) -> list[str]:
     """Numbers with as many decimals as show three digits of the standard deviation."""
     decimals = int(np.clip(2 - np.floor(np.log10(sd)), 0, 6)) if sd and np.isfinite(sd) else 3
     form = f".{decimals}f" if all(abs(value or 0.0) < 1e9 for value in values) else ".4g"
-    return ["-" if value is None else format(value, form) for value in values]
+    # z: what rounds to zero has no sign
+    return ["-" if value is None else format(value, f"z{form}") for value in values]
