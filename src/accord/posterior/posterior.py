@@ -310,7 +310,8 @@ class Posterior:
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
         if "_counts" in vars(self):
-            rows = f", {counted(int(self.sizes.sum()), 'row')}" if self._counts.rowwise else ""
+            count = int(self.sizes.sum()) if self._counts.rowwise else sum(self.about.rows)
+            rows = f", {counted(count, 'row')}" if count else ""
         else:
             # showing a posterior is no reason to read its data
             rows = ", data not read"
@@ -318,7 +319,7 @@ class Posterior:
 
     def _repr_html_(self) -> str:
         """What it is of, for notebooks; its data is not read for that."""
-        rows = self.counted_rows
+        rows = self.counted_rows or self.about.rows
         facts = [
             ("model", self.about.model),
             ("formula", self.about.formula),
