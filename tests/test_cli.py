@@ -280,7 +280,7 @@ def test_another_run_is_never_overwritten(folder):
     before = (folder / "out" / "run.nc").read_bytes()
     result = invoke(folder, run='draws = 6\nburn_in = 0\noutput = "out"')
     assert result.exit_code == 1
-    assert "holds another run (config.toml)" in result.stderr
+    assert "holds another run (draws in [run] is 6, and was " in result.stderr
     assert (folder / "out" / "run.nc").read_bytes() == before
 
 

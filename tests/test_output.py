@@ -578,9 +578,9 @@ def change_data(folder):
 
 
 OTHERS = {
-    "configuration": (lambda folder: None, 21, "another run (config.toml)"),
-    "data": (change_data, 20, "another run (this one and that: data "),
-    "version": (lambda folder: None, 20, "another run (this one and that: accord another and accord "),
+    "configuration": (lambda folder: None, 21, "another run (draws in [run] is 21, and was 20)"),
+    "data": (change_data, 20, "another run (with other data)"),
+    "version": (lambda folder: None, 20, "another run (accord is another, and was "),
     "no digests": (lambda folder: shutil.rmtree(folder / "out" / ".inputs"), 20, "another run (run.nc)"),
     "torn": (lambda folder: torn(folder / "out" / "run.nc"), 20, "another run (run.nc)"),
 }
@@ -611,6 +611,27 @@ def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder,
     assert accord.Run.load(folder / "out" / "run.nc").average.shape == (2, draws, 2)
     # and this is now the run that is there
     assert start(folder, draws).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "difference"),
+    [
+        ("[run]\nseed = 1\ndraws = 5", "[run]\nseed = 2", "seed in [run] is 2, and was 1"),
+        ("[method]\nname = 'A'", "[run]\nseed = 2", "seed in [run] is 2, and was left out"),
+        ("[run]\nseed = 2\n[method]\nname = 'A'", "[run]\nseed = 2", 'name in [method] is left out, and was "A"'),
+        (
+            "[network]\nlinks = {loss = 0.1}",
+            "[network]\nlinks = {loss = 0.2}",
+            "links.loss in [network] is 0.2, and was 0.1",
+        ),
+        ("[data]\nfiles = ['a']", f"[data]\nfiles = ['{'b' * 99}']", f'files in [data] is ["{"b" * 58}..., and was ["a"]'),
+        ("[run]\nseed = 1", "[run] # mine\nseed = 1", "config.toml, in comments or spaces"),
+        ("my notes", "[run]\nseed = 1", "config.toml"),
+    ],
+)
+def test_what_differs_of_two_configurations_is_a_key_and_its_values(before, after, difference, tmp_path):
+    (tmp_path / "config.toml").write_text(before)
+    assert output._difference_of_configs(after.encode(), tmp_path / "config.toml") == difference
 
 
 def test_digests_of_rows_are_for_their_user_alone(folder):

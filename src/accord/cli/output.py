@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
+import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..base.whole import write_whole
 from ..results.gathered import notes_of
 from ..results.run import Run
-from ..storage.fingerprint import first_difference, own_key, record, recorded
+from ..storage.fingerprint import own_key, record, recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
 # The folder of digests that tell this run from others.
 INPUTS = ".inputs"
+# What the folder of digests has only a digest of, in words.
+_DIGESTS = {"data": "other data", "functions": "other functions", "method": "other code of the method"}
+# Letters of a value of the configuration that a message quotes.
+_MOST_LETTERS = 60
 # The column of Run.summary() that names the agent furthest from the average.
 WORST = ("worst agent", "agent")
 
@@ -122,22 +128,24 @@ class Place:
         return found if found.average.shape[1] >= self.job.draws else None
 
     def _other_inputs(self, folder: Path) -> str | None:
-        """What differs from the run in a folder, apart from the configuration; "" for nothing, None if unknown."""
+        """What differs from the run in a folder, in words, but for the configuration; "" if nothing, None if unknown."""
         theirs = None if self.job.inputs is None else recorded(folder / INPUTS)
         if theirs is None or self.job.inputs is None:
             return None
-        return first_difference(self.job.inputs(own_key(folder / INPUTS)), theirs) or ""
+        return _difference(self.job.inputs(own_key(folder / INPUTS)), theirs)
 
     def _taken(self, folder: Path) -> str:
         """What in a folder is not the beginning of this run, in words; "" where nothing is."""
         draws, summary, copy = (folder / name for name in (DRAWS, SUMMARY, CONFIG))
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
-            return f"another run ({CONFIG})" if draws.exists() else f"another file {CONFIG}"
+            if not draws.exists():
+                return f"another file {CONFIG}"
+            return f"another run ({_difference_of_configs(self.config, copy)})"
         if not draws.exists():
             others = [summary, folder / NOTES, *([folder / REPORT] if self.with_report else [])]
             return next((f"another file {other.name}" for other in others if other.exists()), "")
         if copy.exists() and (difference := self._other_inputs(folder)):
-            return f"another run (this one and that: {difference})"
+            return f"another run ({difference})"
         if not (self.job.has_checkpoint and copy.exists()):
             return f"another run ({DRAWS})"
         try:
@@ -153,6 +161,43 @@ class Place:
             # a summary that somebody wrote into is theirs
             return "" if summary.is_file() and summary.read_bytes() == own else f"another file {SUMMARY}"
         return ""
+
+
+def _difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """The first entry that differs, as "seed is 2, and was 1"; "" where none does."""
+    for name in dict.fromkeys([*mine, *theirs]):
+        if mine.get(name) != theirs.get(name):
+            if name in _DIGESTS:
+                return f"with {_DIGESTS[name]}"
+            now, before = (
+                text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
+                for text in (one.get(name, "left out") for one in (mine, theirs))
+            )
+            return f"{name} is {now}, and was {before}"
+    return ""
+
+
+def _difference_of_configs(mine: bytes, copy: Path) -> str:
+    """The first key of two configurations that differs, with both values."""
+    try:
+        own, theirs = (_keys(text) for text in (mine, copy.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return CONFIG
+    return _difference(own, theirs) or f"{CONFIG}, in comments or spaces"
+
+
+def _keys(config: bytes) -> dict[str, str]:
+    """The values of a configuration by "key in [section]"."""
+
+    def flat(part: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+        for key, value in part.items():
+            if isinstance(value, dict):
+                yield from flat(value, (*above, key))
+            else:
+                text = json.dumps(value, default=str, ensure_ascii=False)
+                yield ".".join((*above[1:], key)) + "".join(f" in [{name}]" for name in above[:1]), text
+
+    return dict(flat(tomllib.loads(config.decode("utf-8-sig")), ()))
 
 
 def _numbered(folder: Path) -> Iterator[Path]:
