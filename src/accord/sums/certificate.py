@@ -170,7 +170,7 @@ def followed(skeleton: Skeleton) -> Check:
     """Whether the skeleton came to where no mass is left."""
     text = f"slow half-lines were followed until F had risen by {skeleton.reached:.3g}"
     if skeleton.reached == np.inf:
-        text = "no half-line was left before its end"
+        text = "all slow half-lines were followed to where no mass is left"
     remedy = "" if skeleton.whole else ", which leaves mass beyond: the posterior's tail there is too heavy"
     return Check("slow tails", skeleton.reached, np.inf, skeleton.whole, text + remedy)
 
@@ -275,5 +275,5 @@ def _novel(moved: Moved, found: Weighing) -> Check:
     """Whether moved points came to where the proposals are thin."""
     most = float(np.exp(np.clip(moved.log_weight.max() - found.log_weight.max(), -700, 700)))
     holds = most <= _NOVEL
-    text = f"moved points have at most {most:.2g} times the largest weight"
+    text = f"moved points would weigh at most {most:.2g} times the heaviest proposed point, {_NOVEL:.0f} is allowed"
     return Check(PLACES, most, _NOVEL, holds, text + ("" if holds else ": they came to where the proposals are thin"))
