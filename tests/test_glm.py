@@ -784,7 +784,10 @@ ERRORS = {
     "a group without parentheses": (("y ~ x | g",), r"a part is not understood, \| g: write effects"),
     "a product of groups": (("y ~ z + (x | g) * z",), "effects of groups a part is not understood"),
     "not finite": (("y ~ log(x - 3)",), r"some rows of site 's0': .*log\(maximum\(x, 0.5\)\)"),
-    "strata": (("surv(z, one) ~ x + strata(g)", "cox"), "cox gives each site a baseline of its own, .* among the terms"),
+    "strata": (
+        ("surv(z, one) ~ x + strata(g)", "cox"),
+        "cox gives each site a baseline of its own, .* among the terms",
+    ),
     "family": (("y ~ x", "gauss"), "unknown family 'gauss'"),
     "domain": (("x ~ z", "poisson"), "some responses of x at site 's0' are not counts"),
     "text": (("g ~ z", "bernoulli"), "the response of g at site 's0' must hold 0 or 1 .name the level"),

@@ -128,7 +128,7 @@ class Place:
         return found if found.average.shape[1] >= self.job.draws else None
 
     def _other_inputs(self, folder: Path) -> str | None:
-        """What differs from the run in a folder, in words, but for the configuration; "" if nothing, None if unknown."""
+        """What differs from the run in a folder apart from the configuration; "" if nothing, None if unknown."""
         theirs = None if self.job.inputs is None else recorded(folder / INPUTS)
         if theirs is None or self.job.inputs is None:
             return None

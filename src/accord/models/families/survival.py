@@ -38,8 +38,8 @@ class _Survival(Family):
             require(
                 where,
                 time > 0,
-                "at times > 0: replace times of 0, as in surv(maximum(time, 0.5), event), or take the family cox, which "
-                "allows them",
+                "at times > 0: replace times of 0, as in surv(maximum(time, 0.5), event), or take the family cox, "
+                "which allows them",
             )
         is_event = np.isin(event, [0.0, 1.0])
         require(where, is_event, "events 0 or 1: write the event as a comparison, as in surv(time, event == 2)")
