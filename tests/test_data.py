@@ -41,7 +41,7 @@ def raises(message, error=ValueError):
 
 def matrix(files=None, *, target, columns=None, standardise=True, intercept=True, **options):
     """The matrix of a study of small files."""
-    options = {"policy": data.Policy(rows=1), **options}
+    options = {"policy": data.Policy.none(), **options}
     found = data.study(files, columns=None if columns is None else [*columns, target], **options)
     return found.matrix(target, columns, standardise=standardise, intercept=intercept)
 

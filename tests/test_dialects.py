@@ -1,5 +1,6 @@
 """Files as people have them: separators, decimals, encodings, quotes, blanks, index columns, lines above the header."""
 
+import contextlib
 import csv
 import io
 import itertools
@@ -356,6 +357,10 @@ DOUBTS = {
     "a spelling": (two(["M", "F"] * 6, ["m", "F"] * 6), 'if they mean the same, write strings = {x = {"M" = ["m"]}}'),
     "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means that there is no value, name it in"),
     "no level in common": (two(["M", "F"] * 6, ["man", "woman"] * 6), "no level of north, south is at another site"),
+    "letters of two signs": (
+        two(["caf\u00e9", "bar"] * 6, ["cafe\u0301", "bar"] * 6),
+        'if they mean the same, write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
+    ),
     "a code": (two([*NUMBERS[:-1], -999], NUMBERS), "north: column 'x' has the number -999, far from all others"),
     "groups": (
         two([f"2.{100 + k}" for k in range(12)], [2000 + 7 * k for k in range(12)]),
@@ -371,6 +376,29 @@ def test_what_looks_wrong_is_warned_of(case):
         data.as_study(tables)
     assert len(warned) == 1 and said in str(warned[0].message)
     assert warned[0].filename == __file__
+
+
+ZEROS = {
+    "another spelling of 1": (two(["yes", "no"] * 6, ["Yes"] * 12), "the text that is 0 at south is not that of the"),
+    "another spelling of 0": (
+        two(["yes", "no"] * 6, ["yes", "nein"] * 6),
+        "the text that is 0 at south is not that of",
+    ),
+    "all of them 0": (two(["yes", "no"] * 6, ["no"] * 12), None),
+}
+
+
+@pytest.mark.parametrize("case", ZEROS)
+def test_a_text_that_is_0_at_one_site_alone_is_warned_of(case):
+    tables, said = ZEROS[case]
+    with pytest.warns(UserWarning, match=said) if said else contextlib.nullcontext():
+        data.as_study(tables, positive={"x": "yes"})
+
+
+def test_sites_that_look_alike_are_warned_of():
+    table = {"x": NUMBERS}
+    with pytest.warns(UserWarning, match="the sites 'North' and 'north' have names that look alike: are they one site"):
+        data.as_study({"North": table, "north": table})
 
 
 FINE = {
@@ -417,6 +445,58 @@ def test_levels_have_other_spellings():
 def test_spellings_that_cannot_be_are_refused(strings, said):
     with pytest.raises(ValueError, match=said):
         data.as_study(two(["M", "F"] * 6, ["M", "F"] * 6), strings=strings)
+
+
+def test_dates_have_a_time_of_day_and_a_zone():
+    hours = [f"2020-01-01T{k:02}:30:00" for k in range(12)]
+    texts, stamps = {"t": [f"{hour}+02:00" for hour in hours]}, {"t": np.array(hours, "datetime64[ns]")}
+    zoned = data.as_study([texts], dates={"t": {"format": "%Y-%m-%dT%H:%M:%S%z", "since": "2020-01-01"}})
+    np.testing.assert_allclose(zoned.frames[0]["t"], (np.arange(12) - 1.5) / 24, rtol=1e-10)
+    in_memory = data.as_study([stamps], dates={"t": data.Dates("", "2020-01-01")})
+    np.testing.assert_allclose(in_memory.frames[0]["t"], (np.arange(12) + 0.5) / 24, rtol=1e-10)
+    in_texts = data.as_study([{"t": hours}], dates={"t": data.Dates("%Y-%m-%dT%H:%M:%S", "2020-01-01")})
+    np.testing.assert_array_equal(in_texts.frames[0]["t"], in_memory.frames[0]["t"])
+    with pytest.raises(DataError, match='name the column in dates with the format "%Y-%m-%dT%H:%M:%S%z"'):
+        data.as_study([texts])
+
+
+def test_whole_numbers_beyond_float64_are_levels_of_their_own(tmp_path):
+    cells = 2**53 + np.arange(18) // 3
+    (tmp_path / "a.csv").write_text(lines("x", *map(str, cells.tolist()), times=1))
+    in_file = data.study(tmp_path / "*.csv", strings=["x"])
+    in_memory = data.as_study({"a": {"x": cells}}, strings=["x"])
+    assert in_memory.agreed.levels == in_file.agreed.levels and len(in_file.agreed.levels["x"]) == 6
+
+
+@pytest.mark.parametrize("cell", ["0,123", "01,234", "000,123"])
+def test_a_group_of_thousands_does_not_begin_with_0(cell):
+    assert Dialect(thousands=",").number(cell) is None
+    assert Dialect(thousands=",").number("1,234,567.5") == 1234567.5
+    assert Dialect(thousands=",").number("-12,345") == -12345.0
+
+
+def test_a_sign_of_thousands_that_is_none_is_said_in_words(tmp_path):
+    text = lines("cost", *(f'"{k},5"' for k in range(12)), times=1)
+    with pytest.raises(DataError, match='write decimal = "," and no thousands, or'):
+        study_of(tmp_path, text, thousands=",")
+
+
+def test_rows_within_a_quoted_cell_are_found(tmp_path):
+    rows = [f"{k},{k % 2},n{k}" for k in range(20)]
+    rows[5], rows[15] = '5,1,"n5', '15,1,n15"'
+    with pytest.raises(DataError, match="the quoted cell that ends in line 17 holds whole rows"):
+        study_of(tmp_path, lines("age,died,note", *rows, times=1))
+    rows[5], rows[15] = '5,1,"a note, of\ntwo lines, or\nthree"', "15,1,n"
+    assert sum(study_of(tmp_path, lines("age,died,note", *rows, times=1), columns=["age"]).agreed.rows) == 60
+
+
+@pytest.mark.parametrize(
+    ("begins", "said"),
+    [(b"\x1f\x8b\x08", r"compressed \(gzip\)"), (b"PK\x03\x04", "a workbook or a zip archive"), (b"PAR1", "Parquet")],
+)
+def test_files_that_are_no_text_are_named(tmp_path, begins, said):
+    with pytest.raises(DataError, match=f"the file is {said}, and not text: save it as CSV"):
+        study_of(tmp_path, begins + b"\x00" * 20)
 
 
 def test_dates_are_written_by_site(tmp_path):

@@ -882,3 +882,58 @@ def test_a_word_that_is_not_there_tells_no_rows_of_the_rarer_one():
     with pytest.raises(DataError, match="several texts, and none that positive names") as error:
         accord.data.as_study(tables, positive={"died": "ja"})
     assert "26 more" not in str(error.value) and "25 more" in str(error.value)
+
+
+# --- what floors say of filled cells and of matrices ---
+
+
+def test_few_cells_with_a_value_fill_no_others():
+    x = np.random.default_rng(0).normal(size=60)
+    for present in (1, 4, 9):
+        sparse = np.where(np.arange(60) < present, x, np.nan)
+        tables = {"a": {"x": sparse, "y": x}, "b": {"x": x, "y": x}}
+        with raises("column 'x' has missing cells and no mean to fill them with: at some site, few cells have a value"):
+            data.as_study(tables, missing="indicator")
+        agreed = data.as_study(tables, missing="indicator", policy=data.Policy.none()).agreed
+        assert agreed.by_site[0]["x"].missing == 60 - present
+    enough = {"a": {"x": np.where(np.arange(60) < 10, x, np.nan)}, "b": {"x": x}}
+    assert data.as_study(enough, missing="indicator").agreed.means["x"] == pytest.approx(np.mean([*x[:10], *x]))
+
+
+def test_a_count_of_missing_cells_does_not_tell_a_small_count_of_others(tmp_path):
+    cells = ["1.5", "2.5", *[""] * 58]
+    tables = {"a": pd.DataFrame({"x": cells}), "b": pd.DataFrame({"x": ["1.0", "1.5", "2.0", "2.5", "3.0"] * 12})}
+    agreed = data.describe(write(tmp_path, tables))
+    assert [site["x"].missing for site in agreed.by_site] == ["hidden", 0]
+
+
+def test_a_level_called_missing_is_not_merged_with_missing_cells():
+    table = {"g": ["a", "missing", ""] * 6}
+    with raises("column 'g' has a level 'missing' already, which is to be that of its missing cells"):
+        data.as_study([table], missing="indicator")
+    found = data.as_study([{"g": ["a", "b", "missing", ""] * 6}], missing="indicator", blanks=["missing"])
+    assert found.agreed.levels["g"] == ("a", "b", "missing")
+
+
+def test_a_matrix_is_under_the_floors_of_models():
+    rng = np.random.default_rng(0)
+    table = {"x": rng.normal(size=60), "income": np.where(np.arange(60) == 7, 103.5, 0.0), "y": rng.normal(size=60)}
+    study = data.as_study({"a": table, "b": table})
+    with raises("a: refused, in income, fewer than 3 rows differ from the most frequent value"):
+        study.matrix("y")
+    assert study.matrix("y", ["x"]).columns == ("intercept", "x")
+    with raises("a: 2 parameters are more than 0.01 of the rows"):
+        data.as_study({"a": table}, policy=data.Policy(parameters=0.01)).matrix("y", ["x"])
+    assert data.as_study([table], policy=data.Policy.none()).matrix("y").sds["income"] > 0
+
+
+def test_the_response_of_a_matrix_is_never_filled(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=60), "y": rng.normal(size=60)})
+    table.loc[:19, "y"] = np.nan
+    study = data.as_study([table], missing="indicator")
+    with raises("column 'y' has missing cells, and a response is never filled: missing = \"drop\""):
+        study.matrix("y")
+    assert study.matrix("x").columns == ("intercept", "y", "y_missing")
+    with raises('missing = "indicator" needs the mean over all sites', ValueError):
+        data.at_sites([tmp_path / "a.csv"], target="y", columns=["x"], missing="indicator")

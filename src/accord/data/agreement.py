@@ -232,7 +232,7 @@ def agree(
     """
     each = [_totals(InOnePlace((table.name,)), kinds, [table]) for table in tables]
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC]
-    few = [[name for name in numeric if table.policy.singles_out(table.present(name))] for table in tables]
+    few = [[name for name in numeric if _is_few(table.present(name), table.policy, floors)] for table in tables]
     # a model needs the figures of all together: between sites none tells its own for it
     column_of = _told if floors or meeting.is_whole else _told_for_a_model
     said = meeting.gathered(
@@ -365,7 +365,7 @@ def _told(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) ->
     present = found.present(name)
     counts = found.counts.get(name, {})
     # the rows are known, so that one hidden count would follow from the others
-    shown = _hidden([missing, *counts.values()], policy)
+    shown = _hidden([missing, *(counts.values() or [present])], policy)
     if kind == "factor":
         levels = tuple(zip(counts, shown[1:], strict=True))
         return Column(kind, shown[0], levels=levels)
@@ -373,6 +373,12 @@ def _told(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) ->
     if kind == "group" or hidden or is_small:
         return Column(kind, shown[0])
     return Column(kind, shown[0], found.mean[name], found.sd[name], _told_quantiles(name, found, present, policy))
+
+
+def _is_few(cells: np.ndarray, policy: Policy, floors: bool) -> bool:
+    """Whether the mean of a site's cells that have a value would tell of few people, or be told though they are few."""
+    # under floors, a mean of several sites is hidden where that of one would follow
+    return policy.singles_out(cells) or (not floors and 0 < len(cells) < policy.rows)
 
 
 def _rare_everywhere(sites: Sequence[Column]) -> set[str]:
@@ -409,7 +415,7 @@ def _told_quantiles(name: str, found: _Totals, present: int, policy: Policy) -> 
 
 def _told_for_a_model(name: str, kind: str, found: _Totals, policy: Policy, hidden: bool) -> Column:
     """The figure of a site's own column that leaves it where a model is built: how many cells are missing."""
-    return Column(kind, policy.told(found.missing[name]))
+    return Column(kind, _hidden([found.missing[name], found.present(name)], policy)[0])
 
 
 def _together(name: str, kind: str, found: _Totals, sites: Sequence[Column], policy: Policy) -> Column:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,27 @@ from .policy import Policy
 BLANKS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL")
 UNITS = {"days": 1.0, "years": 365.2425}
 _BOOLEANS = {"true": 1.0, "false": 0.0}
+# Below it, each whole number is a float64 of its own.
+WHOLE = 2.0**53
 # Levels of a factor at most.
 _MOST_LEVELS = 5_000
 # Formats that dates are recognised by.
 _DATES = tuple(
     day + time
-    for day in ("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%d.%m.%y", "%d-%b-%Y")
-    for time in ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S")
+    for day in (
+        *("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y", "%d %b %Y"),
+        *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y"),
+    )
+    for time in (
+        "",
+        " %H:%M",
+        " %H:%M:%S",
+        " %H:%M:%S.%f",
+        "T%H:%M:%S",
+        "T%H:%M:%S.%f",
+        "T%H:%M:%S%z",
+        "T%H:%M:%S.%f%z",
+    )
 )
 
 
@@ -80,9 +94,15 @@ class Dates:
         return self.format[site] if isinstance(self.format, Mapping) else self.format
 
     def number(self, text: str, form: str) -> float:
-        """Units since the day that is 0; a `ValueError` for a text of another format."""
-        days = datetime.strptime(text, form).date() - date.fromisoformat(self.since)
-        return days.days / UNITS[self.unit]
+        """Units since the day that is 0, as at Greenwich; a `ValueError` for a text of another format."""
+        time = datetime.strptime(text, form)
+        if time.tzinfo is not None:
+            time = time.astimezone(UTC).replace(tzinfo=None)
+        return self.since_then((time - datetime(1970, 1, 1)) / timedelta(days=1))
+
+    def since_then(self, days: Any) -> Any:
+        """Units since the day that is 0, of days since 1970."""
+        return (days - (date.fromisoformat(self.since) - date(1970, 1, 1)).days) / UNITS[self.unit]
 
 
 @dataclass(frozen=True)
@@ -194,12 +214,15 @@ class Reading:
         Shape (row,): float64, NaN where there is no value; or texts, "" where there is none.
     problem, rows
         What is wrong with the cells of these rows, if anything is.
+    zero
+        Of a column that `positive` names, the text that is 0.
     """
 
     kind: str
     values: np.ndarray
     problem: str = ""
     rows: Sequence[int] = ()
+    zero: str = ""
 
 
 class AboutCells(str):
@@ -235,6 +258,8 @@ class SiteTable:
         Where in its file each row is.
     where, line : str
         The site with its file, and what a row there is called, as messages name them.
+    zeros : dict of str
+        The text that is 0, of each column that `positive` names.
     """
 
     name: str
@@ -245,6 +270,7 @@ class SiteTable:
     lines: Sequence[int]
     where: str
     line: str = "line"
+    zeros: dict[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -317,28 +343,31 @@ class Source:
 
     def table(self, columns: Sequence[str], rules: Rules) -> tuple[SiteTable, list[str]]:
         """The site's table of these columns, and what is wrong with its cells."""
-        kinds, values, absent, wrong = {}, {}, {}, {}
+        kinds, values, absent, wrong, zeros = {}, {}, {}, {}, {}
         for name in columns:
             cells, absent[name] = _cells(self.columns[name], rules.blanks_of(name), self.dialect)
             read = rules.reader(self.name, name, self.dialect)
             reading = _empty(cells) if absent[name].all() else read(cells, absent[name])
-            kinds[name], values[name] = reading.kind, reading.values
+            kinds[name], values[name], zeros[name] = reading.kind, reading.values, reading.zero
             if reading.problem:
                 wrong[name] = (reading.rows, reading.problem)
-        table = SiteTable(self.name, self.policy, kinds, values, absent, self.lines, self.where, self.line)
+        table = SiteTable(self.name, self.policy, kinds, values, absent, self.lines, self.where, self.line, zeros)
         return table, [table.says(name, *found) for name, found in wrong.items()]
 
 
 def _cells(raw: np.ndarray, blanks: Sequence[str], dialect: Dialect) -> tuple[np.ndarray, Bool[np.ndarray, " row"]]:
     """Cells as float64 or as texts, and which have no value: a blank that is a number is so however it is written."""
     codes = [number for word in blanks if (number := Dialect().number(word)) is not None and np.isfinite(number)]
+    if raw.dtype.kind in "iu" and np.abs(raw.astype(np.float64)).max(initial=0.0) >= WHOLE:
+        # as texts, as in a file: two of them may be one number of float64
+        raw = raw.astype(str).astype(object)
     if raw.dtype.kind in "biuf":
         numbers = raw.astype(np.float64)
         return numbers, np.isnan(numbers) | np.isin(numbers, codes)
     if raw.dtype.kind == "M":
         # days, so that they need no format
-        days = raw.astype("datetime64[D]")
-        return np.where(np.isnat(days), np.nan, days.astype(np.float64)), np.isnat(days)
+        days = raw.astype("datetime64[us]").astype(np.int64) / 86_400e6
+        return np.where(np.isnat(raw), np.nan, days), np.isnat(raw)
     # a value that is not itself, as NaN, is how tables in memory say that there is none
     texts = ["" if cell is None or cell != cell else str(cell).strip() for cell in raw.tolist()]
     none = {text for text in set(texts) if text in blanks or (codes and dialect.number(text) in codes)}
@@ -457,13 +486,12 @@ def _yes_no(to_texts: Texts, words: Sequence[str], cells: np.ndarray, absent: Bo
             'strings, as {COLUMN = {no = ["No", "0"]}}'
         )
         return Reading("unclear", texts, problem, strange.tolist())
-    return Reading("yes-no", np.where(absent, np.nan, ones.astype(np.float64)))
+    return Reading("yes-no", np.where(absent, np.nan, ones.astype(np.float64)), zero="".join(usual))
 
 
 def _days(dates: Dates, form: str, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     if cells.dtype != object:
-        shift = (date.fromisoformat(dates.since) - date(1970, 1, 1)).days
-        return Reading("number", (cells - shift) / UNITS[dates.unit])
+        return Reading("number", dates.since_then(cells))
     numbers, wrong = np.full(len(cells), np.nan), []
     for row in np.flatnonzero(~absent):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .agreement import Agreed
-from .cells import SiteTable, Source
+from .cells import WHOLE, SiteTable, Source
 from .files import Dialect
 
 # Texts and numbers that stand for a missing value in many files.
@@ -46,12 +47,14 @@ def warn_of(
     described
         Whether somebody only looks at the tables, and hears of what is more often right than wrong too.
     """
-    found = [*_spellings(agreed.levels)]
+    found = [*_sites([table.name for table in tables]), *_spellings(agreed.levels)]
     for name, kind in kinds.items():
         if kind in ("factor", "group"):
             found += _words(name, tables)
         if kind == "factor":
             found += _apart(name, tables)
+        if kind == "yes-no":
+            found += _zeros(name, tables)
         if kind == "number":
             found += [*_codes(name, tables), *_grouped(name, sources, tables, described)]
             found += _units(name, tables) if described else []
@@ -66,7 +69,8 @@ def _spellings(levels: Mapping[str, Sequence[str]]) -> list[str]:
         alike: dict[Any, list[str]] = {}
         for level in own:
             number = Dialect().number(level)
-            alike.setdefault(" ".join(level.casefold().split()) if number is None else number, []).append(level)
+            is_exact = number is not None and abs(number) < WHOLE
+            alike.setdefault(number if is_exact else _look(level), []).append(level)
         for first, *others in alike.values():
             if others:
                 several = " and ".join(map(repr, [first, *others]))
@@ -76,6 +80,34 @@ def _spellings(levels: Mapping[str, Sequence[str]]) -> list[str]:
                     f"write {remedy}"
                 )
     return found
+
+
+def _look(text: str) -> str:
+    """A text without what the eye does not see: case, spaces, and letters that one or two signs may make."""
+    seen = unicodedata.normalize("NFKC", text).casefold()
+    return " ".join("".join(sign for sign in seen if unicodedata.category(sign) != "Cf").split())
+
+
+def _sites(names: Sequence[str]) -> list[str]:
+    """Sites whose names look alike."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(_look(name), []).append(name)
+    several = [" and ".join(map(repr, own)) for own in alike.values() if len(own) > 1]
+    return [f"the sites {', '.join(several)} have names that look alike: are they one site?"] if several else []
+
+
+def _zeros(name: str, tables: Sequence[SiteTable]) -> list[str]:
+    """Sites where another text is 0 than elsewhere, as a spelling of 1 is that nobody named."""
+    own = {table.name: table.zeros[name] for table in tables if table.zeros.get(name)}
+    usual = max(own.values(), key=list(own.values()).count, default="")
+    others = [site for site, text in own.items() if text != usual]
+    remedy = "name all spellings of 1 in positive, and all of 0 in strings"
+    if others:
+        return [f"column {name!r}: the text that is 0 at {', '.join(others)} is not that of the other sites: {remedy}"]
+    if len(tables) == 1 and own and not tables[0].present(name).any():
+        return [f"column {name!r}: {tables[0].where} has one text, and positive does not name it: {remedy}"]
+    return []
 
 
 def _words(name: str, tables: Sequence[SiteTable]) -> list[str]:

@@ -144,6 +144,8 @@ def at_sites(
         )
     if isinstance(columns, str):
         raise ValueError(f"columns must be a list of names, found {columns!r}")
+    if options.get("missing") == "indicator":
+        raise ValueError('missing = "indicator" needs the mean over all sites: take missing = "drop" where sites read')
     if len(files) == 0:
         raise ValueError("files is an empty list")
     require_chosen(columns, target, intercept=intercept)
@@ -156,6 +158,6 @@ def _read_site(
     file: str, target: str, columns: tuple[str, ...], intercept: bool, options: Mapping[str, Any]
 ) -> tuple[Float[np.ndarray, "row dim"], Float[np.ndarray, " row"]]:
     # of one site, columns may look constant
-    own = {"constant": [*columns, target], "policy": Policy(rows=1), **options}
+    own = {"constant": [*columns, target], "policy": Policy.none(), **options}
     found = study([file], columns=[*columns, target], **own)
     return found.matrix(target, columns, standardise=False, intercept=intercept).shards[0]

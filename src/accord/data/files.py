@@ -94,7 +94,7 @@ class Dialect:
     @property
     def _grouped(self) -> str:
         sign = re.escape(self.thousands or "")
-        return rf"[+-]?\d{{1,3}}({sign}\d{{3}})+({re.escape(self.decimal)}\d*)?([eE][+-]?\d+)?"
+        return rf"[+-]?[1-9]\d{{0,2}}({sign}\d{{3}})+({re.escape(self.decimal)}\d*)?([eE][+-]?\d+)?"
 
     def level(self, text: str) -> str:
         """A level's name: numbers have a point, and 1.0, as pandas writes whole numbers, is 1."""
@@ -114,8 +114,8 @@ class Dialect:
                 # a sign that no text has changes nothing
                 if all(other.number(text) is not None for text in texts) and (not thousands or thousands in signs):
                     options = {name: getattr(other, name) for name in ("decimal", "thousands")}
-                    changed = [f'{k} = "{v}"' for k, v in options.items() if v != getattr(self, k)]
-                    found.append(" and ".join(changed))
+                    changed = {k: v for k, v in options.items() if v != getattr(self, k)}
+                    found.append(" and ".join(f'{k} = "{v}"' if v else f"no {k}" for k, v in changed.items()))
         return " or ".join(found)
 
 
@@ -207,6 +207,9 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
         return Sheet(problems=["there is no such file"])
     except OSError as error:
         return Sheet(problems=[f"the file cannot be read: {error.strerror}"])
+    for begins, found in _NO_TEXT.items():
+        if content.startswith(begins):
+            return Sheet(problems=[f"the file is {found}, and not text: save it as CSV"])
     if content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and codecs.lookup(dialect.encoding).name == "utf-8":
         return Sheet(problems=['the file is UTF-16 text: write encoding = "utf-16"'])
     try:
@@ -224,6 +227,8 @@ def read_sheet(path: Path, dialect: Dialect) -> Sheet:
     return sheet
 
 
+# How files begin that are no text.
+_NO_TEXT = {b"\x1f\x8b": "compressed (gzip)", b"PK\x03\x04": "a workbook or a zip archive", b"PAR1": "Parquet"}
 # Encodings of one byte a letter, in which UTF-8 reads as other letters.
 _OF_BYTES = ("cp1252", "iso8859-1", "iso8859-15", "cp850", "mac-roman")
 _ENCODINGS = 'write its encoding, such as encoding = "cp1252" (Excel and R in Western Europe), "latin-1" or "utf-16"'
@@ -251,6 +256,10 @@ def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
                 continue
             if not sheet.header:
                 sheet.header.extend(cells)
+            elif any(_holds_rows(cell, dialect.separator, len(sheet.header)) for cell in cells):
+                where = f"the quoted cell that ends in line {above + reader.line_num}"
+                sheet.problems.append(f"{where} holds whole rows: is a quotation mark missing, or one too many?")
+                break
             elif len(cells) == len(sheet.header):
                 sheet.rows.append(cells)
                 sheet.lines.append(above + reader.line_num)
@@ -260,6 +269,12 @@ def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
         # these messages name rules of CSV, never a cell
         sheet.problems.append(f"line {above + reader.line_num} cannot be read as CSV: {error}")
     return sheet, ragged
+
+
+def _holds_rows(cell: str, separator: str, columns: int) -> bool:
+    """Whether all lines within a cell but its first and last have as many separators as a row."""
+    within = cell.splitlines()[1:-1]
+    return columns > 1 and bool(within) and all(line.count(separator) == columns - 1 for line in within)
 
 
 def _shape_problems(sheet: Sheet, ragged: dict[int, int], text: str, dialect: Dialect) -> list[str]:

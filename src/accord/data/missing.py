@@ -58,8 +58,14 @@ def filled(
             )
         if name not in agreed.means:
             raise DataError(
-                f"column {name!r} has missing cells and no mean to fill them with: at some site, all but a few of its "
-                'cells are the same. Leave the column out, or take missing = "drop"'
+                f"column {name!r} has missing cells and no mean to fill them with: at some site, few cells have a "
+                'value, or all but a few are the same. Leave the column out, or take missing = "drop"'
+            )
+    for name, levels in agreed.levels.items():
+        if _LEVEL in levels and agreed.columns[name].missing != 0:
+            raise DataError(
+                f"column {name!r} has a level {_LEVEL!r} already, which is to be that of its missing cells: name it in "
+                "blanks, or write it in another way by strings"
             )
     kinds = {**kinds, **{f"{name}{MARK}": "yes-no" for name in marked}}
     return kinds, [_filled_at(table, kinds, marked, agreed.means) for table in tables]

@@ -61,6 +61,11 @@ class Policy:
         if self.rare not in RARE:
             raise unknown_name_error("rare of a policy", self.rare, RARE)
 
+    @classmethod
+    def none(cls) -> Policy:
+        """A policy without floors, for what is told to nobody."""
+        return cls(1, 1, np.inf, "tell")
+
     def too_few(self, where: str, rows: int) -> list[str]:
         """The refusal of a site, `where`, with fewer rows than its floor; empty where it has enough."""
         if rows >= self.rows:

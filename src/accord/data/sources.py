@@ -113,7 +113,7 @@ def sources_shared_out(
     by = values if rule.partition("(")[0] == "by-column" else None
     parts = split(rule, np.empty((rows, 0)), labels, agents, seed, by)
     own = [np.isin(np.arange(rows), part) for part in parts]
-    return [whole.part(f"agent {i}", one, Policy(1, 1, np.inf, "tell")) for i, one in enumerate(own)], []
+    return [whole.part(f"agent {i}", one, Policy.none()) for i, one in enumerate(own)], []
 
 
 def _source(

@@ -18,7 +18,7 @@ from .cells import AboutCells, Dates, SiteTable, Source
 from .doubts import warn_of
 from .files import Dialects
 from .meeting import InOnePlace, Meeting
-from .missing import filled, warn_of_dropped, with_counts, without_missing, without_value
+from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
 from .policy import Policy
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
 from .wanted import Problems, Wanted, tables_of
@@ -140,7 +140,10 @@ class Study:
         Raises
         ------
         ValueError
-            A column is not there, holds texts, or is twice among the columns; or the rows of some sites are elsewhere.
+            A column is not there, holds texts, or is twice among the columns; cells of the target are missing; or the
+            rows of some sites are elsewhere.
+        DataError
+            A site refuses, as its floors for models say.
 
         Examples
         --------
@@ -153,13 +156,17 @@ class Study:
             if not isinstance(flag, bool):
                 raise ValueError(f"{name} must be true or false, found {flag!r}")
         known = list(self.agreed.columns)
-        names = [name for name in known if name != target] if columns is None else list(columns)
+        names = [name for name in known if name not in (target, target + MARK)] if columns is None else list(columns)
         require_chosen(names, target, intercept=intercept)
         for name in (target, *names):
             if name not in known:
                 raise unknown_name_error("column", name, known)
             if self.agreed.kinds[name] not in NUMERIC:
                 raise DataError(f"column {name!r} holds texts: leave it out of columns, or use a formula")
+        if self.agreed.columns[target].missing != 0:
+            raise DataError(f'column {target!r} has missing cells, and a response is never filled: missing = "drop"')
+        self.check_columns([[(name, frame[name].to_numpy()) for name in names] for frame in self.frames])
+        self.check_parameters(len(names) + intercept)
         X = [frame[names].to_numpy(np.float64) for frame in self.frames]
         sds: dict[str, float] = {}
         if standardise:

@@ -179,8 +179,8 @@ def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
     if not options.get("standardise", True) and columns is not None:
         # what is not divided by its spread may be the same in every row
         section.setdefault("constant", columns)
-    # sites agree on nothing for a matrix but means, so that the default floor of rows has nothing to guard
-    section.setdefault("policy", data.Policy(rows=1))
+    # sites agree on nothing for a matrix but means, so that the default floors have nothing to guard
+    section.setdefault("policy", data.Policy.none())
     return data.study(**_placed(section, folder)).matrix(**options)
 
 

@@ -157,7 +157,11 @@ def notes_beside(study: Study, names: Sequence[str]) -> tuple[str, ...]:
     agreed = study.agreed
     columns = agreed.columns
     left_out = [f"{n} at {site}" for site, n in zip(agreed.sites, agreed.dropped, strict=True) if n]
-    filled = [f"{n} of {name}" for name, column in columns.items() if (n := column.missing) and not left_out]
+    filled = [
+        f"{n if isinstance(n, int) else 'some'} of {name}"
+        for name, column in columns.items()
+        if (n := column.missing) and not left_out
+    ]
     references = [
         f"{name} {level!r}" for name, levels in agreed.levels.items() if (level := _reference(name, levels, names))
     ]
