@@ -401,6 +401,13 @@ def test_sites_that_look_alike_are_warned_of():
         data.as_study({"North": table, "north": table})
 
 
+def test_sites_that_are_one_number_are_one_site(tmp_path):
+    (tmp_path / "all.csv").write_text(
+        lines("site,age", *(f"{s},{k}" for k in range(12) for s in ("1", "1.0", "2")), times=1)
+    )
+    assert data.study(file=tmp_path / "all.csv", site="site").sites == ("1", "2")
+
+
 FINE = {
     "sites of one level each": two(["a"] * 12, ["b"] * 12),
     "a level that one site lacks": two(["M", "F"] * 6, ["M", "D"] * 6),

@@ -61,7 +61,7 @@ def sources_in_file(
     (whole,) = found
     if site not in whole.columns:
         return [], [f"{path.name}: there is no column {site!r}, which is to name the sites"]
-    names = whole.columns.pop(site).astype(str)
+    names = np.array([whole.dialect.level(name) for name in whole.columns.pop(site).tolist()])
     unnamed = np.isin(names, blanks)
     if unnamed.any() and not drop:
         lines = some_lines(np.asarray(whole.lines)[unnamed].tolist())
