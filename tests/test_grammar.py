@@ -333,7 +333,36 @@ def test_a_column_of_any_name_is_a_column():
         ("y ~ x + (1 | g/h)", r"groups within groups are not possible: .* write \(1 \| column\) or"),
         ("C(g) ~ x", r"stands on the right only: .*Ordinal\(\['low', 'high'\]\)"),
         ("scale(y) ~ x", r"scale\(\) cannot stand at this place"),
-        ("y ~ g['a']", r"on the right write I\(g == 'level'\)"),
+        ("y ~ g['a']", r"g\[...\] names a level where it is the whole left; here write I\(g == 'a'\)"),
+        ("surv(x, g['a']) ~ x", r"names a level where it is the whole left; here write g == 'a'$"),
+        ("y ~ 1*x", "0 and 1 are the intercept, and no factor of a product: write the terms out"),
+        ("y ~ x:1", "0 and 1 are the intercept, and no factor of a product"),
+        ("y ~ (g + 1) * x", "0 and 1 are the intercept, and no factor of a product"),
+        ("y ~ (x + 1) ** 2", "0 and 1 are the intercept, and no factor of a product"),
+        ("y ~ x / (g + h)", r"a / of several terms is written out: for g / x write g \+ g:x"),
+        (
+            "y ~ C(n) + I(x * (n != 1))",
+            r"n != 1 compares text with a number, as n holds text. C\(n\) makes .* n != '1'$",
+        ),
+        (
+            "surv(x, n == 1) ~ x + C(n)",
+            r"n == 1 compares text with a number.* C\(n\) makes it text in the whole formula",
+        ),
+        ("y ~ C(n) + I(n > 5)", r"n is a factor in C\(n\) and stands outside of it too, .* under two names"),
+        ("y ~ C(n) + n", r"n is a factor in C\(n\) and stands outside of it too"),
+        ("y ~ C(n) + x:log(n)", r"n is a factor in C\(n\) and stands outside of it too"),
+        ("log(n) ~ C(n)", r"n is a factor in C\(n\) and stands outside of it too"),
+        ("prop(e, n) ~ C(n)", r"n is a factor in C\(n\) and stands outside of it too"),
+        ("n ~ C(n)", "the response n of the formula 'n ~ C.n.' is among its terms"),
+        ("y ~ I(n == '5')", "n == '5' compares numbers with a text: write a number without quotation marks"),
+        ("y ~ I('5' != x + n)", "'5' != x . n compares numbers with a text"),
+        ("y ~ I(g == 1)", "g == 1 compares text with a number, as g holds text. Write .*, g == '1'$"),
+        ("y ~ I(x == g)", "x == g compares text with a number, as g holds text. Write .*, g == 'level'$"),
+        ("y ~ I('a' < g)", "'a' < g: g holds text, which has no order"),
+        ("y ~ log(g)", r"log\(g\) is of numbers, and g holds text: write a comparison, I\(g == 'level'\)"),
+        ("y ~ I(g == 'A')", "unknown level of g 'A', did you mean 'a'. The choices are 'a', 'b', 'c'"),
+        ("I('z' != g) ~ x", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
+        ("surv(x, g == 'z') ~ x", "unknown level of g 'z'. The choices are 'a', 'b', 'c'"),
         ("y ~ x > 3", r"part is not understood, > 3: .*I\(x > 3\)"),
         ("y ~ I(1 < x < 3)", r"comparisons in a row are written as a product, I\(\(30 < age\) \* \(age < 60\)\)"),
         ("y ~ x^2", r"cannot be read: .*; write powers as I\(x \*\* 2\)"),
@@ -358,3 +387,51 @@ def test_what_is_no_formula_has_a_remedy(formula, message):
     own = [{**one, "e": np.arange(60) % 4, "f": np.arange(60) % 3, "n": np.arange(60) % 5 + 4} for one in tables()]
     with pytest.raises(ValueError, match=message):
         glm([{**one, "h": one["g"]} for one in own], formula)
+
+
+def design_of(text):
+    """The names and the columns of a formula, on rows of which all levels meet."""
+    rng = np.random.default_rng(0)
+    levels = {"g": ["a", "b", "c"], "h": ["p", "q"], "k": ["u", "v"]}
+    frame = pd.DataFrame({name: rng.choice(own, 200) for name, own in levels.items()})
+    frame = frame.assign(y=rng.normal(size=200), x=rng.normal(size=200), w=rng.normal(size=200))
+    columns = list(frame)
+    design = Formula(
+        text, InOnePlace(("s",)), [frame], columns, levels, columns, lambda columns: None, lambda size: None
+    )
+    return design.names, design.matrices(frame, "s").design
+
+
+# numbers of coefficients as R and patsy have them
+@pytest.mark.parametrize(
+    ("terms", "count"),
+    [
+        ("g / x", 6),
+        ("g / h", 6),
+        ("(g + h) * x - x", 8),
+        ("(g + h) ** 2 - h", 6),
+        ("C(h):C(g) + C(g)", 6),
+        ("h:g + g + h", 6),
+        ("g * h * g", 6),
+        ("x:g + g:x + x", 4),
+        ("g:h:k", 12),
+        ("0 + g:h:k", 12),
+        ("g:h:k:x", 13),
+    ],
+)
+def test_factors_are_coded_in_full_rank(terms, count):
+    names, columns = design_of(f"y ~ {terms}")
+    assert len(set(names)) == len(names) == count
+    assert np.linalg.matrix_rank(columns) == count
+
+
+def test_two_columns_of_one_name_are_refused():
+    own = [{**one, "g[b]": one["x"]} for one in tables()]
+    with pytest.raises(ValueError, match=r"two columns of the formula .* are g\[b\]: rename a column of the table"):
+        glm(own, "y ~ g + `g[b]`")
+
+
+def test_a_text_that_is_compared_may_be_a_factor_too():
+    own = [{**one, "n": np.arange(60) % 3 + 4} for one in tables()]
+    post = glm(own, "y ~ C(n, Treatment('5')) + x:I(n == '6')")
+    np.testing.assert_array_equal(post.shards[0]["design"][:, -1], own[0]["x"] * (own[0]["n"] == 6))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,7 @@ from .grammar import (
     parts_of_term,
     require_columns,
     require_finite,
+    require_kinds,
     require_levels,
 )
 
@@ -154,22 +156,30 @@ class Formula:
         # the grouping factor, as it is written
         self.group = self._grouping(columns, known)
         self._require_within_sites(meeting, frames)
+        self._require_sites(meeting, frames, columns)
         self._response = self._model.response.term.components[0]
         for part in parts_of(self._response):
             require_columns(part, columns, known)
         own = self._response.name if hasattr(self._response, "reference") else None
-        if own is not None and own in (getattr(component, "name", None) for component in self._components()):
+        factors = {part.args[0].name for part in self._predictors() if is_call(part) and part.callee == "C"}
+        if own is not None and own in {
+            *factors,
+            *(getattr(component, "name", None) for component in self._components()),
+        }:
             raise ValueError(f"the response {own} of the formula {text!r} is among its terms: leave it out there")
         self._environment = environment()
         for part in self._predictors():
             require_columns(part, columns, known)
             require_levels(part, self.levels)
+        for part in [*parts_of(self._response), *self._predictors()]:
+            require_kinds(part, self.levels, factors)
         check_size(self._least_columns())
         self._standardise(meeting, frames, check)
         self._template = self._rows_of_all_kinds(columns)
         # no row of a site is in it, so that errors quote none
         try:
             with np.errstate(all="ignore"):
+                self._add_lower_terms()
                 self._model.eval(self._template, self._environment)
         except Exception as error:
             raise ValueError(f"the formula {text!r} cannot be worked out: {error}") from error
@@ -192,7 +202,7 @@ class Formula:
         if found is None:
             return None
         if found.column is not None and found.column not in columns:
-            raise unknown_name_error("column in the formula", found.column, [*choices, SITE])
+            raise unknown_name_error("column in the formula", found.column, dict.fromkeys([*choices, SITE]))
         self._within, self._is_nested = found.column, found.is_nested
         return found.name
 
@@ -213,6 +223,19 @@ class Formula:
                     f"among them, and effects stay at a site: write {SITE}:{self._within} where each site has its own "
                     "groups"
                 )
+
+    def _require_sites(self, meeting: Meeting, frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> None:
+        """Raise `ValueError` where the table has a column `site` that is none of the sites of the study."""
+        is_of_sites = self.group is not None and (self._within is None or self._is_nested)
+        if not is_of_sites or SITE not in columns:
+            return
+        own = [set(frame[SITE]) for frame in frames]
+        said = meeting.gathered([len(values) > 1 for values in own])
+        if any(said) or (meeting.is_whole and len(set().union(*own)) < len(own)):
+            raise ValueError(
+                f"effects of {SITE} are those of the sites of the study, {', '.join(meeting.sites)}, and the table has "
+                f"a column {SITE} of other groups: rename the column, or leave it out"
+            )
 
     def _standardise(
         self, meeting: Meeting, frames: Sequence[pd.DataFrame], check: Callable[[Sequence[Columns]], None]
@@ -283,6 +306,13 @@ class Formula:
             made[name] = pd.Categorical(values, categories=own, ordered=True)
         return pd.DataFrame(made)
 
+    def _add_lower_terms(self) -> None:
+        """Add the terms that interactions of factors need beside them, as `h` for `g:h`; these may need others."""
+        self._model.set_types(self._template, self._environment)
+        count = 0
+        while count != (count := len(self._model.common_terms)):
+            self._model.add_extra_terms(self._model._get_encoding_bools(), self._template, self._environment)
+
     def _read_terms(self) -> None:
         terms = self._model.common_terms
         self._offsets = [term for term in terms if term.kind == "offset"]
@@ -297,6 +327,11 @@ class Formula:
             self.terms[self._written(term, term.name)] = slice(len(names), len(names) + len(labels))
             names += labels
         self.names = tuple(names)
+        if twice := [name for name, times in Counter(names).items() if times > 1 and name != "Intercept"]:
+            raise ValueError(
+                f"two columns of the formula {self.text!r} are {twice[0]}: rename a column of the table, or write the "
+                "factors of all interactions in one order, as in g + h + g:h"
+            )
         effects = [(term.expr, term.expr.kind == "intercept") for term in self._model.group_terms]
         self.effects = tuple(
             label
@@ -309,6 +344,11 @@ class Formula:
         for component in getattr(term, "components", ()):
             label = label.replace(component.name, self._spelling.of(component.name))
         return label
+
+    @property
+    def responses(self) -> list[str]:
+        """The columns on the left."""
+        return names_of(parts_of(self._response))
 
     @property
     def left(self) -> str:

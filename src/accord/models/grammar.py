@@ -7,8 +7,9 @@ dotted names. So everything in a formula is on a list here, and nothing else rea
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from math import comb
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,8 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "Treatment": ("reference=",),
 }
 _ARITHMETIC = ("PLUS", "MINUS", "STAR", "SLASH", "STAR_STAR")
+# As formulae writes them.
+_COMPARED = ("==", "!=", "<=", "<", ">=", ">")
 _COMPARISONS = ("EQUAL_EQUAL", "BANG_EQUAL", "LESS_EQUAL", "LESS", "GREATER_EQUAL", "GREATER")
 # Patterns that formulae cannot read, and what to write in their place.
 _HINTS = {
@@ -117,6 +120,7 @@ def parsed(text: str) -> tuple[Any, Spelling]:
     with _readable(text, Exception):
         found = Resolver(tree).resolve()
         model = found if isinstance(found, Model) else Model(found)
+        model.common_terms = _as_in_r(model.common_terms)
         for part in _allparts_of(model):
             _make_plain(part)
     return model, Spelling(text, tokens)
@@ -144,6 +148,17 @@ def _make_plain(part: Any) -> None:
     elif isinstance(value := getattr(part, "value", None), int):
         # powers of Python's whole numbers have no bound
         part.lexeme, part.value = str(value), float(value)
+
+
+def _as_in_r(terms: Sequence[Any]) -> list[Any]:
+    """Terms by their orders, and one of those with the same columns, such as g:h and h:g.
+
+    formulae codes a factor by the terms before it, and keeps the coding in its parts, which terms may share.
+    """
+    first: dict[frozenset[str], Any] = {}
+    for term in terms:
+        first.setdefault(frozenset(str(part.name) for part in getattr(term, "components", ())), term)
+    return [deepcopy(first[parts]) for parts in sorted(first, key=len)]
 
 
 def _without_module(name: str) -> str:
@@ -209,6 +224,7 @@ class _Grammar:
             self._require_term(node.left, alone)
             self._require_term(node.right, alone)
         elif _is_operation(node, "COLON", "STAR", "SLASH"):
+            self._require_factors(node)
             self._require_term(node.left, alone=False)
             self._require_term(node.right, alone=False)
         elif _is_operation(node, "STAR_STAR"):
@@ -229,6 +245,16 @@ class _Grammar:
         elif kind not in ("QuotedName", "Literal"):
             raise self._refused("a comparison, or another part that is no term, goes into a function, as in I(x > 3)")
 
+    def _require_factors(self, node: Any) -> None:
+        """Raise `ValueError` where a product of terms has 0 or 1 as a factor, or `/` a sum."""
+        if _has_number(node):
+            raise self._refused(
+                "0 and 1 are the intercept, and no factor of a product: write the terms out, as in x + g + g:x. "
+                "A column is multiplied by a number in I(2 * x)"
+            )
+        if _is_operation(node, "SLASH") and "Grouping" in (_kind(node.left), _kind(node.right)):
+            raise self._refused("a / of several terms is written out: for g / x write g + g:x")
+
     def _require_orders(self, node: Any) -> None:
         """Raise `ValueError` where a power is not one of a sum of terms, `(a + b) ** 2`."""
         left, orders = node.left, getattr(node.right, "value", None)
@@ -236,6 +262,7 @@ class _Grammar:
             raise self._refused("a power of one column is written in I(), as in I(x ** 2)")
         if type(orders) is not int or not 1 <= orders <= _MOST_ORDERS:
             raise self._refused(f"a power of several terms must be a whole number up to {_MOST_ORDERS}")
+        self._require_factors(left)
         self._require_term(left, alone=False)
 
     def _require_grouping(self, node: Any) -> None:
@@ -252,11 +279,13 @@ class _Grammar:
         elif _kind(node) != "QuotedName":
             raise self._refused("effects must be grouped by site, a column, or site:column")
 
-    def _require_no_level(self, node: Any) -> None:
+    def _require_no_level(self, node: Any, function: str = "I") -> None:
+        """Raise `ValueError` for `column['level']`, but as the whole left; `function` goes around a comparison."""
         if node.level is not None:
-            name = node.name.lexeme
+            comparison = f"{node.name.lexeme} == '{node.level.value}'"
             raise self._refused(
-                f"{name}[...] names a level of the response, on the left; on the right write I({name} == 'level')"
+                f"{node.name.lexeme}[...] names a level where it is the whole left; here write "
+                + (f"{function}({comparison})" if function else comparison)
             )
 
     def _name_of(self, call: Any) -> str:
@@ -342,7 +371,7 @@ class _Grammar:
         elif kind == "Call":
             self._require_call(node, known, known)
         elif kind == "Variable":
-            self._require_no_level(node)
+            self._require_no_level(node, "")
         elif kind != "QuotedName" and not (kind == "Literal" and type(node.value) in (int, float)):
             raise self._refused(
                 "functions are of columns and numbers, with + - * / ** and comparisons; texts are compared, as in "
@@ -368,6 +397,15 @@ def _terms_of(node: Any) -> int:
 def _kind(node: Any) -> str:
     """The class of a node of formulae's parser."""
     return type(node).__name__
+
+
+def _has_number(node: Any) -> bool:
+    """Whether a number is among the terms that a node is made of."""
+    if _kind(node) in ("Grouping", "Unary"):
+        return _has_number(node.expression if _kind(node) == "Grouping" else node.right)
+    if _is_operation(node, "PLUS", "MINUS", "COLON", "STAR", "SLASH", "STAR_STAR"):
+        return _has_number(node.left) or (node.operator.kind != "STAR_STAR" and _has_number(node.right))
+    return _kind(node) == "Literal"
 
 
 def _is_operation(node: Any, *kinds: str) -> bool:
@@ -488,6 +526,66 @@ def require_levels(call: Any, levels: Mapping[str, Any]) -> None:
     for part in parts_of(call):
         if isinstance(level := getattr(part, "value", None), str) and level not in levels[name]:
             raise unknown_name_error(f"level of {name}", level, levels[name])
+
+
+def require_kinds(part: Any, levels: Mapping[str, Any], factors: Collection[str]) -> None:
+    """Raise `ValueError` where a part has text as a number, a number as text, or compares with no level.
+
+    Parameters
+    ----------
+    part
+        A part of a formula.
+    levels
+        The levels of each column of text.
+    factors
+        The columns in `C(...)`, which are text in the whole formula.
+    """
+    arguments: Sequence[Any] = getattr(part, "args", ())
+    if getattr(part, "symbol", None) in _COMPARED:
+        for one, other in (arguments, arguments[::-1]):
+            _require_comparable(part, one, other, levels, factors)
+        return
+    callee, is_column = getattr(part, "callee", None), hasattr(part, "reference")
+    if callee in FACTORS:
+        return
+    for name in [part.name] if is_column else names_of(arguments):
+        if name in factors:
+            raise _two_kinds_error(name)
+        if name in levels and not (is_column or callee in ("I", *_SEVERAL)):
+            raise ValueError(f"{part} is of numbers, and {name} holds text: write a comparison, I({name} == 'level')")
+
+
+def _require_comparable(part: Any, one: Any, other: Any, levels: Mapping[str, Any], factors: Collection[str]) -> None:
+    """Raise `ValueError` unless one side of a comparison can be compared with the other one."""
+    is_word, other_is_word = (isinstance(getattr(side, "value", None), str) for side in (one, other))
+    other_is_text = _is_name(other) and other.name in levels
+    if is_word and not other_is_text:
+        raise ValueError(
+            f"{part} compares numbers with a text: write a number without quotation marks, or name the column in "
+            "strings where the table is read"
+        )
+    if not (_is_name(one) and one.name in levels) or other_is_text:
+        return
+    name = one.name
+    if part.symbol not in ("==", "!="):
+        raise (
+            _two_kinds_error(name) if name in factors else ValueError(f"{part}: {name} holds text, which has no order")
+        )
+    if not other_is_word:
+        why = f" C({name}) makes it text in the whole formula." if name in factors else ""
+        raise ValueError(
+            f"{part} compares text with a number, as {name} holds text.{why} Write the level in quotation marks, "
+            f"{name} {part.symbol} '{other if hasattr(other, 'value') else 'level'}'"
+        )
+    if other.value not in levels[name]:
+        raise unknown_name_error(f"level of {name}", other.value, levels[name])
+
+
+def _two_kinds_error(name: str) -> ValueError:
+    return ValueError(
+        f"{name} is a factor in C({name}) and stands outside of it too, where it may be a number: leave one of them "
+        "out, or give the table the column twice, under two names"
+    )
 
 
 def require_finite(name: str, site: str, values: np.ndarray) -> None:
