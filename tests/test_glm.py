@@ -874,6 +874,7 @@ def test_what_cannot_be_is_refused(name, table):
         ({"exposure": "y"}, "exposure must be finite and > 0, and some rows of site 's0' are not: see column 'y'"),
         ({"weights": "y"}, "weights must be finite and >= 0"),
         ({"weights": "nothing"}, "unknown column of weights 'nothing'"),
+        ({"exposure": "nothing"}, "unknown column of exposure 'nothing'"),
         ({"weights": "z", "family": "cox", "formula": "surv(z, one) ~ x"}, "cannot be weighted"),
     ],
 )
@@ -1094,7 +1095,8 @@ def test_overlap_and_priors_are_silent_about_separation(table):
 
 def test_a_level_of_one_site_is_named_where_it_cannot_be_told_from_another(table):
     lone = table.assign(only=1.0 * (np.arange(60) < 10), g=np.where(np.arange(60) < 10, "new", table.h))
-    glm(sites(lone), "y ~ g + only")
+    with pytest.warns(UserWarning, match=r"the columns of Intercept, g\[p\], g\[q\], only are collinear"):
+        glm(sites(lone), "y ~ g + only")
     with pytest.raises(ValueError, match=r"only .*collinear \(a level that only s0 has"):
         glm(sites(lone), "y ~ g + only", "normal", flat())
 
@@ -1263,3 +1265,131 @@ def test_notes_name_references_scaled_columns_and_priors():
         "Priors: Intercept Normal(loc=0, scale=2.5); scale(age)"
     )
     assert "value at the mean of all columns" in notes[3]
+
+
+def two_sites(**columns):
+    """Tables of two sites with a response y and a column x, and other columns of 60 rows at each."""
+    rng = np.random.default_rng(3)
+    return {
+        site: {"y": rng.normal(size=60), "x": rng.normal(size=60), **{name: own(rng) for name, own in columns.items()}}
+        for site in ("north", "south")
+    }
+
+
+def test_columns_that_no_formula_names_are_suggested():
+    tables = two_sites(weight=lambda rng: np.ones(60), xray=lambda rng: rng.normal(size=60))
+    with pytest.raises(ValueError, match="column of weights 'weigth', did you mean 'weight'. The choices are 'y', 'x'"):
+        glm(tables, "y ~ x", weights="weigth")
+    with pytest.raises(ValueError, match="unknown column in the formula 'xry', did you mean 'xray'"):
+        glm(tables, "y ~ xry")
+
+
+@pytest.mark.parametrize(("formula", "value"), [("I(n == 9) ~ x", 0), ("I(n < 9) ~ x", 1)])
+def test_a_response_of_0_and_1_that_is_the_same_everywhere_is_warned_of(formula, value):
+    tables = two_sites(n=lambda rng: rng.integers(0, 4, 60))
+    with pytest.warns(UserWarning, match=f"is {value} in all rows of all sites: the posterior rests on the prior"):
+        glm(tables, formula, "bernoulli")
+
+
+@pytest.mark.parametrize(
+    ("terms", "named"),
+    [
+        ("x + g + I(2 * x)", "x, I(2 * x)"),
+        ("x + g + I(g == 'b')", "g[b], I(g == 'b')"),
+        ("x + g + I(g == 'a')", "Intercept, g[b], g[c], I(g == 'a')"),
+        ("0 + x + g + I(g != 'a')", "g[b], g[c], I(g != 'a')"),
+    ],
+)
+def test_collinear_columns_are_warned_of_by_name(terms, named):
+    tables = two_sites(g=lambda rng: rng.permutation(["a", "b", "c"] * 20))
+    with pytest.warns(UserWarning, match="are collinear: only their priors") as found:
+        glm(tables, f"y ~ {terms}")
+    assert len(found) == 1
+    assert str(found[0].message).startswith(f"the columns of {named} are collinear")
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e8])
+def test_powers_and_columns_far_from_zero_are_not_collinear(far):
+    tables = two_sites(z=lambda rng: far + rng.normal(size=60))
+    glm(tables, "y ~ x + z")
+    if far < 1e8:
+        glm(tables, "y ~ x + z + I(z ** 2)")
+
+
+@pytest.mark.parametrize(
+    ("formula", "message"),
+    [
+        (
+            "y ~ I(x * 10 ** 30)",
+            r"deviation of I\(x .* is .*e\+\d+, and must be between 1e-15 and 1e\+15: change the unit",
+        ),
+        ("y ~ I(x / 10 ** 60)", r"deviation of I\(x .* is .*e-6\d, and must be between"),
+        ("y ~ I(x * 10 ** 200)", r"deviation of I\(x .* is inf, and must be between"),
+        ("I(y / 10 ** 40) ~ x", "deviation of the response I.*e-4[01], and must be between"),
+        ("y ~ x + (I(x * 10 ** 30) | site)", r"deviation of (the effect of )?I\(x"),
+        ("y ~ I(x + 10 ** 13)", r"I\(x \+ 10 \*\* 13\) has the mean 1e\+13 and .*: subtract a constant"),
+        ("I(y + 10 ** 13) ~ x", r"the response I\(y .*\) has the mean 1e\+13 and .*: subtract a constant"),
+        ("I(y / 10 ** 12) ~ I(x * 10 ** 12)", "the response .* varies by .* and I.* by .*: change the unit of one"),
+    ],
+)
+def test_columns_of_extreme_scales_are_refused_before_anything_is_drawn(formula, message):
+    with pytest.raises(ValueError, match=message):
+        glm(two_sites(), formula)
+
+
+@pytest.mark.parametrize(
+    ("formula", "family"),
+    [
+        ("y ~ I(x * 10 ** 12)", "normal"),
+        ("y ~ I(x / 10 ** 12)", "normal"),
+        ("I(y * 10 ** 12) ~ x", "normal"),
+        ("I(y / 10 ** 12) ~ x", "normal"),
+        ("I((y / 10 ** 6) ** 2) ~ x", "gamma"),
+        ("y ~ I(x + 10 ** 9)", "normal"),
+        ("I(y + 10 ** 9) ~ x", "normal"),
+    ],
+)
+def test_columns_of_large_and_small_units_pass(formula, family):
+    assert glm(two_sites(), formula, family).dim == 3
+
+
+def test_a_column_of_the_name_of_the_sites_with_other_groups_is_refused():
+    message = (
+        "effects of site are those of the sites of the study, north, south, and the table has a column site of other"
+    )
+    for tables in (
+        two_sites(site=lambda rng: rng.permutation(["u", "v"] * 30)),
+        two_sites(site=lambda rng: np.full(60, "u")),
+    ):
+        for effects in ("(1 | site)", "(1 | site:ward)"):
+            own = {site: {**table, "ward": np.arange(60) % 5} for site, table in tables.items()}
+            with pytest.raises(ValueError, match=f"{message} groups: rename the column"):
+                glm(own, f"y ~ x + {effects}")
+
+
+def test_filled_groups_are_warned_of_and_filled_responses_and_weights_are_refused():
+    def with_blanks(values):
+        return lambda rng: np.where(np.arange(60) % 6 == 0, None, values(rng))
+
+    tables = two_sites(
+        ward=with_blanks(lambda rng: rng.permutation(["p", "q", "r"] * 20)),
+        n=with_blanks(lambda rng: rng.integers(1, 9, 60)),
+        count=lambda rng: rng.integers(0, 5, 60),
+    )
+    study = accord.data.as_study(tables, missing="indicator", formula="y ~ x + (1 | site:ward)")
+    with pytest.warns(UserWarning, match="rows without a value of ward are one group, 'missing', at each site"):
+        glm(study, "y ~ x + (1 | site:ward)")
+    study = accord.data.as_study(tables, missing="indicator", columns=["y", "x", "n", "count"])
+    for options, what in (
+        ({"formula": "n ~ x"}, "the response"),
+        ({"formula": "y ~ x", "weights": "n"}, "weights"),
+        ({"formula": "count ~ x", "exposure": "n"}, "the exposure"),
+    ):
+        message = (
+            f"missing cells of n were filled when the study was read, and {what} is never filled: read the study with"
+        )
+        with pytest.raises(ValueError, match=message):
+            glm(study, **{"family": "poisson", **options})
+    with pytest.warns(UserWarning, match="rows with a missing cell are left out"):
+        dropped = accord.data.as_study(tables, missing="drop", columns=["y", "x", "n"])
+    assert glm(dropped, "n ~ x", "poisson").dim == 2

@@ -36,8 +36,21 @@ from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, na
 from .predictive import OfRows
 from .priors import Prior
 from .regression import COEFFICIENTS, Elsewhere, LogPrior, Other, Predicted, Priors, Regression
-from .tables import FAMILIES, as_table, columns_of, family_of, figures_of, needed, settled, warn_of_filled
-from .unidentified import require_bounded, require_identified
+from .tables import (
+    FAMILIES,
+    as_table,
+    columns_of,
+    family_of,
+    figures_of,
+    needed,
+    require_columns_beside,
+    require_unfilled,
+    require_usual_scales,
+    settled,
+    warn_of_filled,
+    warn_of_one_response,
+)
+from .unidentified import require_bounded, require_identified, warn_of_collinear
 
 __all__ = ["FAMILIES", "glm"]
 
@@ -125,7 +138,8 @@ def glm(
         build = partial(glm, formula=formula, family=family, priors=priors, **options)
         return model_at_sites(ModelAtSites(build, table, needed(formula, weights, exposure)))
     study = as_table(table, formula, weights, exposure)
-    warn_of_filled(study, formula)
+    known = columns_of(table, study)
+    require_columns_beside(known, study, weights, exposure)
     meeting = study.meeting
     design = Formula(
         formula,
@@ -133,13 +147,18 @@ def glm(
         study.frames,
         list(study.agreed.columns),
         study.agreed.levels,
-        columns_of(table, study),
+        known,
         study.check_columns,
         partial(_require_possible_size, study),
     )
+    require_unfilled(study, design.responses, weights, exposure)
+    warn_of_filled(study, formula)
     chosen, shards = settled(family_of(family), design, study, weights, exposure)
-    summary, centre, spread, spread_of_effects = figures_of(meeting, chosen, shards)
     columns = design.names if chosen.has_intercept else design.names[1:]
+    figures = figures_of(meeting, chosen, shards)
+    require_usual_scales(chosen, design, columns, figures)
+    summary, centre, spread, spread_of_effects = figures
+    warn_of_one_response(chosen, design.left, summary)
     parameters = chosen.parameters(summary)
     if design.group is not None:
         require_possible(chosen, design, meeting, effects)
@@ -159,6 +178,7 @@ def glm(
     others = {name: own.other(name, parameter) for name, parameter in parameters.items()}
     own.require_all_used([*names, *parameters])
     require_identified(meeting, chosen, shards, columns, found)
+    warn_of_collinear(meeting, chosen, shards, columns, figures)
     study.check_parameters(len(names) + sum(parameter.init.size for parameter in parameters.values()))
     intercept = columns.index("Intercept") if "Intercept" in columns else None
     shared = LogPrior(

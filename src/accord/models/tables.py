@@ -37,6 +37,15 @@ _ELSEWHERE = {
     "exponential": "weibull",
 }
 
+# Standard deviations of columns and responses. Their squares are far from the limits of float32.
+_LEAST_SD, _MOST_SD = 1e-15, 1e15
+# Standard deviations that a mean may be from 0.
+_MOST_SDS = 1e10
+# Up to this part of the mean, a standard deviation is rounding.
+_CONSTANT = 1e-15
+# The same where the mean is divided by exposures.
+_ALIKE = 1e-12
+
 
 def needed(formula: str, *columns: str | None) -> dict[str, Any]:
     """What a study is asked for: the columns that a formula names, and those beside it that are named."""
@@ -67,6 +76,31 @@ def warn_of_filled(study: Study, formula: str) -> None:
             'filled rows bias the effect; or read the study with missing = "drop"',
             stacklevel=3,
         )
+    groups = [name for name, column in study.agreed.columns.items() if column.kind == "group" and column.missing != 0]
+    if named := [name for name in groups if name in names]:
+        warnings.warn(
+            f"rows without a value of {', '.join(named)} are one group, 'missing', at each site: name the groups, or "
+            'read the study with missing = "drop"',
+            stacklevel=3,
+        )
+
+
+def require_unfilled(study: Study, responses: Sequence[str], weights: str | None, exposure: str | None) -> None:
+    """Raise `ValueError` where missing cells of a response, of weights or of an exposure were filled."""
+    places = [*((name, "the response") for name in responses), (weights, "weights"), (exposure, "the exposure")]
+    for name, place in places:
+        if name in study.agreed.columns and study.agreed.columns[name].missing != 0:
+            raise ValueError(
+                f"missing cells of {name} were filled when the study was read, and {place} is never filled: read the "
+                'study with missing = "drop"'
+            )
+
+
+def require_columns_beside(known: Sequence[str], study: Study, weights: str | None, exposure: str | None) -> None:
+    """Raise `ValueError` where weights or exposure name no column; `known` are the columns of the table, for errors."""
+    for what, name in (("weights", weights), ("exposure", exposure)):
+        if name is not None and name not in study.agreed.columns:
+            raise unknown_name_error(f"column of {what}", name, known)
 
 
 def columns_of(table: Any, study: Study) -> list[str]:
@@ -158,8 +192,6 @@ def _require_frequent(study: Study, responses: Sequence[np.ndarray]) -> None:
 
 
 def _column(frame: pd.DataFrame, name: str, site: str, what: str, least: float, strictly: bool) -> np.ndarray:
-    if name not in frame.columns:
-        raise unknown_name_error(f"column of {what}", name, list(frame.columns))
     try:
         values = frame[name].to_numpy().astype(np.float64)
     except ValueError:
@@ -192,9 +224,51 @@ def figures_of(meeting: Meeting, family: Family, shards: Sequence[Rows]) -> Figu
         values.append(
             {"first": first, "second": second, "design": rows["design"], "effects": rows.get("effects", nothing)}
         )
-    found = means_and_sds(meeting, values)
+    # what overflows is looked for in `require_usual_scales`
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = means_and_sds(meeting, values)
     (first, sd), (second, _) = found["first"], found["second"]
     with np.errstate(divide="ignore", invalid="ignore"):
         mean = float(np.float64(first) / np.float64(second))
     summary = Summary(mean, float(sd), any("offset" in rows for rows in shards))
     return Figures(summary, *found["design"], found["effects"][1])
+
+
+def require_usual_scales(family: Family, design: Formula, columns: Sequence[str], figures: Figures) -> None:
+    """Raise `ValueError` where a column or the response has a scale that float32 cannot compute with."""
+    response = f"the response {design.left}"
+    found = [(f"the effect of {name}", 0.0, sd) for name, sd in zip(design.effects, figures.effects, strict=True)]
+    found += zip(columns, figures.centre, figures.spread, strict=True)
+    mean, sd, _ = figures.summary
+    if family.is_log_linear:
+        # its mean may be one per exposure, and responses that are alike are no matter of scale
+        mean, sd = 0.0, sd if sd > _ALIKE * abs(mean) else 0.0
+    for name, centre, spread in [*found, (response, mean, sd)]:
+        if spread <= _CONSTANT * abs(centre):
+            continue
+        if not _LEAST_SD <= spread <= _MOST_SD:
+            raise ValueError(
+                f"the standard deviation of {name} is {spread:.3g}, and must be between {_LEAST_SD:g} and "
+                f"{_MOST_SD:g}: change the unit"
+            )
+        if abs(centre) > _MOST_SDS * spread:
+            raise ValueError(
+                f"{name} has the mean {centre:.3g} and the standard deviation {spread:.3g}, which is too small "
+                "beside it: subtract a constant"
+            )
+    unit = family.unit(figures.summary)
+    for name, sd in zip(columns, figures.spread, strict=True):
+        if unit < _LEAST_SD * sd:
+            raise ValueError(
+                f"{response} varies by {unit:.3g} and {name} by {sd:.3g}, which is too much beside it: "
+                "change the unit of one of them"
+            )
+
+
+def warn_of_one_response(family: Family, response: str, summary: Summary) -> None:
+    """Warn where a response of 0 and 1 is the same in all rows of all sites."""
+    if family.separates and summary.sd == 0.0:
+        warnings.warn(
+            f"the response {response} is {summary.mean:g} in all rows of all sites: the posterior rests on the prior",
+            stacklevel=3,
+        )

@@ -1,7 +1,8 @@
-"""Coefficients with flat priors that data does not decide: told before anything is sampled, from sums and extremes."""
+"""Coefficients that data does not decide, found before anything is sampled, from sums and extremes."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,9 +13,12 @@ from .families import Family
 from .families.family import Rows
 from .priors import Flat, Prior
 from .regression import Regression
+from .tables import Figures
 
 # A direction in which standardised columns have less than so much of their length is none of theirs.
 _FLAT = 1e-10
+# The same for columns that are exactly collinear, but for rounding.
+_COLLINEAR = 1e-13
 
 
 def require_identified(
@@ -47,6 +51,45 @@ def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
         raise ValueError(
             f"under flat priors the coefficients have no bound, as where columns separate the responses: {error}"
         ) from error
+
+
+def warn_of_collinear(
+    meeting: Meeting, family: Family, shards: Sequence[Rows], columns: Sequence[str], figures: Figures
+) -> None:
+    """Warn where columns are collinear, so that only priors tell their coefficients apart.
+
+    Where rows are elsewhere, sites do not send the products of all columns for this.
+    """
+    rows = sum(len(own["design"]) for own in shards)
+    if not meeting.is_whole or len(columns) >= rows:
+        return
+    # with an intercept or a baseline, what matters of a column is how it varies
+    is_centred = "Intercept" in columns or not family.has_intercept
+    centre = figures.centre if is_centred else np.zeros(len(columns))
+    places = [place for place, name in enumerate(columns) if name != "Intercept"]
+    if not places:
+        return
+    # a constant column has no standard deviation but for rounding
+    lengths = np.sqrt(figures.spread**2 + (figures.centre - centre) ** 2)
+    scale = np.maximum(lengths, 1e-12 * np.abs(figures.centre))[places]
+    scale[scale == 0.0] = 1.0
+    gram = np.zeros((len(places), len(places)))
+    for own in shards:
+        values = (own["design"][:, places] - centre[places]) / scale
+        gram += values.T @ values
+    sizes, directions = np.linalg.eigh(gram / rows)
+    flat = directions[:, sizes <= _COLLINEAR]
+    if not flat.shape[1]:
+        return
+    named = [columns[place] for place, part in zip(places, np.abs(flat).max(axis=1), strict=True) if part > 1e-3]
+    shifts = (centre[places] / scale) @ flat
+    if "Intercept" in columns and np.abs(shifts).max() > 1e-3:
+        named.insert(0, "Intercept")
+    warnings.warn(
+        f"the columns of {', '.join(named)} are collinear: only their priors tell these coefficients apart. "
+        "Leave one out",
+        stacklevel=3,
+    )
 
 
 def _require_rank(meeting: Meeting, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
