@@ -179,8 +179,10 @@ class Formula:
         # no row of a site is in it, so that errors quote none
         try:
             with np.errstate(all="ignore"):
-                self._add_lower_terms()
-                self._model.eval(self._template, self._environment)
+                # it adds the terms that interactions need beside them, as h for g:h, and these may need others
+                count = 0
+                while count != (count := len(self._model.common_terms)):
+                    self._model.eval(self._template, self._environment)
         except Exception as error:
             raise ValueError(f"the formula {text!r} cannot be worked out: {error}") from error
         self._read_terms()
@@ -305,13 +307,6 @@ class Formula:
             values = [own[row % len(own)] for row in range(count)]
             made[name] = pd.Categorical(values, categories=own, ordered=True)
         return pd.DataFrame(made)
-
-    def _add_lower_terms(self) -> None:
-        """Add the terms that interactions of factors need beside them, as `h` for `g:h`; these may need others."""
-        self._model.set_types(self._template, self._environment)
-        count = 0
-        while count != (count := len(self._model.common_terms)):
-            self._model.add_extra_terms(self._model._get_encoding_bools(), self._template, self._environment)
 
     def _read_terms(self) -> None:
         terms = self._model.common_terms
