@@ -356,7 +356,6 @@ NUMBERS = [40.0 + k for k in range(12)]
 DOUBTS = {
     "a spelling": (two(["M", "F"] * 6, ["m", "F"] * 6), 'if they mean the same, write strings = {x = {"M" = ["m"]}}'),
     "a word": (two(["a", "?"] * 6, ["a", "b"] * 6), "the level '?': if it means that there is no value, name it in"),
-    "no level in common": (two(["M", "F"] * 6, ["man", "woman"] * 6), "no level of north, south is at another site"),
     "letters of two signs": (
         two(["caf\u00e9", "bar"] * 6, ["cafe\u0301", "bar"] * 6),
         'if they mean the same, write strings = {x = {"cafe\u0301" = ["caf\u00e9"]}}',
@@ -376,6 +375,20 @@ def test_what_looks_wrong_is_warned_of(case):
         data.as_study(tables)
     assert len(warned) == 1 and said in str(warned[0].message)
     assert warned[0].filename == __file__
+
+
+def test_sites_without_a_level_in_common_are_warned_of(tmp_path):
+    tables = two(["M", "F"] * 6, ["man", "woman"] * 6, y=NUMBERS)
+    said = "column 'x': no level of north, south is at another site"
+    with pytest.warns(UserWarning, match=said) as warned:
+        accord.models.glm(data.as_study(tables, policy=data.Policy.none()), "y ~ x")
+    assert warned[0].filename == __file__
+    # groups are each site's own
+    accord.models.glm(data.as_study(tables, policy=data.Policy.none()), "y ~ 1 + (1 | site:x)")
+    for site, table in tables.items():
+        pd.DataFrame(table).to_csv(tmp_path / f"{site}.csv", index=False)
+    with pytest.warns(UserWarning, match=said):
+        data.describe(tmp_path / "*.csv")
 
 
 ZEROS = {
@@ -409,8 +422,6 @@ def test_sites_that_are_one_number_are_one_site(tmp_path):
 
 
 FINE = {
-    "sites of one level each": two(["a"] * 12, ["b"] * 12),
-    "a level that one site lacks": two(["M", "F"] * 6, ["M", "D"] * 6),
     "a code that is a number like others": two([-9.0, *range(-11, 0)], range(12)),
     "three digits everywhere": two([f"{k}.1{k:02}" for k in range(1, 13)], [f"{k}.2{k:02}" for k in range(1, 13)]),
     "other numbers": two(NUMBERS, [1000 * x for x in NUMBERS]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,8 +51,8 @@ def warn_of(
     for name, kind in kinds.items():
         if kind in ("factor", "group"):
             found += _words(name, tables)
-        if kind == "factor":
-            found += _apart(name, tables)
+        if kind == "factor" and described:
+            found += apart(name, {table.name: set(table.present(name).tolist()) for table in tables})
         if kind == "yes-no":
             found += _zeros(name, tables)
         if kind == "number":
@@ -119,18 +119,14 @@ def _words(name: str, tables: Sequence[SiteTable]) -> list[str]:
     return [f"column {name!r} has the level {listed}: if it means that there is no value, name it in blanks"]
 
 
-def _apart(name: str, tables: Sequence[SiteTable]) -> list[str]:
-    """Sites of several levels that share none with any other."""
-    levels = [set(table.present(name).tolist()) for table in tables]
-    apart = [
-        table.name
-        for n, (table, own) in enumerate(zip(tables, levels, strict=True))
-        if len(own) > 1 and (others := set().union(*levels[:n], *levels[n + 1 :])) and own.isdisjoint(others)
-    ]
-    if not apart:
+def apart(name: str, levels: Mapping[str, Collection[str]]) -> list[str]:
+    """Sites of several levels that share none with any other, by the levels of each site."""
+    others = {site: set().union(*(own for other, own in levels.items() if other != site)) for site in levels}
+    found = [site for site, own in levels.items() if len(own) > 1 and others[site] and others[site].isdisjoint(own)]
+    if not found:
         return []
     return [
-        f"column {name!r}: no level of {', '.join(apart)} is at another site. If these are the same levels in another "
+        f"column {name!r}: no level of {', '.join(found)} is at another site. If these are the same levels in another "
         f'spelling, say so, as in strings = {{{name} = {{F = ["female", "2"]}}}}'
     ]
 

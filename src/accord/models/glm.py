@@ -48,6 +48,7 @@ from .tables import (
     require_usual_scales,
     settled,
     warn_of_filled,
+    warn_of_levels_apart,
     warn_of_one_response,
 )
 from .unidentified import require_bounded, require_identified, warn_of_collinear
@@ -153,6 +154,7 @@ def glm(
     )
     require_unfilled(study, design.responses, weights, exposure)
     warn_of_filled(study, formula)
+    warn_of_levels_apart(study, formula)
     chosen, shards = settled(family_of(family), design, study, weights, exposure)
     columns = design.names if chosen.has_intercept else design.names[1:]
     figures = figures_of(meeting, chosen, shards)

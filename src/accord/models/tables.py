@@ -10,6 +10,7 @@ import numpy as np
 
 from ..base.errors import DataError, unknown_name_error
 from ..data import Study, as_study
+from ..data.doubts import apart
 from ..data.meeting import Meeting, means_and_sds
 from ..data.mentions import Mentions
 from ..data.missing import MARK
@@ -83,6 +84,16 @@ def warn_of_filled(study: Study, formula: str) -> None:
             'read the study with missing = "drop"',
             stacklevel=3,
         )
+
+
+def warn_of_levels_apart(study: Study, formula: str) -> None:
+    """Warn of a factor of the formula of which a site has no level that another site has; groups are apart as such."""
+    named = Mentions.of(formula)
+    for name in study.agreed.levels:
+        if name in named.names - named.groups:
+            sites = zip(study.meeting.names_here, study.frames, strict=True)
+            for text in apart(name, {site: set(frame[name]) for site, frame in sites}):
+                warnings.warn(text, stacklevel=3)
 
 
 def require_unfilled(study: Study, responses: Sequence[str], weights: str | None, exposure: str | None) -> None:
