@@ -9,19 +9,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from .progress import current
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_NOTICE = "Ctrl-C was heard: it ends after this step, and at once when pressed again"
 
 
 @dataclass
 class _Heard:
-    """Whether Ctrl-C was pressed, and whether `let_through` is to raise it."""
+    """Whether Ctrl-C was pressed, whether `let_through` is to raise it, and whether the first one only counts."""
 
+    outer: _Heard | None = None
     pressed: bool = False
     due: bool = False
+    held: bool = False
 
 
 _HEARD: ContextVar[_Heard | None] = ContextVar("interruption", default=None)
@@ -40,12 +44,12 @@ def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
         Whether `let_through` raises the first one, once.
     """
     let_through()
-    heard = _Heard()
+    heard = _Heard(_HEARD.get())
 
     def note(number: int, frame: FrameType | None) -> None:
         if heard.pressed:
             raise KeyboardInterrupt
-        heard.pressed, heard.due = True, anywhere
+        heard.pressed, heard.due = True, anywhere and not heard.held
 
     token = _HEARD.set(heard)
     try:
@@ -53,6 +57,15 @@ def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
             yield lambda: heard.pressed
     finally:
         _HEARD.reset(token)
+        if heard.outer is not None:
+            heard.outer.pressed |= heard.pressed
+
+
+def hold() -> None:
+    """Let what is under way end first, up to the end of `terminations`: from here on a second interrupt is raised."""
+    heard = _HEARD.get()
+    while heard is not None:
+        heard.held, heard = True, heard.outer
 
 
 def let_through() -> None:
@@ -64,15 +77,26 @@ def let_through() -> None:
 
 
 @contextlib.contextmanager
-def terminations() -> Iterator[None]:
+def terminations() -> Iterator[Callable[[], bool]]:
     """Let SIGTERM be as Ctrl-C where no rounds run, so that what a run has begun is ended and cleared away.
 
-    Both end it at once. Where a callback of a library swallows that, as one of JAX does now and then, `let_through`
-    does it again. A handler that somebody has chosen stays.
+    Yields whether one came. Both end it at once, until `hold`. Where a callback of a library swallows that, as one of
+    JAX does now and then, `let_through` does it again. A handler that somebody has chosen stays, and so does that of an
+    outer one.
     """
+    heard = _HEARD.get()
+    if heard is not None:
+        yield partial(getattr, heard, "pressed")
+        return
     heard = _Heard()
 
     def stop(number: int, frame: FrameType | None) -> None:
+        if heard.held and not heard.pressed:
+            heard.pressed = True
+            if (shown := current()) is not None:
+                # whom the handler stopped may be writing there
+                threading.Thread(target=shown.notice, args=(_NOTICE,), daemon=True).start()
+            return
         heard.pressed = heard.due = True
         raise KeyboardInterrupt
 
@@ -80,7 +104,7 @@ def terminations() -> Iterator[None]:
     token = _HEARD.set(heard)
     try:
         with _handled(stop, tuple(number for number, one in usual.items() if signal.getsignal(number) is one)):
-            yield
+            yield partial(getattr, heard, "pressed")
     finally:
         _HEARD.reset(token)
 
@@ -99,7 +123,7 @@ def _answered() -> Iterator[None]:
     def listen() -> None:
         while found := os.read(reads, 1):
             if found[0] in _SIGNALS:
-                shown.notice("Ctrl-C was heard: it ends after this step, and at once when pressed again")
+                shown.notice(_NOTICE)
             if before >= 0:
                 # an event loop, such as a notebook's, has other signals to hear
                 with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..base.interruptions import interruptions, let_through
+from ..base.interruptions import hold, interruptions, let_through
 from ..base.progress import stage
 from ..engines.arrays import process_folder
 from ..engines.engine import Builder
@@ -200,9 +200,13 @@ def sample_by_totals(
             finally:
                 if isinstance(totals, RecordedTotals):
                     totals.write()
+            failed = [check.name for check in drawn.certificate.checks if not check.holds]
+            interrupted = stopped()
+            refined = INTEGRATION in failed and not interrupted and placed.is_coarse
+            if not refined:
+                # of what was drawn nothing is lost any more
+                hold()
         spent = sums.spent + checked.spent
-        failed = [check.name for check in drawn.certificate.checks if not check.holds]
-        refined = INTEGRATION in failed and not stopped() and placed.is_coarse
         kept_latents = {} if refined else keep_latents(placed, keep, for_all(drawn.draws, keep.size), seed)
     if refined:
         # the same by more nodes
@@ -221,7 +225,7 @@ def sample_by_totals(
             consensus=consensus,
         )
         return replace(again, traffic=again.traffic + spent, seconds=time.perf_counter() - began)
-    if stopped():
+    if interrupted:
         warnings.warn(f"interrupted: the run keeps {drawn.draws.shape[1]} draws a chain", stacklevel=3)
     elif not drawn.certificate.holds:
         warnings.warn(f"the draws of {type(method).__name__} are not certified: {drawn.certificate.why}", stacklevel=3)
@@ -237,7 +241,7 @@ def sample_by_totals(
         settings={"method": repr(method), "network": repr(network), "seed": seed, "masks": masks}
         | ({"consensus": consensus} if consensus is not None else {})
         | ({"chosen": why} if why else {})
-        | ({"interrupted": True} if stopped() else {})
+        | ({"interrupted": True} if interrupted else {})
         | kept_latents,
         points=drawn.points,
         certificate=drawn.certificate,

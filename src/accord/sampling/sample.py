@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.checks import whole_number
 from ..base.errors import AgentLostError, unknown_name_error
-from ..base.interruptions import interruptions, terminations
+from ..base.interruptions import hold, interruptions, terminations
 from ..base.memory import require_memory, require_points, require_predictors
 from ..base.progress import Progress, stage
 from ..engines.agreement import bind
@@ -325,6 +325,8 @@ def _run(
             recorder.is_interrupted = True
             drawn = f"the {recorder.count} of {recorder.draws} draws made so far"
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
+        # of what was drawn nothing is lost any more
+        hold()
     recorder.told = engine.told()
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
