@@ -1,5 +1,5 @@
 """`python -m accord` is the command line."""
 
-from .cli.commands import app
+from .cli import start
 
-app()
+start()
