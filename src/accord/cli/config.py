@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -147,7 +148,7 @@ def load(
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
     draw, draws = partial(_drawn, draw, table.sites), run.get("draws", defaults["draws"].default)
     kept, elsewhere = "checkpoint" in run, document["data"].get("at_sites", False)
-    of = None if elsewhere else partial(_inputs, posterior, sampler, name)
+    of = None if elsewhere else partial(_inputs, posterior, sampler, name, table.sites)
     sds = table.sds if isinstance(table, data.Matrix) else {}
     return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, inputs=of, sds=sds)
 
@@ -280,8 +281,10 @@ def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | No
         return draw(progress=progress)
 
 
-def _inputs(posterior: Posterior, sampler: Sampler | None, engine: str, key: bytes) -> dict[str, str]:
-    return {**inputs(posterior, sampler, key), "engine": engine}
+def _inputs(
+    posterior: Posterior, sampler: Sampler | None, engine: str, sites: tuple[str, ...], key: bytes
+) -> dict[str, str]:
+    return {**inputs(posterior, sampler, key), "engine": engine, "sites": json.dumps(sites)}
 
 
 def _build_silo(section: Any) -> Silo:
