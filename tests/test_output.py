@@ -7,9 +7,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import h5py
@@ -42,6 +44,8 @@ from accord.samplers import (
     SplitGTBAOAB,
     StaleSGLD,
 )
+from accord.sampling import by_totals
+from accord.sampling.recorder import Recorder
 from accord.storage import fingerprint
 from accord.storage.checkpoint import CheckpointStore
 from accord.storage.fingerprint import claim
@@ -499,6 +503,9 @@ output = "out"
 """
 
 
+TORN = "run.nc, without the record of its run, as where the writing of the files was cut short"
+
+
 @pytest.fixture
 def folder(tmp_path):
     rng = np.random.default_rng(0)
@@ -523,7 +530,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(folder, name, more):
     theirs.write_text("my notes")
     result = start(folder, more=more)
     # a file of draws without the copy of a configuration is not looked into
-    what = f"another run ({name})" if name == "run.nc" else f"another file {name}"
+    what = TORN if name == "run.nc" else f"another file {name}"
     assert result.exit_code == 1 and f"holds {what}: add --overwrite to replace it, or name" in result.stderr
     assert theirs.read_text() == "my notes" and len(list(theirs.parent.iterdir())) == 1
     assert not (folder / "kept").exists()
@@ -542,7 +549,7 @@ def test_a_file_that_came_while_it_ran_is_not_overwritten(folder, name):
     for own in ("out", "out-2"):
         (folder / own).mkdir(exist_ok=True)
         (folder / own / name).write_text("my notes")
-    with pytest.warns(UserWarning, match=f"now holds another .*{name}.*: written to {folder / 'out-3'}"):
+    with pytest.warns(UserWarning, match=f"now holds .*{name}.*: written to {folder / 'out-3'}"):
         written, _ = place.write(run_of(20))
     assert written == folder / "out-3" and accord.Run.load(written / "run.nc").average.shape == (2, 20, 3)
     assert all((folder / own / name).read_text() == "my notes" for own in ("out", "out-2"))
@@ -581,7 +588,13 @@ OTHERS = {
     "configuration": (lambda folder: None, 21, "another run (draws in [run] is 21, and was 20)"),
     "data": (change_data, 20, "another run (with other data)"),
     "version": (lambda folder: None, 20, "another run (accord is another, and was "),
-    "no digests": (lambda folder: shutil.rmtree(folder / "out" / ".inputs"), 20, "another run (run.nc)"),
+    "no digests": (lambda folder: shutil.rmtree(folder / "out" / ".inputs"), 20, TORN),
+    "a killed process": (lambda folder: (folder / "out" / ".inputs" / "run.json").unlink(), 20, TORN),
+    "sites": (
+        lambda folder: (folder / "site-1.csv").rename(folder / "site-5.csv"),
+        20,
+        'another run (sites is ["site-0", "site-5"], and was ["site-0", "site-1"])',
+    ),
     "torn": (lambda folder: torn(folder / "out" / "run.nc"), 20, "another run (run.nc)"),
 }
 
@@ -636,6 +649,114 @@ def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder,
 def test_what_differs_of_two_configurations_is_a_key_and_its_values(before, after, difference, tmp_path):
     (tmp_path / "config.toml").write_text(before)
     assert output._difference_of_configs(after.encode(), tmp_path / "config.toml") == difference
+
+
+@pytest.fixture
+def usual():
+    """Ctrl-C as Python has it: what runs in the background may ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+# What runs after the last draw, by where Ctrl-C is pressed.
+AFTER = {
+    "DESGLD": [
+        (Recorder, "measure"),
+        (Recorder, "run"),
+        (accord.Run, "save"),
+        (accord.Run, "summary"),
+        (output.Place, "_texts"),
+    ],
+    "Importance": [(by_totals, "in_both_scales"), (accord.Run, "save")],
+}
+
+
+@pytest.mark.parametrize(("method", "place"), [(method, place) for method, places in AFTER.items() for place in places])
+def test_ctrl_c_after_the_last_draw_leaves_a_whole_folder(folder, usual, monkeypatch, method, place):
+    whole = getattr(*place)
+
+    def pressed(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        return whole(*arguments, **options)
+
+    job(folder)
+    path = folder / "job.toml"
+    if method != "DESGLD":
+        path.write_text(
+            re.sub(r'(?s)name = "DESGLD".*?(?=\[run\])|burn_in = 5', "", path.read_text()).replace(
+                "[method]\n", f'[method]\nname = "{method}"\n'
+            )
+        )
+    with monkeypatch.context() as patch:
+        patch.setattr(*place, pressed)
+        result = CliRunner().invoke(app, ["run", str(path), "--quiet"])
+    assert result.exit_code == 130, result.output
+    assert f"interrupted after the last draw: all files of the run are in {folder / 'out'}" in result.stderr
+    run = accord.Run.load(folder / "out" / "run.nc")
+    assert run.average.shape[1] == 20 and "interrupted" not in run.settings
+    again = CliRunner().invoke(app, ["run", str(path)])
+    assert again.exit_code == 0 and "finished before: nothing in" in again.stdout
+
+
+def test_a_second_ctrl_c_ends_the_writing_which_the_next_command_names(folder, usual, monkeypatch):
+    def pressed(*arguments, **options):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(output.Place, "_texts", pressed)
+        result = start(folder)
+    assert result.exit_code == 130 and result.stderr.splitlines()[-1] == "interrupted"
+    assert f"holds {TORN}: add --overwrite" in start(folder).stderr
+    assert CliRunner().invoke(app, ["run", str(folder / "job.toml"), "--overwrite"]).exit_code == 0
+    assert start(folder).exit_code == 0
+
+
+@pytest.mark.parametrize("code", [0, 1, 130])
+def test_an_interrupted_command_ends_without_clearing_jax_away(code, monkeypatch, capsys):
+    ends = []
+    monkeypatch.setattr("accord.cli.app", lambda: sys.exit(code))
+    monkeypatch.setattr(os, "_exit", ends.append)
+    with pytest.raises(SystemExit):
+        accord.cli.start()
+    assert ends == ([130] if code == 130 else [])
+
+
+def test_what_is_missing_beside_a_finished_run_is_written_again(folder):
+    assert start(folder).exit_code == 0
+    summary, notes = folder / "out" / "summary.csv", folder / "out" / "summary.txt"
+    before = summary.read_bytes()
+    summary.unlink()
+    notes.write_text("my notes")
+    result = CliRunner().invoke(app, ["run", str(folder / "job.toml")])
+    assert result.exit_code == 0 and f"finished before: wrote summary.csv again in {folder / 'out'};" in result.stdout
+    assert summary.read_bytes() == before and notes.read_text() == "my notes"
+
+
+def test_warnings_are_below_the_notes_of_a_summary(folder, monkeypatch):
+    def measured(self):
+        warnings.warn("a line\n  and another", stacklevel=2)
+        warnings.warn("a library's own", DeprecationWarning, stacklevel=2)
+
+    monkeypatch.setattr(Recorder, "measure", measured)
+    site = folder / "site-1.csv"
+    site.write_text(site.read_text() + ",1\n")
+    assert "no value" in start(folder).stderr
+    path = folder / "job.toml"
+    path.write_text(path.read_text().replace("[data]", '[data]\nmissing = "drop"'))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        result = CliRunner().invoke(app, ["run", str(path), "--quiet"])
+    assert result.exit_code == 0
+    lines = (folder / "out" / "summary.txt").read_text().splitlines()
+    warned = [line.removeprefix("Warning: ") for line in lines if line.startswith("Warning: ")]
+    # after the notes, in the order in which they came
+    assert lines[-len(warned) :] == [f"Warning: {text}" for text in warned]
+    assert warned[:2] == ["rows with a missing cell are left out: < 3 at site-1", "a line and another"]
+    found = accord.Run.load(folder / "out" / "run.nc").warnings()
+    assert found and {" ".join(text.split()) for text in found} <= set(warned[2:])
+    assert " ".join(result.stderr.split()).count("warning: ") >= len(warned) and "library" not in " ".join(warned)
 
 
 def test_digests_of_rows_are_for_their_user_alone(folder):

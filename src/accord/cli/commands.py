@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ..base import figures
 from ..base.errors import DivergenceError, unknown_name_error
+from ..base.interruptions import terminations
 from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes, no_formula
@@ -89,7 +90,7 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no tables.")] = False,
 ) -> None:
     """Sample the posterior of your own files, print its table, and write run.nc and summary.csv."""
-    with users_errors():
+    with users_errors() as warned, terminations() as interrupted:
         from . import config as configs
 
         if report:
@@ -107,7 +108,7 @@ def run(
                 # one process speaks and writes for all
                 first, quiet = number == 0, quiet or number != 0
                 # as it is read: it may be another one when the draws are there
-                files = Place(job, config.read_bytes(), with_report=report, overwrite=overwrite)
+                files = Place(job, config.read_bytes(), with_report=report, overwrite=overwrite, warned=warned)
                 done = files.claim() if first else None
                 if done is not None and several:
                     raise ValueError(
@@ -124,10 +125,14 @@ def run(
         if first:
             with Progress("looking at the draws", False if quiet else None):
                 folder, table = files.write(drawn) if done is None else (job.output, done.summary(job.sites))
+                again = [] if done is None else files.complete(done, table)
         if not quiet:
             _report(drawn, table)
             if done is not None:
-                print(f"finished before: nothing in {folder} was changed; --overwrite draws it anew")
+                changed = (
+                    f"wrote {' and '.join(again)} again in {folder}" if again else f"nothing in {folder} was changed"
+                )
+                print(f"finished before: {changed}; --overwrite draws it anew")
             else:
                 print(f"wrote {folder / 'run.nc'} and {folder / 'summary.csv'}")
             if "local" in drawn.settings:
@@ -136,7 +141,9 @@ def run(
             page = drawn.report(folder / REPORT)
             if not quiet:
                 print(f"wrote {page}")
-        if drawn.settings.get("interrupted"):
+        if done is None and (interrupted() or drawn.settings.get("interrupted")):
+            if not drawn.settings.get("interrupted"):
+                print(f"interrupted after the last draw: all files of the run are in {folder}", file=sys.stderr)
             raise typer.Exit(130)
 
 

@@ -15,16 +15,20 @@ from ..base.errors import explained, place_of
 
 
 @contextmanager
-def users_errors() -> Iterator[None]:
-    """Show warnings and the user's errors as one line each, without a traceback."""
+def users_errors() -> Iterator[list[str]]:
+    """Show warnings and the user's errors as one line each, without a traceback; yields accord's warnings so far."""
+    warned: list[str] = []
 
     def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
         print(f"warning: {message}", file=sys.stderr)
+        # libraries warn of what is deprecated or a number's affair by classes of their own
+        if category is UserWarning and str(message) not in warned:
+            warned.append(str(message))
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         try:
-            yield
+            yield warned
         except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
             # the number that an operating system has for an error helps no user
             text = re.sub(r"\[Errno -?\d+\] ", "", str(error))
@@ -33,7 +37,7 @@ def users_errors() -> Iterator[None]:
             )
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
-            print("interrupted before the first draw", file=sys.stderr)
+            print("interrupted", file=sys.stderr)
             raise typer.Exit(130) from None
         except Exception as error:
             # of a user's model or method: another one is accord's, and needs its traceback

@@ -7,16 +7,17 @@ import shutil
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.interruptions import hold
 from ..base.whole import write_whole
 from ..results.gathered import notes_of
 from ..results.run import Run
-from ..storage.fingerprint import own_key, record, recorded
+from ..storage.fingerprint import forget, own_key, record, recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,12 +49,15 @@ class Place:
         Whether a page is to go with them.
     overwrite
         Whether files of another run are replaced.
+    warned
+        What accord has warned of so far.
     """
 
     job: Job
     config: bytes
     with_report: bool = False
     overwrite: bool = False
+    warned: Sequence[str] = ()
 
     def claim(self) -> Run | None:
         """Make the folder, before anything is drawn; or return the run that is there, where it is this one, finished.
@@ -86,6 +90,8 @@ class Place:
         OSError
             They cannot be written, as where the disk is full; the draws are kept elsewhere, and it says where.
         """
+        # one Ctrl-C does not tear the folder
+        hold()
         # so that the file alone tells whose draws these are, and on what scale
         drawn.settings["sites"] = list(self.job.sites)
         if self.job.agreed is not None:
@@ -95,16 +101,31 @@ class Place:
         folder = self._free()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            # last comes the record of the inputs: without it the files are not known to be of one run
+            forget(folder / INPUTS)
             drawn.save(folder / DRAWS)
         except OSError as error:
             raise _kept_elsewhere(drawn, error) from error
         summary = drawn.summary(self.job.sites)
-        write_whole(folder / SUMMARY, _as_csv(summary))
-        write_whole(folder / NOTES, ("\n".join(notes_of(drawn)) + "\n").encode())
+        for name, content in self._texts(drawn, summary).items():
+            write_whole(folder / name, content)
         write_whole(folder / CONFIG, self.config)
         if self.job.inputs is not None:
             record(folder / INPUTS, self.job.inputs(own_key(folder / INPUTS)))
         return folder, summary
+
+    def complete(self, done: Run, summary: pd.DataFrame) -> list[str]:
+        """Write what is missing beside the draws of a finished run; the names of these files."""
+        missing = [name for name in (SUMMARY, NOTES) if not (self.job.output / name).exists()]
+        texts = self._texts(done, summary) if missing else {}
+        for name in missing:
+            write_whole(self.job.output / name, texts[name])
+        return missing
+
+    def _texts(self, drawn: Run, summary: pd.DataFrame) -> dict[str, bytes]:
+        """The table of a run, and its notes and warnings, a line each."""
+        warned = (f"Warning: {' '.join(text.split())}" for text in self.warned)
+        return {SUMMARY: _as_csv(summary), NOTES: ("\n".join([*notes_of(drawn), *warned]) + "\n").encode()}
 
     def _free(self) -> Path:
         """The output folder; where others wrote there since it was claimed, the first beside it that is free."""
@@ -137,6 +158,7 @@ class Place:
     def _taken(self, folder: Path) -> str:
         """What in a folder is not the beginning of this run, in words; "" where nothing is."""
         draws, summary, copy = (folder / name for name in (DRAWS, SUMMARY, CONFIG))
+        unknown = f"{DRAWS}, without the record of its run, as where the writing of the files was cut short"
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
             if not draws.exists():
                 return f"another file {CONFIG}"
@@ -146,7 +168,9 @@ class Place:
             return next((f"another file {other.name}" for other in others if other.exists()), "")
         if copy.exists() and (difference := self._other_inputs(folder)):
             return f"another run ({difference})"
-        if not (self.job.has_checkpoint and copy.exists()):
+        if not copy.exists() or (self.job.inputs is not None and recorded(folder / INPUTS) is None):
+            return unknown
+        if not self.job.has_checkpoint:
             return f"another run ({DRAWS})"
         try:
             before = Run.load(draws)

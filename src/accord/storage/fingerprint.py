@@ -134,6 +134,11 @@ def recorded(folder: Path) -> dict[str, str] | None:
     return found
 
 
+def forget(folder: Path) -> None:
+    """Remove the fingerprint in a folder, if there is one."""
+    (Path(folder) / _FILE).unlink(missing_ok=True)
+
+
 def inputs(post: Posterior, sampler: Sampler | None, key: bytes) -> dict[str, str]:
     """Versions, and keyed digests of the rows and functions of a posterior and of the code of a user's method."""
     keyed = {"data": _rows(post, key), "functions": _functions(post, key)}
