@@ -1,5 +1,6 @@
 """Sites that meet by correspondence agree on the same as those in one place, and say no more than they must."""
 
+import warnings
 from contextlib import contextmanager
 from functools import reduce
 
@@ -153,6 +154,39 @@ def test_everything_wrong_with_all_files_is_told_at_once(files, tmp_path):
         assert part in str(error.value)
 
 
+def test_files_that_cannot_be_read_are_in_one_error(files, tmp_path):
+    broken = [files[0]]
+    for path in files[1:]:
+        broken.append(tmp_path / path.name)
+        broken[-1].write_text(path.read_text().replace(",", ";"))
+    with pytest.raises(DataError, match="2 problems") as error:
+        glm(accord.data.study_at_sites([*broken[:2], tmp_path / "none.csv"], Post()), "falls ~ age", "poisson")
+    assert "site-1 (site-1.csv)" in str(error.value) and "none (none.csv)" in str(error.value)
+    with pytest.raises(DataError, match="2 problems"):
+        glm(accord.data.study_at_sites(broken, Post()), "falls ~ age", "poisson")
+
+
+@pytest.mark.parametrize("missing", ["drop", "indicator"])
+def test_missing_cells_of_sites_elsewhere_are_warned_of_once(files, tmp_path, missing):
+    gaps = []
+    for place, path in enumerate(files):
+        header, *lines = path.read_text().splitlines()
+        gaps.append(tmp_path / path.name)
+        few = [line[line.index(",") :] if row < 4 * place else line for row, line in enumerate(lines)]
+        gaps[-1].write_text("\n".join([header, *few]) + "\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = accord.data.study_at_sites(gaps, Post(), missing=missing)
+        post = glm(table, "falls ~ age", "poisson")
+    said = [str(one.message) for one in caught]
+    assert len(said) == len(set(said))
+    if missing == "drop":
+        assert post.agreed.dropped == (0, 4, 8)
+        assert "rows with a missing cell are left out: 4 at site-1, 8 at site-2" in said
+    else:
+        assert len([text for text in said if "age_missing" in text]) == 1
+
+
 def test_groups_whose_names_stay_at_their_sites_are_each_sites_own(files):
     with pytest.raises(ValueError, match="write site:ward"):
         glm(accord.data.study_at_sites(files, Post()), "died ~ age + (1 | ward)", "bernoulli")
@@ -173,6 +207,10 @@ def test_bad_input():
         accord.data.study_at_sites("*.csv", Post())
     with pytest.raises(ValueError, match=r"such as accord\.Silo\(\), found 'local'"):
         accord.data.study_at_sites(["a.csv"], "local")
+    with pytest.raises(TypeError, match="unknown option of study_at_sites 'seperator', did you mean 'separator'"):
+        accord.data.study_at_sites(["a.csv"], Post(), seperator=";")
+    with pytest.raises(TypeError, match="unknown option of at_sites 'mising', did you mean 'missing'"):
+        accord.data.at_sites(["a.csv"], target="y", columns=["x"], mising="drop")
 
 
 def test_sums_are_of_the_same_names():

@@ -16,8 +16,14 @@ from jaxtyping import Float
 from .files import site_names
 from .meeting import Meeting
 from .policy import Policy
-from .studies import Matrix, Study, require_chosen, study, study_at
+from .studies import Matrix, Study, require_chosen, require_options, study, study_at
 
+# Options of the files and columns of `study`.
+_OF_ROWS = (
+    *("positive", "dates", "strings", "blanks", "missing", "constant", "policy"),
+    *("separator", "decimal", "thousands", "encoding", "header"),
+)
+_OF_STUDY = ("columns", *_OF_ROWS)
 # What every site does on its own file: the same function at all of them.
 Work = Callable[[Meeting], Any]
 # `ask(work, sites, answers)`: what each site answers next, given the answers so far.
@@ -86,6 +92,7 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
         raise ValueError(f"files must list one file an agent, found {files!r}")
     if not hasattr(engine, "asking"):
         raise ValueError(f"engine must be one whose agents read files, such as accord.Silo(), found {engine!r}")
+    require_options("study_at_sites", options, _OF_STUDY)
     names = site_names([Path(os.path.expanduser(file)) for file in files])
     return StudyAtSites(engine, tuple(os.fspath(file) for file in files), tuple(names), dict(options))
 
@@ -148,6 +155,7 @@ def at_sites(
         raise ValueError('missing = "indicator" needs the mean over all sites: take missing = "drop" where sites read')
     if len(files) == 0:
         raise ValueError("files is an empty list")
+    require_options("at_sites", options, _OF_ROWS)
     require_chosen(columns, target, intercept=intercept)
     read_one = partial(_read_site, target=target, columns=tuple(columns), intercept=intercept, options=options)
     names = ("intercept", *columns) if intercept else tuple(columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -143,6 +144,9 @@ def sources_in_memory(table: Any, policy: Policy | None, dialects: Dialects) -> 
         raise _no_study(f"a {type(table).__name__}")
     if not tables:
         raise _no_study("none")
+    twice = [name for name, times in Counter(sites).items() if times > 1]
+    if twice:
+        raise ValueError(f"two tables have the site name {twice[0]!r}, as 1 and '1' are one name")
     require_policy(policy)
     floors = policy or Policy()
     dialects.require_sites(sites)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
 from .agreement import NUMERIC, Agreed, agree, rare_levels
 from .cells import AboutCells, Dates, SiteTable, Source
@@ -334,6 +336,11 @@ def study(
     dialects = Dialects(separator, decimal, thousands, encoding, header)
     wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
     _require_missing(missing)
+    if agents is not None:
+        agents = whole_number("agents", agents, 1)
+    if split is not None and not isinstance(split, str):
+        raise ValueError(f'split must be a rule, such as "iid" or "dirichlet(0.5)", found {split!r}')
+    seed = whole_number("seed", seed, 0)
     given = {"site": site, "split": split, "column": column}
     if file is not None and split is not None and site is None:
         if agents is None:
@@ -423,7 +430,7 @@ def describe(
     refused = [table.policy.too_few(table.where, table.rows) for table in tables]
     _raise([*problems, *others, *_flat(refused), *found.plain])
     if unclear:
-        warnings.warn("columns are left out:\n  " + "\n  ".join(unclear), stacklevel=2)
+        warnings.warn("columns are left out:\n  " + _listed(unclear), stacklevel=2)
     agreed = agree(meeting, kinds, tables, [0] * len(tables), floors=True)
     warn_of(sources, tables, kinds, agreed, stacklevel=3, described=True)
     return agreed
@@ -459,6 +466,7 @@ def as_study(table: Any, **options: Any) -> Study:
         if options:
             raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
         return table
+    require_options("as_study", options, (*_SETTINGS, "policy", "decimal", "thousands"))
     dialects = Dialects(**{name: options.pop(name) for name in ("decimal", "thousands") if name in options})
     sources = sources_in_memory(table, options.pop("policy", None), dialects)
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
@@ -470,16 +478,18 @@ def study_at(meeting: Meeting, file: str | os.PathLike[str] | None, policy: Poli
     Raises
     ------
     DataError, ValueError
-        As `study` does; of a file that cannot be read at once.
+        As `study` does; of files that cannot be read before the others are looked at.
     """
     dialects = Dialects.taken(options)
     dialects.require_sites(meeting.sites)
     wanted, missing, constant = _settings(**options)
     sources: list[Source] = []
+    unread: list[list[str]] = []
     if file is not None:
         (name,), place = meeting.names_here, Path(os.path.expanduser(file))
         sources, problems = source_at(name, place, policy, dialects)
-        _raise(problems)
+        unread = [problems]
+    _raise(_flat(meeting.gathered(unread)))
     return _met(meeting, sources, [], wanted, missing, constant)
 
 
@@ -500,6 +510,16 @@ def _settings(
     """What is wanted, what becomes of missing cells, and which columns may be constant."""
     _require_missing(missing)
     return Wanted.of(columns, formula, dates, positive, strings, blanks), missing, constant
+
+
+_SETTINGS = tuple(inspect.signature(_settings).parameters)
+
+
+def require_options(function: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise `TypeError` where a function has no option of a name, with the nearest one that it has."""
+    for name in options:
+        if name not in known:
+            raise TypeError(str(unknown_name_error(f"option of {function}", name, known)))
 
 
 def _require_missing(missing: str) -> None:
@@ -599,5 +619,10 @@ def _raise(problems: Sequence[str]) -> None:
     if len(problems) == 1:
         raise DataError(problems[0])
     if problems:
-        more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
-        raise DataError("\n  ".join([f"{len(problems)} problems:", *problems[:_MOST_PROBLEMS], *more]))
+        raise DataError(f"{len(problems)} problems:\n  {_listed(problems)}")
+
+
+def _listed(problems: Sequence[str]) -> str:
+    """The first problems, a line each, and how many more there are."""
+    more = [f"and {len(problems) - _MOST_PROBLEMS} more"] if len(problems) > _MOST_PROBLEMS else []
+    return "\n  ".join([*problems[:_MOST_PROBLEMS], *more])

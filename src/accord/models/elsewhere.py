@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -58,7 +59,15 @@ def model_at_sites(work: ModelAtSites) -> Regression:
             own = ask(work, sites, answers)
             return own if kind == "gathered" else reduce(added, own)
 
-        post, answers = correspond(sites, work, together)
+        # each answer begins the work anew, which warns of the same again
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            post, answers = correspond(sites, work, together)
+    left_out = [f"{count} at {site}" for site, count in zip(sites, post.agreed.dropped, strict=True) if count]
+    if left_out:
+        warnings.warn(f"rows with a missing cell are left out: {', '.join(left_out)}", stacklevel=3)
+    for message, category in dict.fromkeys((str(one.message), one.category) for one in caught):
+        warnings.warn(message, category, stacklevel=3)
     found = post.reading([SiteRows(work, tuple(answers), place) for place in range(len(sites))])
     assert isinstance(found, Regression)
     return found
