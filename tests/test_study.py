@@ -685,7 +685,8 @@ def test_a_messy_table_is_a_posterior_in_one_file(messy, tmp_path):
         "Texts that are 1: died 'yes'.",
         "Reference levels: smoking 'current'.",
     ]
-    assert "age Normal(loc=0, scale=0.1)" in notes[3] and " ".join(notes) in " ".join(result.stdout.split())
+    assert "age Normal(loc=0, scale=0.1)" in notes[3] and " ".join(notes[:4]) in " ".join(result.stdout.split())
+    assert "Warning: rows with a missing cell are left out: 4 at south, 5 at west" in notes[4:]
     with pytest.warns(UserWarning, match="left out"):
         study = data.study(
             messy,
@@ -859,6 +860,14 @@ def test_a_description_loses_no_column(messy, width):
         ('files = "*.csv"\ncolumn = ["age"]\nstandardize = true', "unknown key of [data] for a study 'standardize'"),
         ("files = 3", "files in [data] must be"),
         ('files = "*.csv"\ncolumns = ["icu", "agee"]', "no site has a column 'agee'"),
+        ('files = "*.csv"\n[model]\nformula = "died ~ agee + C(smoking)"', "no site has a column 'agee'"),
+        ('files = "*.csv"\nmissing = "dropp"', "unknown missing 'dropp', did you mean 'drop'?"),
+        ('files = "*.csv"\ncolumns = ["age"]\nagents = 5', "agents is 5, but there are 4 sites"),
+        ('files = "*.csv"\nagents = "5"', "agents in [data] must be"),
+        (
+            'files = "*.csv"\ntarget = "died"\n[model]\nformula = "died ~ age"',
+            "unknown key of [data] for a study 'target'",
+        ),
     ],
 )
 def test_what_cannot_be_described_is_one_line(clean, tmp_path, text, message):
@@ -937,3 +946,43 @@ def test_the_response_of_a_matrix_is_never_filled(tmp_path):
     assert study.matrix("x").columns == ("intercept", "y", "y_missing")
     with raises('missing = "indicator" needs the mean over all sites', ValueError):
         data.at_sites([tmp_path / "a.csv"], target="y", columns=["x"], missing="indicator")
+
+
+def test_an_error_lists_problems_up_to_a_limit():
+    tables = {f"c{i}": ["1"] * 20 + ["x"] for i in range(120)}
+    with pytest.raises(DataError) as error:
+        data.as_study([tables])
+    assert len(str(error.value).splitlines()) == 52 and str(error.value).endswith("and 70 more")
+
+
+def test_a_description_of_many_columns_is_short(tmp_path):
+    rows = [",".join(f"c{i}" for i in range(120)), *[",".join(["1"] * 120)] * 20, ",".join(["x"] * 120)]
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["n," + rows[0], *[f"{n},{row}" for n, row in enumerate(rows[1:])]]) + "\n"
+    )
+    with pytest.warns(UserWarning, match="columns are left out") as caught:
+        data.describe(tmp_path / "*.csv")
+    (text,) = [str(one.message) for one in caught if "left out" in str(one.message)]
+    assert len(text.splitlines()) == 52 and text.endswith("and 70 more")
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda t: data.as_study([t], seperator=";"), TypeError, "unknown option of as_study 'seperator'"),
+        (lambda t: data.as_study([t], mising="drop"), TypeError, "'mising', did you mean 'missing'?"),
+        (lambda t: data.as_study([t], separator=";"), TypeError, "unknown option of as_study 'separator'"),
+        (lambda t: data.as_study({1: t, "1": t}), ValueError, "two tables have the site name '1'"),
+        (lambda t: data.study(file="a.csv", split=3, agents=2), ValueError, "split must be a rule"),
+        (lambda t: data.study(file="a.csv", split="iid", agents="3"), ValueError, "agents must be a whole number >= 1"),
+        (lambda t: data.study(file="a.csv", split="iid", agents=2.5), ValueError, "agents must be a whole number >= 1"),
+        (
+            lambda t: data.study(file="a.csv", split="iid", agents=2, seed="a"),
+            ValueError,
+            "seed must be a whole number >= 0, found 'a'",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_named(call, error, message):
+    with raises(message, error):
+        call({"x": np.arange(20.0)})

@@ -16,9 +16,12 @@ from .. import combine, data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.progress import Progress
+from ..data.missing import MARK
+from ..data.studies import MISSING
 from ..documents.problem import read_problem, read_study, sites_named
 from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines.silo.engine import Silo
+from ..models.formula import columns_of_formula
 from ..models.regression import Regression
 from ..network import Network
 from ..posterior import Posterior
@@ -184,12 +187,34 @@ def load_description(path: str | Path) -> data.Agreed:
     for key in ("split", "at_sites"):
         if section.pop(key, False):
             raise ValueError(f"[data] with {key} cannot be described: give files, one a site, or file and site")
-    for key in set(inspect.signature(data.Study.matrix).parameters) | set(inspect.signature(data.study).parameters):
-        # what is done with the columns is no matter here
-        if key not in inspect.signature(data.describe).parameters:
-            section.pop(key, None)
-    model = document.get("model", {})
-    return read_study(data.describe, section, model if isinstance(model, dict) else {}, path.parent)
+    model = document["model"] if isinstance(document.get("model"), dict) else {}
+    # a matrix has a target, where a formula names its response
+    functions = (data.study,) if "formula" in model else (data.study, data.Study.matrix)
+    known = {key for function in functions for key in inspect.signature(function).parameters if key != "self"}
+    require_known("key of [data] for a study", section, sorted(known))
+    for function in functions:
+        require_types("[data]", section, function)
+    # what is done with the columns is no matter here
+    others = known - set(inspect.signature(data.describe).parameters)
+    rest = {key: section.pop(key) for key in others if key in section}
+    missing, agents = rest.get("missing", "error"), rest.get("agents")
+    if missing not in MISSING:
+        raise unknown_name_error("missing", missing, MISSING)
+    if isinstance(model.get("formula"), str):
+        section.setdefault("columns", _columns_of_model(model, missing))
+    agreed: data.Agreed = read_study(data.describe, section, model, path.parent)
+    if agents is not None and agents != len(agreed.sites):
+        raise ValueError(f"agents is {agents}, but there are {len(agreed.sites)} sites")
+    return agreed
+
+
+def _columns_of_model(model: Mapping[str, Any], missing: str) -> list[str]:
+    """The columns that a formula and the keys beside it name, in the order of the text."""
+    formula = model["formula"]
+    names = sorted(columns_of_formula(formula), key=lambda name: (formula.find(name), name))
+    names += [model[key] for key in ("weights", "exposure") if isinstance(model.get(key), str)]
+    # marks of missing cells are in no file
+    return [name for name in names if missing != "indicator" or not name.endswith(MARK)]
 
 
 def method_class(name: str, folder: Path) -> type[Sampler]:
