@@ -1381,12 +1381,12 @@ def test_filled_groups_are_warned_of_and_filled_responses_and_weights_are_refuse
         glm(study, "y ~ x + (1 | site:ward)")
     study = accord.data.as_study(tables, missing="indicator", columns=["y", "x", "n", "count"])
     for options, what in (
-        ({"formula": "n ~ x"}, "the response"),
-        ({"formula": "y ~ x", "weights": "n"}, "weights"),
-        ({"formula": "count ~ x", "exposure": "n"}, "the exposure"),
+        ({"formula": "n ~ x"}, "a response is"),
+        ({"formula": "y ~ x", "weights": "n"}, "weights are"),
+        ({"formula": "count ~ x", "exposure": "n"}, "an exposure is"),
     ):
         message = (
-            f"missing cells of n were filled when the study was read, and {what} is never filled: read the study with"
+            f"missing cells of n were filled when the study was read, and {what} never filled: read the study with"
         )
         with pytest.raises(ValueError, match=message):
             glm(study, **{"family": "poisson", **options})

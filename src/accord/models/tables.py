@@ -98,11 +98,15 @@ def warn_of_levels_apart(study: Study, formula: str) -> None:
 
 def require_unfilled(study: Study, responses: Sequence[str], weights: str | None, exposure: str | None) -> None:
     """Raise `ValueError` where missing cells of a response, of weights or of an exposure were filled."""
-    places = [*((name, "the response") for name in responses), (weights, "weights"), (exposure, "the exposure")]
-    for name, place in places:
+    filled = [
+        *((name, "a response is") for name in responses),
+        (weights, "weights are"),
+        (exposure, "an exposure is"),
+    ]
+    for name, what in filled:
         if name in study.agreed.columns and study.agreed.columns[name].missing != 0:
             raise ValueError(
-                f"missing cells of {name} were filled when the study was read, and {place} is never filled: read the "
+                f"missing cells of {name} were filled when the study was read, and {what} never filled: read the "
                 'study with missing = "drop"'
             )
 
