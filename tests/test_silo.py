@@ -34,7 +34,8 @@ def test_inside(which, part):
     path = os.pathsep.join([str(HERE), *(os.environ.get("PYTHONPATH") or "").split(os.pathsep)]).rstrip(os.pathsep)
     # agents compile the same small programs in every run: where these are kept too, later runs read them
     kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-    environment = {**os.environ, **kept, "PYTHONPATH": path}
+    # Ray's processes give way to all others of a machine unless told, and tests beside these would hold them up
+    environment = {**os.environ, **kept, "PYTHONPATH": path, "RAY_worker_niceness": "0"}
     found = subprocess.run([*alone(), *command], env=environment, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout[-5000:] + found.stderr[-2000:]
 
