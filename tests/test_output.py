@@ -753,7 +753,7 @@ def test_warnings_are_below_the_notes_of_a_summary(folder, monkeypatch):
     warned = [line.removeprefix("Warning: ") for line in lines if line.startswith("Warning: ")]
     # after the notes, in the order in which they came
     assert lines[-len(warned) :] == [f"Warning: {text}" for text in warned]
-    assert warned[:2] == ["rows with a missing cell are left out: < 3 at site-1", "a line and another"]
+    assert warned[:2] == ["rows with a missing cell are left out: 1 at site-1", "a line and another"]
     found = accord.Run.load(folder / "out" / "run.nc").warnings()
     assert found and {" ".join(text.split()) for text in found} <= set(warned[2:])
     assert " ".join(result.stderr.split()).count("warning: ") >= len(warned) and "library" not in " ".join(warned)
