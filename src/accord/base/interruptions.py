@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from types import FrameType
 
 from .progress import current
@@ -26,6 +25,9 @@ class _Heard:
     pressed: bool = False
     due: bool = False
     held: bool = False
+
+    def was_pressed(self) -> bool:
+        return self.pressed
 
 
 _HEARD: ContextVar[_Heard | None] = ContextVar("interruption", default=None)
@@ -54,7 +56,7 @@ def interruptions(anywhere: bool = False) -> Iterator[Callable[[], bool]]:
     token = _HEARD.set(heard)
     try:
         with _handled(note, _SIGNALS), _answered():
-            yield lambda: heard.pressed
+            yield heard.was_pressed
     finally:
         _HEARD.reset(token)
         if heard.outer is not None:
@@ -86,7 +88,7 @@ def terminations() -> Iterator[Callable[[], bool]]:
     """
     heard = _HEARD.get()
     if heard is not None:
-        yield partial(getattr, heard, "pressed")
+        yield heard.was_pressed
         return
     heard = _Heard()
 
@@ -94,7 +96,7 @@ def terminations() -> Iterator[Callable[[], bool]]:
         if heard.held and not heard.pressed:
             heard.pressed = True
             if (shown := current()) is not None:
-                # whom the handler stopped may be writing there
+                # the interrupted code may hold the lock of the display
                 threading.Thread(target=shown.notice, args=(_NOTICE,), daemon=True).start()
             return
         heard.pressed = heard.due = True
@@ -104,7 +106,7 @@ def terminations() -> Iterator[Callable[[], bool]]:
     token = _HEARD.set(heard)
     try:
         with _handled(stop, tuple(number for number, one in usual.items() if signal.getsignal(number) is one)):
-            yield partial(getattr, heard, "pressed")
+            yield heard.was_pressed
     finally:
         _HEARD.reset(token)
 

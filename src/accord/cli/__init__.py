@@ -14,7 +14,7 @@ def start() -> None:
         app()
     except SystemExit as end:
         if end.code == 130:
-            # a compilation that Ctrl-C left goes on in a thread of JAX, which crashes when Python clears JAX away
+            # a compilation that Ctrl-C left goes on in a thread of JAX, and crashes when Python frees JAX at exit
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             os._exit(130)

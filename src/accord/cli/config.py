@@ -16,9 +16,9 @@ from .. import combine, data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.progress import Progress
-from ..data.missing import MARK
+from ..data.missing import in_files
 from ..data.studies import MISSING
-from ..documents.problem import read_problem, read_study, sites_named
+from ..documents.problem import columns_beside, read_problem, read_study, sites_named
 from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines.silo.engine import Silo
 from ..models.formula import columns_of_formula
@@ -212,9 +212,7 @@ def _columns_of_model(model: Mapping[str, Any], missing: str) -> list[str]:
     """The columns that a formula and the keys beside it name, in the order of the text."""
     formula = model["formula"]
     names = sorted(columns_of_formula(formula), key=lambda name: (formula.find(name), name))
-    names += [model[key] for key in ("weights", "exposure") if isinstance(model.get(key), str)]
-    # marks of missing cells are in no file
-    return [name for name in names if missing != "indicator" or not name.endswith(MARK)]
+    return in_files([*names, *columns_beside(model)], missing)
 
 
 def method_class(name: str, folder: Path) -> type[Sampler]:

@@ -21,7 +21,7 @@ def users_errors() -> Iterator[list[str]]:
 
     def show(message: Warning | str, category: type[Warning], *rest: object, **options: object) -> None:
         print(f"warning: {message}", file=sys.stderr)
-        # libraries warn of what is deprecated or a number's affair by classes of their own
+        # deprecations and numerical warnings of libraries have other classes
         if category is UserWarning and str(message) not in warned:
             warned.append(str(message))
 

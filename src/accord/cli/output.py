@@ -17,7 +17,7 @@ from ..base.interruptions import hold
 from ..base.whole import write_whole
 from ..results.gathered import notes_of
 from ..results.run import Run
-from ..storage.fingerprint import forget, own_key, record, recorded
+from ..storage.fingerprint import first_differing, forget, own_key, record, recorded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
 # The folder of digests that tell this run from others.
 INPUTS = ".inputs"
-# What the folder of digests has only a digest of, in words.
+# Words for the inputs of which the folder has only a digest.
 _DIGESTS = {"data": "other data", "functions": "other functions", "method": "other code of the method"}
 # Letters of a value of the configuration that a message quotes.
 _MOST_LETTERS = 60
@@ -101,7 +101,7 @@ class Place:
         folder = self._free()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # last comes the record of the inputs: without it the files are not known to be of one run
+            # the record of the inputs is written last: only with it are the files known to be of one run
             forget(folder / INPUTS)
             drawn.save(folder / DRAWS)
         except OSError as error:
@@ -158,7 +158,6 @@ class Place:
     def _taken(self, folder: Path) -> str:
         """What in a folder is not the beginning of this run, in words; "" where nothing is."""
         draws, summary, copy = (folder / name for name in (DRAWS, SUMMARY, CONFIG))
-        unknown = f"{DRAWS}, without the record of its run, as where the writing of the files was cut short"
         if copy.exists() and not (copy.is_file() and copy.read_bytes() == self.config):
             if not draws.exists():
                 return f"another file {CONFIG}"
@@ -169,7 +168,7 @@ class Place:
         if copy.exists() and (difference := self._other_inputs(folder)):
             return f"another run ({difference})"
         if not copy.exists() or (self.job.inputs is not None and recorded(folder / INPUTS) is None):
-            return unknown
+            return f"{DRAWS}, without the record of its run, as where the writing of the files was cut short"
         if not self.job.has_checkpoint:
             return f"another run ({DRAWS})"
         try:
@@ -189,16 +188,16 @@ class Place:
 
 def _difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     """The first entry that differs, as "seed is 2, and was 1"; "" where none does."""
-    for name in dict.fromkeys([*mine, *theirs]):
-        if mine.get(name) != theirs.get(name):
-            if name in _DIGESTS:
-                return f"with {_DIGESTS[name]}"
-            now, before = (
-                text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
-                for text in (one.get(name, "left out") for one in (mine, theirs))
-            )
-            return f"{name} is {now}, and was {before}"
-    return ""
+    name = first_differing(mine, theirs)
+    if name is None:
+        return ""
+    if name in _DIGESTS:
+        return f"with {_DIGESTS[name]}"
+    now, before = (
+        text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
+        for text in (one.get(name, "left out") for one in (mine, theirs))
+    )
+    return f"{name} is {now}, and was {before}"
 
 
 def _difference_of_configs(mine: bytes, copy: Path) -> str:

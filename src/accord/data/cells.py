@@ -78,7 +78,7 @@ class Dates:
 
     def require_sites(self, name: str, sites: Sequence[str]) -> None:
         """Raise `ValueError` where formats by site lack one, or name another."""
-        if not isinstance(self.format, Mapping):
+        if isinstance(self.format, str):
             return
         for site in self.format:
             if site not in sites:
@@ -89,19 +89,21 @@ class Dates:
 
     def at(self, site: str) -> str:
         """The format of a site; a `ValueError` where it has none."""
-        if isinstance(self.format, Mapping) and site not in self.format:
+        if isinstance(self.format, str):
+            return self.format
+        if site not in self.format:
             raise ValueError(f"dates have formats by site, and none for {site}")
-        return self.format[site] if isinstance(self.format, Mapping) else self.format
+        return self.format[site]
 
     def number(self, text: str, form: str) -> float:
-        """Units since the day that is 0, as at Greenwich; a `ValueError` for a text of another format."""
+        """Units from `since` to a date in UTC; a `ValueError` for a text of another format."""
         time = datetime.strptime(text, form)
         if time.tzinfo is not None:
             time = time.astimezone(UTC).replace(tzinfo=None)
-        return self.since_then((time - datetime(1970, 1, 1)) / timedelta(days=1))
+        return self.from_days((time - datetime(1970, 1, 1)) / timedelta(days=1))
 
-    def since_then(self, days: Any) -> Any:
-        """Units since the day that is 0, of days since 1970."""
+    def from_days(self, days: Any) -> Any:
+        """Convert days since 1970 to units since `since`."""
         return (days - (date.fromisoformat(self.since) - date(1970, 1, 1)).days) / UNITS[self.unit]
 
 
@@ -491,7 +493,7 @@ def _yes_no(to_texts: Texts, words: Sequence[str], cells: np.ndarray, absent: Bo
 
 def _days(dates: Dates, form: str, cells: np.ndarray, absent: Bool[np.ndarray, " row"]) -> Reading:
     if cells.dtype != object:
-        return Reading("number", dates.since_then(cells))
+        return Reading("number", dates.from_days(cells))
     numbers, wrong = np.full(len(cells), np.nan), []
     for row in np.flatnonzero(~absent):
         try:

@@ -41,11 +41,11 @@ def warn_of(
     kinds
         What the columns hold.
     agreed
-        What is told of the columns, with the levels that may be named.
+        The summaries of the columns, with the levels that a warning may name.
     stacklevel
-        As `warnings.warn` has it, for this function.
+        The `stacklevel` of `warnings.warn`, as seen from this function.
     described
-        Whether somebody only looks at the tables, and hears of what is more often right than wrong too.
+        Whether the tables are only described. Warnings that are more often false than right appear then too.
     """
     found = [*_sites([table.name for table in tables]), *_spellings(agreed.levels)]
     for name, kind in kinds.items():
@@ -174,8 +174,11 @@ def _units(name: str, tables: Sequence[SiteTable]) -> list[str]:
 
 def _grouped(name: str, sources: Sequence[Source], tables: Sequence[SiteTable], described: bool) -> list[str]:
     """Sites whose numbers that are not whole all look like groups of three digits."""
-    own = [n for n, source in enumerate(sources) if _looks_grouped(source, name)]
     sizes = [float(np.median(np.abs(cells))) if (cells := table.present(name)).size else np.nan for table in tables]
+    known = [size for size in sizes if np.isfinite(size)]
+    if not described and not (known and max(known) > _OTHER_SIZE * min(known)):
+        return []
+    own = [n for n, source in enumerate(sources) if _looks_grouped(source, name)]
     if not described:
         others = [size for n, size in enumerate(sizes) if n not in own]
         own = [n for n in own if any(size > _OTHER_SIZE * sizes[n] for size in others)]

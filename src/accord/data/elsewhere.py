@@ -13,17 +13,14 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float
 
-from .files import site_names
+from .files import Dialects, site_names
 from .meeting import Meeting
 from .policy import Policy
-from .studies import Matrix, Study, require_chosen, require_options, study, study_at
+from .studies import SETTINGS, Matrix, Study, require_chosen, require_options, study, study_at
 
-# Options of the files and columns of `study`.
-_OF_ROWS = (
-    *("positive", "dates", "strings", "blanks", "missing", "constant", "policy"),
-    *("separator", "decimal", "thousands", "encoding", "header"),
-)
-_OF_STUDY = ("columns", *_OF_ROWS)
+# Options of `study` for files that are read at their sites, and those of them for a matrix, which names its columns.
+_OF_STUDY = tuple(name for name in (*SETTINGS, "policy", *Dialects.options()) if name != "formula")
+_OF_ROWS = tuple(name for name in _OF_STUDY if name != "columns")
 # What every site does on its own file: the same function at all of them.
 Work = Callable[[Meeting], Any]
 # `ask(work, sites, answers)`: what each site answers next, given the answers so far.

@@ -134,9 +134,14 @@ class Dialects:
             self.at(site)
 
     @classmethod
+    def options(cls) -> tuple[str, ...]:
+        """The names of the options."""
+        return tuple(own.name for own in fields(cls))
+
+    @classmethod
     def taken(cls, options: dict[str, Any]) -> Dialects:
-        """The dialects that options of a study say, which are taken out of them."""
-        return cls(**{own.name: options.pop(own.name) for own in fields(cls) if own.name in options})
+        """The dialects of some options of a study; removes these options."""
+        return cls(**{name: options.pop(name) for name in cls.options() if name in options})
 
     def at(self, site: str) -> Dialect:
         """The dialect of a site."""
@@ -248,23 +253,25 @@ def _cells_of(text: str, dialect: Dialect) -> tuple[Sheet, dict[int, int]]:
     lines = io.StringIO(text, newline="")
     above = sum(1 for _ in itertools.islice(lines, dialect.header - 1))
     reader = csv.reader(lines, delimiter=dialect.separator, skipinitialspace=True, strict=True)
+    end = 0
     try:
         for cells in reader:
             cells = [cell.strip() for cell in cells]
+            begin, end = end, reader.line_num
             if not sheet.header and cells[:1] and re.fullmatch("sep=.?", cells[0]):
                 # Excel's own line above the header
                 continue
             if not sheet.header:
                 sheet.header.extend(cells)
-            elif any(_holds_rows(cell, dialect.separator, len(sheet.header)) for cell in cells):
-                where = f"the quoted cell that ends in line {above + reader.line_num}"
+            elif end - begin > 2 and any(_holds_rows(cell, dialect.separator, len(sheet.header)) for cell in cells):
+                where = f"the quoted cell that ends in line {above + end}"
                 sheet.problems.append(f"{where} holds whole rows: is a quotation mark missing, or one too many?")
                 break
             elif len(cells) == len(sheet.header):
                 sheet.rows.append(cells)
-                sheet.lines.append(above + reader.line_num)
+                sheet.lines.append(above + end)
             elif cells:  # a line without anything is no row
-                ragged[above + reader.line_num] = len(cells)
+                ragged[above + end] = len(cells)
     except csv.Error as error:
         # these messages name rules of CSV, never a cell
         sheet.problems.append(f"line {above + reader.line_num} cannot be read as CSV: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,11 @@ from .cells import SiteTable
 
 # The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
 _LEVEL, MARK = "missing", "_missing"
+
+
+def in_files(names: Iterable[str], missing: str) -> list[str]:
+    """The columns that files have, of those that a model names: "indicator" makes the marks of missing cells."""
+    return [name for name in names if missing != "indicator" or not name.endswith(MARK)]
 
 
 def without_value(table: SiteTable, names: frozenset[str] | None) -> list[str]:

@@ -292,8 +292,8 @@ def study(
         of levels too: ``{"sex": {"F": ["f", "female"], "M": ["m", "male"]}}``. `positive` reads them as well. A level
         named there is a value, such as ``{"country": {"NA": []}}``.
     blanks : sequence of str, optional
-        Texts that mean that there is no value, beside empty cells, NA, N/A, NaN and null. A number, such as ``"-999"``,
-        does so however it is written: ``-999.0``.
+        Texts that mean a missing value, beside empty cells, NA, N/A, NaN and null. A number such as ``"-999"`` matches
+        ``-999.0`` too.
     missing : {"error", "drop", "indicator"}, default "error"
         Cells without a value are an error that names them; or their rows are left out, counted, with a warning; or
         numbers are filled with the mean over all sites and marked in a column of 0 and 1, ``NAME_missing``, and
@@ -466,8 +466,8 @@ def as_study(table: Any, **options: Any) -> Study:
         if options:
             raise TypeError(f"a Study is read already; found the options {', '.join(options)}")
         return table
-    require_options("as_study", options, (*_SETTINGS, "policy", "decimal", "thousands"))
-    dialects = Dialects(**{name: options.pop(name) for name in ("decimal", "thousands") if name in options})
+    require_options("as_study", options, (*SETTINGS, "policy", "decimal", "thousands"))
+    dialects = Dialects.taken(options)
     sources = sources_in_memory(table, options.pop("policy", None), dialects)
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
@@ -512,7 +512,8 @@ def _settings(
     return Wanted.of(columns, formula, dates, positive, strings, blanks), missing, constant
 
 
-_SETTINGS = tuple(inspect.signature(_settings).parameters)
+# Options of `study` that say which columns are read, and how.
+SETTINGS = tuple(inspect.signature(_settings).parameters)
 
 
 def require_options(function: str, options: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -136,6 +136,11 @@ def _at_sites(section: dict[str, Any]) -> bool:
     return bool(require_type("[data]", "at_sites", section.pop("at_sites", False), "bool"))
 
 
+def columns_beside(model: Mapping[str, Any]) -> list[str]:
+    """The columns that [model] names beside its formula."""
+    return [model[key] for key in ("weights", "exposure") if isinstance(model.get(key), str)]
+
+
 def _with_columns_of(
     section: dict[str, Any], model: dict[str, Any], read: Callable[..., Any] = data.study
 ) -> dict[str, Any]:
@@ -144,9 +149,7 @@ def _with_columns_of(
     require_types("[data]", section, read)
     if "formula" in model:
         formula = require_type("[model]", "formula", model["formula"], "str")
-        # weights and the like are columns too
-        beside = [model[key] for key in ("weights", "exposure") if isinstance(model.get(key), str)]
-        section.setdefault("formula", [formula, *beside])
+        section.setdefault("formula", [formula, *columns_beside(model)])
         if "positive" in model:
             response = formula.partition("~")[0].strip()
             section["positive"] = {response: model["positive"], **section.get("positive", {})}

@@ -16,7 +16,7 @@ from ..data.elsewhere import AsksSites, StudyAtSites
 from ..data.files import Dialects
 from ..data.meeting import Meeting
 from ..data.mentions import Mentions
-from ..data.missing import MARK
+from ..data.missing import in_files
 from ..data.policy import Policy
 from ..data.studies import study_at
 from ..documents.problem import arguments_of_glm, options_of_study
@@ -137,10 +137,7 @@ class StudyDocument:
             return self.module.columns
         formula, *beside = self._named
         found = columns_of_formula(formula) | {name for name in beside if name is not None}
-        if self._options.get("missing") == "indicator":
-            # columns that are made where cells have no value
-            found = frozenset(name for name in found if not name.endswith(MARK))
-        return found
+        return frozenset(in_files(found, self._options.get("missing", "error")))
 
     @property
     def dialects(self) -> Dialects:

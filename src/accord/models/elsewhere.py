@@ -59,7 +59,7 @@ def model_at_sites(work: ModelAtSites) -> Regression:
             own = ask(work, sites, answers)
             return own if kind == "gathered" else reduce(added, own)
 
-        # each answer begins the work anew, which warns of the same again
+        # the work restarts with each answer and repeats its warnings
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             post, answers = correspond(sites, work, together)

@@ -40,11 +40,11 @@ _ELSEWHERE = {
 
 # Standard deviations of columns and responses. Their squares are far from the limits of float32.
 _LEAST_SD, _MOST_SD = 1e-15, 1e15
-# Standard deviations that a mean may be from 0.
+# Largest distance of a mean from 0, in standard deviations.
 _MOST_SDS = 1e10
-# Up to this part of the mean, a standard deviation is rounding.
+# Largest standard deviation that is rounding, as a fraction of the mean.
 _CONSTANT = 1e-15
-# The same where the mean is divided by exposures.
+# Largest standard deviation of equal responses, as a fraction of a mean that is divided by exposures.
 _ALIKE = 1e-12
 
 
@@ -256,7 +256,7 @@ def require_usual_scales(family: Family, design: Formula, columns: Sequence[str]
     found += zip(columns, figures.centre, figures.spread, strict=True)
     mean, sd, _ = figures.summary
     if family.is_log_linear:
-        # its mean may be one per exposure, and responses that are alike are no matter of scale
+        # the mean may be divided by exposures, and equal responses have no scale
         mean, sd = 0.0, sd if sd > _ALIKE * abs(mean) else 0.0
     for name, centre, spread in [*found, (response, mean, sd)]:
         if spread <= _CONSTANT * abs(centre):

@@ -63,7 +63,7 @@ def warn_of_collinear(
     rows = sum(len(own["design"]) for own in shards)
     if not meeting.is_whole or len(columns) >= rows:
         return
-    # with an intercept or a baseline, what matters of a column is how it varies
+    # an intercept or a baseline absorbs the mean of each column
     is_centred = "Intercept" in columns or not family.has_intercept
     centre = figures.centre if is_centred else np.zeros(len(columns))
     places = [place for place, name in enumerate(columns) if name != "Intercept"]

@@ -11,6 +11,7 @@ import numbers
 import platform
 import secrets
 import types
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,10 +104,13 @@ def combined(parts: dict[str, str]) -> str:
 
 def first_difference(mine: dict[str, str], theirs: dict[str, str]) -> str | None:
     """The first entry that differs with both values, such as "jax 0.10.2 and jax 0.10.1"; None where none does."""
-    for name in [*mine, *(name for name in theirs if name not in mine)]:
-        if mine.get(name) != theirs.get(name):
-            return f"{name} {mine.get(name)} and {name} {theirs.get(name)}"
-    return None
+    name = first_differing(mine, theirs)
+    return None if name is None else f"{name} {mine.get(name)} and {name} {theirs.get(name)}"
+
+
+def first_differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
+    """The name of the first entry that differs; None where none does."""
+    return next((name for name in dict.fromkeys([*mine, *theirs]) if mine.get(name) != theirs.get(name)), None)
 
 
 def record(folder: Path, parts: dict[str, str]) -> None:
