@@ -332,6 +332,7 @@ BAD = {
     "run key": ({"run": 'drws = 5\noutput = "out"'}, "unknown key of [run] 'drws', did you mean 'draws'?"),
     "output": ({"run": "draws = 5"}, "[run] must name an output folder"),
     "data key": ({"data": 'file = "site-0.csv"\ntarget = "y"\nagnts = 3'}, "did you mean 'agents'?"),
+    "policy key": ({"data": 'files = "site-*.csv"\ntarget = "y"\npolicy = {row = 5}'}, "did you mean 'rows'?"),
     "target": ({"data": 'files = "site-*.csv"'}, "[data] must have the key 'target'"),
     "column": ({"data": 'files = "site-*.csv"\ntarget = "yy"'}, "unknown column 'yy', did you mean 'y'?"),
     "labels": (
@@ -346,6 +347,11 @@ BAD = {
         "the stability bound of DESGLD",
     ),
 }
+
+
+def test_the_floors_of_a_policy_hold_for_a_target(folder):
+    result = invoke(folder, data='files = "site-*.csv"\ntarget = "y"\npolicy = {rows = 1000}')
+    assert result.exit_code == 1 and result.stderr.count("fewer than 1000 rows") == 3
 
 
 @pytest.mark.parametrize("name", BAD)

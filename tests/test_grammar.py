@@ -334,6 +334,7 @@ def test_a_column_of_any_name_is_a_column():
         ("C(g) ~ x", r"stands on the right only: .*Ordinal\(\['low', 'high'\]\)"),
         ("scale(y) ~ x", r"scale\(\) cannot stand at this place"),
         ("y ~ g['a']", r"g\[...\] names a level where it is the whole left; here write I\(g == 'a'\)"),
+        ("abs(x[`a b`]) ~ x", r"x\[...\] names a level where it is the whole left; here write x == '`a b`'"),
         ("surv(x, g['a']) ~ x", r"names a level where it is the whole left; here write g == 'a'$"),
         ("y ~ 1*x", "0 and 1 are the intercept, and no factor of a product: write the terms out"),
         ("y ~ x:1", "0 and 1 are the intercept, and no factor of a product"),

@@ -153,10 +153,15 @@ def _with_columns_of(
         if "positive" in model:
             response = formula.partition("~")[0].strip()
             section["positive"] = {response: model["positive"], **section.get("positive", {})}
+    _make_policy(section)
+    return section
+
+
+def _make_policy(section: dict[str, Any]) -> None:
+    """Replace the policy of [data], a table of floors, by what it says."""
     if isinstance(section.get("policy"), dict):
         require_known("key of policy in [data]", section["policy"], inspect.signature(data.Policy).parameters)
         section["policy"] = data.Policy(**section["policy"])
-    return section
 
 
 def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
@@ -167,6 +172,7 @@ def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
         require_known("key of [data] at sites", section, [*study, *of_matrix])
         require_types("[data]", section, data.study)
         require_types("[data]", section, data.at_sites)
+        _make_policy(section)
         return call("[data] at sites", data.at_sites, **section)
     require_known("key of [data]", section, [*study, *of_matrix])
     require_given("[data]", section, ("target",))
@@ -183,6 +189,7 @@ def _read_matrix(section: dict[str, Any], folder: Path) -> data.Matrix:
         # what is not divided by its spread may be the same in every row
         section.setdefault("constant", columns)
     # sites agree on nothing for a matrix but means, so that the default floors have nothing to guard
+    _make_policy(section)
     section.setdefault("policy", data.Policy.none())
     return data.study(**_placed(section, folder)).matrix(**options)
 
