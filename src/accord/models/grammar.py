@@ -282,8 +282,7 @@ class _Grammar:
     def _require_no_level(self, node: Any, function: str = "I") -> None:
         """Raise `ValueError` for `column['level']`, but as the whole left; `function` goes around a comparison."""
         if node.level is not None:
-            # a name in backquotes, or a text
-            level = node.level.expression.lexeme if _kind(node.level) == "QuotedName" else node.level.value
+            level = node.level.value if _kind(node.level) == "Literal" else "level"
             comparison = f"{node.name.lexeme} == '{level}'"
             raise self._refused(
                 f"{node.name.lexeme}[...] names a level where it is the whole left; here write "
