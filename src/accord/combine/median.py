@@ -7,7 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.spatial.distance
+import scipy
 
 from ..base.checks import positive, whole_number
 from ..posterior import Posterior

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Array
 
 from .newton import Expansion, NotIdentifiedError, newton, spectrum

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
+import scipy
 
 from ..base.figures import COLORS, SOFT
 
@@ -55,7 +55,7 @@ def ranks(ax: Any, draws: np.ndarray) -> None:
     The band is where nineteen of twenty counts are that are as even as chance makes them, for independent draws.
     """
     chains, count = draws.shape
-    order = rankdata(draws, method="ordinal").reshape(draws.shape)
+    order = scipy.stats.rankdata(draws, method="ordinal").reshape(draws.shape)
     edges = np.linspace(0, draws.size, _BINS + 1)
     expected = count / _BINS
     half = 1.96 * np.sqrt(count / _BINS * (1.0 - 1.0 / _BINS) * (1.0 - 1.0 / chains))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import multivariate_t
+import scipy
 
 from ..base.counters import generator
 from ..base.weights import effective
@@ -93,7 +93,7 @@ def _elsewhere(found: list[Alone], agents: Agents, random: np.random.Generator) 
         return found
     dim = found[0].points.positions.shape[1]
     around = [_moments(one.points) for one in found]
-    laws = [multivariate_t(mean, _FAR**2 * cov, df=1) for mean, cov in around]
+    laws = [scipy.stats.multivariate_t(mean, _FAR**2 * cov, df=1) for mean, cov in around]
     positions = np.stack([law.rvs(_LOOKS, random_state=random).reshape(_LOOKS, dim) for law in laws])
     seen = []
     for one, (mean, cov), law, x, value in zip(found, around, laws, positions, agents.alone(positions), strict=True):
@@ -115,10 +115,10 @@ def _moments(points: Points) -> tuple[np.ndarray, np.ndarray]:
     return mean, cov + (1e-10 * np.trace(cov) / len(cov) + np.finfo(float).tiny) * np.eye(len(cov))
 
 
-def _proposal(mean: np.ndarray, cov: np.ndarray) -> multivariate_t:
+def _proposal(mean: np.ndarray, cov: np.ndarray) -> scipy.stats.multivariate_t:
     """Student's t about a mean; directions without any spread get a little."""
     floor = 1e-10 * np.trace(cov) / len(cov) + np.finfo(float).tiny
-    return multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=max(_FREEDOM, len(cov)))
+    return scipy.stats.multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=max(_FREEDOM, len(cov)))
 
 
 def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.ndarray, agents: Agents) -> Alone:

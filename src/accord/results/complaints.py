@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
+import scipy
 
 from .certificate import Certificate
 from .diagnostics import QUARTILES, SQUARES_K, diagnostics, pareto, pareto_k
@@ -190,7 +190,7 @@ def _unseen(balance: Balance) -> float:
 
 def _errors_allowed(balance: Balance) -> float:
     """How many Monte Carlo errors a balance may be off by, of all its numbers."""
-    return float(student.isf(_FALSE_ALARM / (2 * balance.off.size), max(1, balance.batches - 1)))
+    return float(scipy.stats.t.isf(_FALSE_ALARM / (2 * balance.off.size), max(1, balance.batches - 1)))
 
 
 def _unbalanced(found: Findings, names: _Names, short: bool) -> str:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from ..fitting.evaluations import NOWHERE, slopes
 from ..fitting.network_sums import NetworkSums
@@ -180,7 +180,7 @@ def _allowed(value: np.ndarray, dim: int) -> float:
     target = np.log(value.size / _FALSE_ALARM) / effective
     # s - log(1 + s) >= s^2 / (2 (1 + s)) bounds the root from above
     above = target + np.sqrt(target**2 + 2.0 * target)
-    return effective * float(brentq(lambda s: s - np.log1p(s) - target, 0.0, above + 1e-9))
+    return effective * float(scipy.optimize.brentq(lambda s: s - np.log1p(s) - target, 0.0, above + 1e-9))
 
 
 def _unvisited(

@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jaxtyping import Array, Float
-from scipy.stats import norm
 
 from ..posterior.about import Predictive
 from ..posterior.masks import FEWEST
@@ -96,7 +96,7 @@ def _candidates(mean: float, sd: float, whole: bool) -> list[np.ndarray]:
     """Edges between bins, each ascending, from many bins to few; bins are about as full where responses are normal."""
     found: list[np.ndarray] = []
     for bins in _BINS:
-        edges = mean + sd * norm.ppf(np.arange(1, bins) / bins)
+        edges = mean + sd * scipy.stats.norm.ppf(np.arange(1, bins) / bins)
         # between whole numbers, none of them below 0
         edges = np.unique(np.ceil(np.maximum(edges, 0.5)) - 0.5) if whole else edges
         if not any(len(edges) == len(other) and (edges == other).all() for other in found):

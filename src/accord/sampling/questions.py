@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
+import scipy
 from jaxtyping import Array, Float
 
 from ..engines.engine import Builder

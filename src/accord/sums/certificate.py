@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+import scipy
 
 from ..base.counters import generator
 from ..fitting.evaluations import slopes
@@ -158,7 +158,7 @@ def _batches(found: Weighing, place: Coordinates, names: Sequence[str]) -> Check
         if z.max() > worst:
             worst, where = float(z.max()), int(z.argmax()) % len(names)
     # a batch is a part of what it is compared with, which only brings them closer
-    allowed = float(norm.isf(_FALSE_ALARM / (4 * len(names) * max(1, compared)))) + 1.0
+    allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (4 * len(names) * max(1, compared)))) + 1.0
     holds = worst <= allowed
     text = (
         f"moments of {compared} batches are {worst:.1f} Monte Carlo errors from all points', at most in {names[where]}"
@@ -256,7 +256,7 @@ def _stayed(moved: Moved) -> list[Check]:
         change = feature(moved.end) - feature(moved.start)
         error = np.maximum(change.std(axis=0, ddof=1) / len(change) ** 0.5, 1e-12)
         shift, z = change.mean(axis=0), np.abs(change.mean(axis=0)) / error
-        allowed = float(norm.isf(_FALSE_ALARM / (2 * z.size)))
+        allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (2 * z.size)))
         bad = (z > allowed) & (np.abs(shift) > _MATTERS)
         worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
         text = (

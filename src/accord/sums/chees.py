@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+import scipy
 
 from ..fitting.evaluations import NOWHERE, slopes
 from ..fitting.network_sums import NetworkSums
@@ -252,7 +252,7 @@ def _stein(drawn: Chains, names: tuple[str, ...]) -> Check:
     error = apart.std(axis=(0, 1)) / np.sqrt(array_stats.ess(apart, chain_axis=0, draw_axis=1, method="mean"))
     off = np.abs(apart.mean(axis=(0, 1)) - 1.0)
     z = off / np.maximum(error, 1e-12)
-    allowed = float(norm.isf(_FALSE_ALARM / (2 * z.size)))
+    allowed = float(scipy.stats.norm.isf(_FALSE_ALARM / (2 * z.size)))
     bad = (z > allowed) & (off > _MATTERS)
     worst = int(np.argmax(np.where(bad, z, 0.0))) if bad.any() else int(np.argmax(z))
     text = f"Stein's identity is off by {off[worst]:.2g}, {z[worst]:.1f} Monte Carlo errors, in coordinate {worst}"

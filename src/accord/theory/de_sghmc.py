@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.optimize
+import scipy
 
 from ..network import Network
 from ..network.spectrum import extreme_eigenvalues

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.integrate
+import scipy
 
 from ..base.checks import positive
 from ..network import Network
