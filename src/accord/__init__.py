@@ -4,10 +4,7 @@ import sys
 
 from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
 from .adapters import from_numpyro, from_pymc
-from .base.compiler import guard
-from .base.constants import keep_widths_apart
 from .base.errors import DivergenceError
-from .base.forks import watch
 from .base.gaussian import Gaussian
 from .base.text import __version__
 from .engines.mesh import processes
@@ -71,8 +68,3 @@ for _name, _module in {
     "warmup": warmup,
 }.items():
     sys.modules[f"{__name__}.{_name}"] = _module
-
-# importing makes no array, so that nothing has been compiled yet
-guard()
-watch()
-keep_widths_apart()

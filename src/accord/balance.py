@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .base.checks import positive
+from .base.compiler import compiled
 from .posterior import Posterior
 
 
@@ -44,7 +45,7 @@ def gradient_seconds(post: Posterior, repeats: int = 20) -> np.ndarray:
     Each shard is timed with its own rows only, unpadded. Agents on machines of their own each measure themselves, with
     `post.alone(agent)`.
     """
-    gradient = jax.jit(post.potential.gradient)
+    gradient = compiled(post.potential.gradient)
     x = jnp.asarray(post.init, jnp.result_type(float))
     found = []
     for agent in post.held:

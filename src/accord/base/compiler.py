@@ -1,27 +1,50 @@
-"""What XLA must be told: a guard against wrong numbers, and against programs that never end."""
+"""What XLA's compiler for CPUs must be told, and which releases of it add wrongly."""
 
 from __future__ import annotations
 
-import os
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import jax
 import jaxlib
 
-# Their CPU compiler hands reductions to a library that sums arrays above some 32,768 entries wrongly, without a word:
-# https://github.com/jax-ml/jax/issues/39103. Dependencies exclude them, but an environment may hold one all the same.
+# Their sums of arrays above some 32,768 entries are wrong, without a word: https://github.com/jax-ml/jax/issues/39103.
 _WRONG_SUMS = ("0.10.2", "0.11.0")
-_OFF = "--xla_cpu_experimental_ynn_fusion_type="
+# Batches of triangular solves, as those of a multivariate normal, wait for threads of the pool that they run on. Two of
+# them at a time, on two processors, wait for ever (jaxlib 0.10.1; 0.12.0 does not). One operation after another there
+# are no two.
+_WAITS_FOR_EVER = tuple(map(int, re.findall(r"\d+", jaxlib.__version__)[:2])) < (0, 12)
+
+OPTIONS: dict[str, Any] = {"xla_cpu_enable_concurrency_optimized_scheduler": False} if _WAITS_FOR_EVER else {}
 
 
-# Batches of triangular solves, as those of a multivariate normal, wait for threads of the pool that they run on: two of
-# them at a time, on two processors, wait for ever (jaxlib 0.10.1). One operation after another there are no two.
-_ONE_AFTER_ANOTHER = "--xla_cpu_enable_concurrency_optimized_scheduler="
+def compiled(
+    function: Callable[..., Any] | None = None, /, *, more: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """A function as `jax.jit` compiles it, with the options that the installed jaxlib needs.
+
+    It is called from outside of other compiled functions only, as JAX takes compiler options there alone.
+
+    Parameters
+    ----------
+    function
+        The function; left out, what is returned is a decorator.
+    more
+        Options of the compiler beside these.
+    **options
+        Other options of `jax.jit`, such as `static_argnames`.
+    """
+    if function is None:
+        return partial(compiled, more=more, **options)
+    return jax.jit(function, compiler_options={**OPTIONS, **(more or {})} or None, **options)
 
 
-def guard() -> None:
-    """Say both; it must be called before JAX first compiles anything in the process."""
-    flags = os.environ.get("XLA_FLAGS", "")
-    if _ONE_AFTER_ANOTHER not in flags:
-        flags = f"{flags} {_ONE_AFTER_ANOTHER}false".strip()
-    if jaxlib.__version__ in _WRONG_SUMS and _OFF not in flags:
-        flags = f"{flags} {_OFF}".strip()
-    os.environ["XLA_FLAGS"] = flags
+def require_right_sums() -> None:
+    """Raise `ImportError` where the installed jaxlib adds wrongly."""
+    if jaxlib.__version__ in _WRONG_SUMS:
+        raise ImportError(
+            f"jaxlib {jaxlib.__version__} adds large arrays wrongly on CPUs: install another one, as by "
+            "pip install 'jax!=0.10.2,!=0.11.0'"
+        )

@@ -8,6 +8,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 
+from .compiler import compiled
+
 # LLVM takes half of the widest vectors (AVX-512) unless told, as some processors slow down for whole ones. With these
 # softplus and exponentials of several chains or points take half of the time, and rounds of logistic regressions two
 # thirds to nine tenths. Products of a matrix and one vector take up to three times as long: a row's last columns, fewer
@@ -35,8 +37,8 @@ class Program:
     """
 
     def __init__(self, function: Callable[..., Any], *, static: tuple[str, ...]) -> None:
-        self._alone = jax.jit(function, static_argnames=static)
-        self._abreast = jax.jit(function, static_argnames=static, compiler_options=WIDE)
+        self._alone = compiled(function, static_argnames=static)
+        self._abreast = compiled(function, static_argnames=static, more=WIDE)
 
     def of(self, abreast: int) -> Any:
         """The compiled function for so many chains or points side by side."""

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +29,44 @@ def numbered(digest: str) -> AbstractContextManager[Any]:
     return _numbers(digest) if digest else nullcontext()
 
 
+class _Widths:
+    """Float widths of arrays of NumPy that functions have from outside.
+
+    JAX keeps such an array in the width that it was traced in first, for as long as any program has it, and the other
+    width then ends in an error about dtypes (0.10.1 to 0.12.0). So all that JAX keeps is dropped where the width
+    changes and there are such arrays.
+    """
+
+    def __init__(self) -> None:
+        self.looked_at: set[str] = set()
+        self.are_there = False
+        self.was_wide = True
+
+    def enter(self, function: Traced, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Make ready for a trace in the present width."""
+        is_wide = bool(jax.config.values["jax_enable_x64"])
+        if not is_wide and function.digest not in self.looked_at:
+            self.looked_at.add(function.digest)
+            self.are_there |= _has_wide_arrays(partial(function.function, **keywords), arguments)
+        if self.are_there and is_wide != self.was_wide:
+            jax.clear_caches()
+        self.was_wide = is_wide
+
+
+_widths = _Widths()
+
+
+def _has_wide_arrays(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a trace in single precision has arrays in double, which come from outside."""
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)), arguments)
+    try:
+        found = jax.make_jaxpr(function)(*shapes)
+    except TypeError:
+        # a derivative within it meets both widths
+        return True
+    return any(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in _arrays(found))
+
+
 class Traced:
     """A function with the digest of what JAX traces of it.
 
@@ -42,6 +81,7 @@ class Traced:
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """What the function returns."""
         with numbered(self.digest):
+            _widths.enter(self, arguments, keywords)
             return self.function(*arguments, **keywords)
 
     def __repr__(self) -> str:

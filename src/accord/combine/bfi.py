@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..base.checks import whole_number
+from ..base.compiler import compiled
 from ..base.gaussian import Gaussian
 from ..base.memory import require_memory
 from ..posterior import Posterior
@@ -104,7 +105,7 @@ def local_fits(post: Posterior, local_prior: float) -> Fits:
     """
     with jax.enable_x64(True):
         shards = post.stacked()
-        functions = [jax.jit(f) for f in (_value, _slope, _curvature)]
+        functions = [compiled(f) for f in (_value, _slope, _curvature)]
         found = [
             lowest_alone(
                 post, i, (post.potential, jax.tree.map(lambda leaf, i=i: leaf[i], shards), local_prior), *functions
@@ -157,7 +158,7 @@ def _prior(potential: Potential, x: jax.Array) -> jax.Array:
     return -potential.log_prior_at(x)
 
 
-@jax.jit
+@compiled
 def _expanded(potential: Potential, points: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Slopes and curvatures of pi at points (point, dim)."""
 

@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ import numpy as np
 import scipy
 
 from ..base.checks import whole_number
+from ..base.compiler import compiled
 from ..base.memory import require_matrices, require_memory
 from ..posterior import Posterior
 from ..posterior.pooled_nuts import nuts_chain, require_blackjax
@@ -241,7 +241,7 @@ def sample_subsets(
     )
 
 
-@partial(jax.jit, static_argnames=("draws", "warmup"))
+@compiled(static_argnames=("draws", "warmup"))
 def _draw(
     potential: Potential,
     shards: Shard,
@@ -287,7 +287,7 @@ def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray
         return modes, vectors / np.sqrt(values * likelihood_power)[:, None, :]
     with jax.enable_x64(True):
         shards = post.stacked()
-        functions = [jax.jit(f) for f in (_value, _slope, _curvature)]
+        functions = [compiled(f) for f in (_value, _slope, _curvature)]
         found = []
         for agent in range(post.num_agents):
             own = (post.potential, jax.tree.map(lambda leaf, i=agent: leaf[i], shards))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.checks import whole_number
+from ..base.compiler import compiled
 from ..base.memory import require_memory
 from ..posterior import Posterior
 from ..posterior.pooled_nuts import nuts_chain, require_blackjax
@@ -155,7 +155,7 @@ def tilted(post: Posterior, agent: int, rounds: int) -> Tilted:
     weight = float(post.sizes.sum() / post.sizes[agent])
     tilt, moves, gradients = np.zeros(post.dim), [], 0
     with jax.enable_x64(True):
-        functions = [jax.jit(f) for f in (_value, _slope, _curvature)]
+        functions = [compiled(f) for f in (_value, _slope, _curvature)]
         shard = _shard(post, agent)
         found = lowest_alone(post, agent, (post.potential, shard, weight, tilt), *functions)
         for _ in range(rounds):
@@ -195,7 +195,7 @@ def _slope_of_rows(potential: Potential, shard: Shard, x: jax.Array) -> jax.Arra
     return -jax.grad(potential.shard_log_likelihood, 1)(shard, x)
 
 
-@partial(jax.jit, static_argnames=("draws", "warmup"))
+@compiled(static_argnames=("draws", "warmup"))
 def _draw(
     potential: Potential,
     shard: Shard,

@@ -11,6 +11,7 @@ import numpy as np
 import scipy
 
 from ..base.checks import whole_number
+from ..base.compiler import compiled
 from ..base.errors import unknown_name_error
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
@@ -142,7 +143,7 @@ def _bound(V: jax.Array, y: jax.Array) -> jax.Array:
 ENTROPIES = {"gaussian": _gaussian, "bound": _bound}
 
 
-@partial(jax.jit, static_argnames=("entropy",))
+@compiled(static_argnames=("entropy",))
 @partial(jax.value_and_grad, argnums=0)
 def _objective(
     change: jax.Array,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ..base.compiler import compiled
 from ..base.program import Program
 from ..network import Network
 from ..posterior import Posterior
@@ -15,9 +15,9 @@ from .build import build_problem
 from .loop import finite, record, start
 from .round import Problem
 
-_start = jax.jit(start, static_argnames="chains")
+_start = compiled(start, static_argnames="chains")
 _record = Program(record, static=("chains", "capacity"))
-_finite = jax.jit(finite)
+_finite = compiled(finite)
 
 
 class LocalEngine(ArrayEngine):

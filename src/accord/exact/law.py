@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ import scipy.sparse
 from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
+from ..base.compiler import compiled
 from ..base.gaussian import Gaussian
 from ..base.memory import require_matrices
 from ..engines.agreement import bind
@@ -407,7 +408,7 @@ def _state_shapes(problem: Problem) -> Any:
     return jax.eval_shape(initial_state, problem, place, zero_noise(problem, chains=1))
 
 
-@partial(jax.jit, static_argnames=("function", "count"))
+@compiled(static_argnames=("function", "count"))
 def _expansion(
     function: Callable[[Problem, Columns, Array], Columns],
     problem: Problem,

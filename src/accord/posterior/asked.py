@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from ..base.compiler import compiled
 from .potential import Potential, Shard
 from .totals import of_rows
 
 
-@partial(jax.jit, static_argnames=("function", "at_once"))
+@compiled(static_argnames=("function", "at_once"))
 def evaluate(
     function: Callable[..., PyTree],
     potential: Potential,

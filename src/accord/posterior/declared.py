@@ -10,6 +10,8 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import PyTree
 
+from ..base.compiler import compiled
+
 # Rows that are looked at to tell whether they depend on one another.
 _LOOKED_AT = 32
 
@@ -39,7 +41,7 @@ def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, age
         return
     some = min(count, _LOOKED_AT)
     whole, part = (
-        np.asarray(jax.jit(log_likelihood)(params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
+        np.asarray(compiled(log_likelihood)(params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
         for n in (some, some - 1)
     )
     # rounding of another order of additions is far below this

@@ -9,6 +9,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array
 
+from ..base.compiler import compiled
 from .newton import Expansion, NotIdentifiedError, newton, spectrum
 
 # Above this many parameters the mode is found without Hessians.
@@ -42,7 +43,7 @@ def lowest(
     ArithmeticError
         There is no such place, or it was not found.
     """
-    value_and_gradient = jax.jit(jax.value_and_grad(total))
+    value_and_gradient = compiled(jax.value_and_grad(total))
     if init.size > NEWTON_DIM:
         found = scipy.optimize.minimize(
             value_and_gradient, init, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "maxiter": 10_000}
@@ -51,7 +52,7 @@ def lowest(
         if not slope <= 1e-6 * scale:
             raise ArithmeticError(f"no mode found: the gradient is still {slope:.3g} after {found.nit} iterations")
         return np.asarray(found.x)
-    hessian = jax.jit(jax.hessian(total))
+    hessian = compiled(jax.hessian(total))
 
     def expand(x: np.ndarray) -> Expansion:
         value, gradient = value_and_gradient(x)

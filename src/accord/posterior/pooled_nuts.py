@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..base.checks import whole_number
+from ..base.compiler import compiled
 from ..base.memory import require_room
 from .posterior import Posterior
 
@@ -106,4 +107,4 @@ def nuts(
     def one_chain(key: jax.Array) -> jax.Array:
         return nuts_chain(key, post.logdensity, start, draws=draws, warmup=warmup, dense=dense).positions
 
-    return np.asarray(jax.jit(jax.vmap(one_chain))(jax.random.split(jax.random.key(seed), chains)))
+    return np.asarray(compiled(jax.vmap(one_chain))(jax.random.split(jax.random.key(seed), chains)))

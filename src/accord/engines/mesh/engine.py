@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
+from ...base.compiler import compiled
 from ...base.program import Program
 from ...base.pytree import unchecked
 from ...network import Network
@@ -88,7 +89,7 @@ def _carry_specs(problem: Problem) -> Any:
     return Carry(rows, noise, everywhere, rows)
 
 
-@partial(jax.jit, static_argnames=("mesh", "chains"))
+@compiled(static_argnames=("mesh", "chains"))
 def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chains: int) -> Carry:
     rows = (P(AGENTS), None if factor is None else P(AGENTS))
     return _on(mesh, partial(start, chains=chains), (_specs(problem), *rows), _carry_specs(problem))(
@@ -105,7 +106,7 @@ def _record(
     return _on(mesh, program, specs, (_carry_specs(problem), P()))(problem, carry, draws, thin, keep)
 
 
-@partial(jax.jit, static_argnames="mesh")
+@compiled(static_argnames="mesh")
 def _finite(problem: Problem, carry: Carry, mesh: Mesh) -> Array:
     def everyones(problem: Problem, carry: Carry) -> Array:
         return problem.collectives.everyones(finite(problem, carry))

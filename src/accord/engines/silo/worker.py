@@ -20,6 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
+from ...base.compiler import compiled
 from ...base.program import Program
 from ...data.elsewhere import Work
 from ...data.meeting import ByCorrespondence, Unanswered
@@ -451,7 +452,7 @@ class Worker:
             own.parent.rmdir()
 
 
-@partial(jax.jit, static_argnames="chains")
+@compiled(static_argnames="chains")
 def _start(problem: Problem, mean: Array, factor: Array | None, chains: int) -> Carry:
     return start(problem, mean, factor, chains)
 
@@ -466,10 +467,10 @@ def _record(
     return observed(problem, carry, draws, thin, observe, chains, capacity)
 
 
-_finite = jax.jit(finite)
+_finite = compiled(finite)
 
 
-@jax.jit
+@compiled
 def _answers(problem: Problem, state: Any, questions: Array) -> Array:
     """The agent's answers to the hub's questions, (chain, question) to (chain, answer).
 
