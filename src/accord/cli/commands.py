@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import numpy as np
 import typer
@@ -348,18 +348,22 @@ def _among(
     """Run as one of several processes; which one is it."""
     from ..engines.mesh import processes
 
-    _keep_stdout()
-    with processes.join(coordinator, num_processes, process_id, timeout=timeout, heartbeat=heartbeat) as joined:
+    errors = sys.stderr.fileno()
+    sys.stdout, sys.stderr = _kept(sys.stdout), _kept(sys.stderr)
+    member = processes.join(coordinator, num_processes, process_id, timeout=timeout, heartbeat=heartbeat)
+    # what JAX's libraries say of errors later is worth reading
+    os.dup2(sys.stderr.fileno(), errors)
+    with member as joined:
         yield joined.process_id
 
 
-def _keep_stdout() -> None:
-    """Leave standard output to what is printed here: JAX's libraries report their connections there."""
-    sys.stdout.flush()
-    own = os.dup(sys.stdout.fileno())
+def _kept(stream: TextIO) -> TextIO:
+    """A stream for what is printed here alone: JAX's libraries report their connections on the old one."""
+    stream.flush()
+    own = os.dup(stream.fileno())
     with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    sys.stdout = os.fdopen(own, "w", encoding=sys.stdout.encoding)
+        os.dup2(nowhere.fileno(), stream.fileno())
+    return os.fdopen(own, "w", buffering=1, encoding=stream.encoding)
 
 
 def _report(drawn: Run, summary: pd.DataFrame) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import select
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,8 +20,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax._src import clusters, distributed, xla_bridge
-from jax._src.lib import _jax
 from jax.experimental import multihost_utils
 
 from ...base.checks import positive, whole_number
@@ -39,18 +36,6 @@ _MOST_CALLERS = 64
 _GRACE_SECONDS = 2.0
 # JAX's own watch aborts natively; ours is quicker, and its never acts.
 _NEVER = 10**6
-# JAX's key-value service, which aborts all processes when it goes, so that it must outlive process 0 by a little.
-_SERVICE = """
-import os, sys, time
-from jaxlib import _jax
-service = _jax.get_distributed_runtime_service(
-    sys.argv[1], int(sys.argv[2]), heartbeat_timeout=int(sys.argv[3]), shutdown_timeout=5, recoverable=True
-)
-print("ready", flush=True)
-sys.stdin.read()
-time.sleep(5)
-os._exit(0)
-"""
 
 
 class Place(NamedTuple):
@@ -83,8 +68,8 @@ def join(
     num_processes
         How many processes there are.
     process_id
-        Which one this is, from 0. With all three left out, they are taken from the cluster that JAX detects (SLURM,
-        Open MPI, ...).
+        Which one this is, from 0. With all three left out, JAX takes them from the cluster that it detects (SLURM,
+        Open MPI, ...). Processes do not watch one another then: the cluster ends all of them where one dies.
     timeout
         Seconds that processes wait for one another at the start.
     heartbeat
@@ -101,46 +86,34 @@ def join(
     """
     positive("timeout", timeout)
     positive("heartbeat", heartbeat)
+    _require_unused()
+    if coordinator is num_processes is process_id is None:
+        return Membership(_as_cluster(), {}, heartbeat)
     place = _place(coordinator, num_processes, process_id)
-    if xla_bridge.backends_are_initialized():
-        raise RuntimeError("processes must join before JAX computes anything or is asked for its devices")
     if place.num_processes == 1:
-        return Membership(place, {}, None, heartbeat)
+        return Membership(place, {}, heartbeat)
     meet = _receive_all if place.process_id == 0 else _report
-    peers, service, port = meet(place, timeout)
-    membership = Membership(place, peers, service, heartbeat)
-    membership.connect(_joined(_address(place.coordinator)[0], port))
+    peers, port = meet(place, timeout)
+    membership = Membership(place, peers, heartbeat)
+    try:
+        _initialize(place, port)
+    except BaseException as error:
+        with membership:
+            raise error
     return membership
 
 
 class Membership:
     """One process among the others, as a context manager that says at its end how it ended."""
 
-    def __init__(
-        self, place: Place, peers: dict[int, _Peer], service: subprocess.Popen[bytes] | None, heartbeat: float
-    ) -> None:
+    def __init__(self, place: Place, peers: dict[int, _Peer], heartbeat: float) -> None:
         self.process_id, self.num_processes = place.process_id, place.num_processes
-        self._peers, self._service, self._heartbeat = peers, service, heartbeat
+        self._peers, self._heartbeat = peers, heartbeat
         self._lost = ""
         self._changed = threading.Condition()
         # whoever takes it says how this process ended
         self._last_word = threading.Lock()
         threading.Thread(target=self._watch, daemon=True).start()
-
-    def connect(self, service: str) -> None:
-        """Join JAX's service at an address; the others are watched already."""
-        state = distributed.global_state
-        state.process_id, state.num_processes = self.process_id, self.num_processes
-        state.coordinator_address = service
-        state.client = _jax.get_distributed_runtime_client(
-            service,
-            self.process_id,
-            init_timeout=_NEVER,
-            heartbeat_timeout=_NEVER,
-            shutdown_on_destruction=False,
-            use_compression=True,
-        )
-        state.client.connect()
 
     def __enter__(self) -> Membership:
         return self
@@ -156,21 +129,17 @@ class Membership:
         if not self._last_word.acquire(blocking=False):
             # the watch is about to end the process
             time.sleep(2 * _GRACE_SECONDS)
-        state = distributed.global_state
-        assert state.client is not None
         if error is None:
+            if self.process_id != 0:
+                # a service that is gone now is no concern of this process any more
+                with contextlib.suppress(RuntimeError):
+                    jax.distributed.shutdown()
             self._tell({"done": True})
             if self.process_id == 0:
                 self._wait_for(lambda: bool(self._lost) or all(p.done for p in self._peers.values()), self._heartbeat)
-            # a peer that is lost now, or a service gone with it, is no concern of ours any more
-            with contextlib.suppress(RuntimeError):
-                state.client.shutdown()
+                jax.distributed.shutdown()
         else:
             self._tell({"failed": "it was interrupted" if isinstance(error, KeyboardInterrupt) else str(error)})
-        # or else JAX waits for all processes at exit
-        state.client = None
-        if self._service is not None and self._service.stdin is not None:
-            self._service.stdin.close()
         if error is not None and self._lost and _is_transport(error):
             raise ConnectionError(self._lost) from error
 
@@ -340,11 +309,12 @@ class _Door:
             self._drop(caller)
 
 
-Meeting = tuple[dict[int, _Peer], "subprocess.Popen[bytes] | None", int]
+# The others, and the port of JAX's service.
+Meeting = tuple[dict[int, _Peer], int]
 
 
 def _receive_all(place: Place, timeout: float) -> Meeting:
-    """Process 0: wait for all others, start JAX's service and tell them its port."""
+    """Process 0: wait for all others and tell them the port of JAX's service."""
     host, port = _address(place.coordinator)
     deadline = time.monotonic() + timeout
     peers: dict[int, _Peer] = {}
@@ -370,13 +340,11 @@ def _receive_all(place: Place, timeout: float) -> Meeting:
                 if complaint:
                     raise refuse(ValueError(complaint), peer)
                 peers[greeting["process"]] = peer
-        try:
-            service, service_port = _serve(host, place.num_processes)
-        except OSError as error:
-            raise refuse(error) from None
+        with _listening(host, 0, host) as free:
+            service = free.getsockname()[1]
     for peer in peers.values():
-        peer.send({"service": service_port})
-    return peers, service, service_port
+        peer.send({"service": service})
+    return peers, service
 
 
 def _complaint(place: Place, greeting: dict[str, Any], peers: dict[int, _Peer]) -> str:
@@ -404,7 +372,7 @@ def _report(place: Place, timeout: float) -> Meeting:
                 ) from None
             time.sleep(0.2)
     try:
-        return {0: peer}, None, _told(peer, place, timeout)
+        return {0: peer}, _told(peer, place, timeout)
     except BaseException:
         peer.close()
         raise
@@ -446,34 +414,77 @@ def _listening(host: str, port: int, coordinator: str) -> socket.socket:
         ) from None
 
 
-def _serve(host: str, num_processes: int) -> tuple[subprocess.Popen[bytes], int]:
-    """JAX's service in a process that ends soon after this one, however this one ends."""
-    with _listening(host, 0, host) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", _SERVICE, _joined(host, port), str(num_processes), str(_NEVER)]
-    # Ctrl-C in the terminal is not for it
-    service = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+def _initialize(place: Place, port: int) -> None:
+    """Join JAX's service, which is in process 0."""
+    # or else JAX aborts all processes where one is lost
+    jax.config.update("jax_enable_recoverability", True)
+    jax.config.update("jax_enable_preemption_service", False)
+    host = _address(place.coordinator)[0]
+    service = _joined(host, port)
+    jax.distributed.initialize(
+        service if place.process_id == 0 else _relay(host, port),
+        place.num_processes,
+        place.process_id,
+        cluster_detection_method="deactivate",
+        initialization_timeout=_NEVER,
+        heartbeat_timeout_seconds=_NEVER,
+        shutdown_timeout_seconds=5,
+        coordinator_bind_address=service,
     )
-    assert service.stdout is not None
-    if service.stdout.readline() != b"ready\n":
-        raise OSError(f"JAX's service did not start at {_joined(host, port)}")
-    return service, port
+
+
+def _relay(host: str, port: int) -> str:
+    """An address in this process that passes all on to another one, and stays open when that goes.
+
+    JAX aborts natively where its connection to the service closes, before anybody could say why.
+    """
+    door = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            near, far = door.accept()[0], None
+            while far is None:
+                # process 0 tells the port a moment before it listens
+                with contextlib.suppress(OSError):
+                    far = socket.create_connection((host, port))
+                time.sleep(0.01)
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=copy, args=(source, sink), daemon=True).start()
+
+    def copy(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while received := source.recv(2**16):
+                sink.sendall(received)
+        threading.Event().wait()
+
+    threading.Thread(target=serve, daemon=True).start()
+    return _joined(*door.getsockname())
+
+
+def _require_unused() -> None:
+    """Raise `RuntimeError` where JAX has computed something: it refuses another number of devices then."""
+    devices = jax.config.values["jax_num_cpu_devices"]
+    try:
+        jax.config.update("jax_num_cpu_devices", max(devices, 0) + 1)
+    except RuntimeError:
+        text = "processes must join before JAX computes anything or is asked for its devices"
+        raise RuntimeError(text) from None
+    jax.config.update("jax_num_cpu_devices", devices)
+
+
+def _as_cluster() -> Place:
+    """Join as the cluster says that this process runs in."""
+    try:
+        jax.distributed.initialize()
+    except ValueError as error:
+        raise ValueError(f"no cluster was detected ({error}): give coordinator, num_processes and process_id") from None
+    return Place("", jax.process_count(), jax.process_index())
 
 
 def _place(coordinator: str | None, num_processes: int | None, process_id: int | None) -> Place:
     given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in given.items() if value is None]
-    if len(missing) == 3:
-        detect = clusters.ClusterEnv.auto_detect_unset_distributed_params
-        coordinator, num_processes, process_id, devices = detect(None, None, None, None, None, 60)
-        if coordinator is None or num_processes is None or process_id is None:
-            raise ValueError("no cluster was detected: give coordinator, num_processes and process_id")
-        if devices:
-            visible = ",".join(map(str, devices))
-            jax.config.update("jax_cuda_visible_devices", visible)
-            jax.config.update("jax_rocm_visible_devices", visible)
-    elif missing:
+    if missing:
         raise ValueError(f"coordinator, num_processes and process_id go together, {' and '.join(missing)} is missing")
     count = whole_number("num_processes", num_processes, 1)
     number = whole_number("process_id", process_id, 0, count - 1)
