@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,11 +83,12 @@ class LogPriorOfEffects:
 
     others: LogPrior
 
-    def __call__(self, params: dict[str, Array]) -> Array:
-        """The sum of all log densities."""
+    def __call__(self, *numbers_and_params: Any) -> Array:
+        """The sum of all log densities; arguments as `LogPrior` has them."""
+        params = numbers_and_params[-1]
         z = STANDARDISED.inverse(params[EFFECTS], params)
         volume = STANDARDISED(z, params)[1]
-        return self.others(params) - (jnp.sum(z**2) + z.size * np.log(2.0 * np.pi)) / 2.0 - volume
+        return self.others(*numbers_and_params) - (jnp.sum(z**2) + z.size * np.log(2.0 * np.pi)) / 2.0 - volume
 
 
 def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:

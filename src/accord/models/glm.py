@@ -35,7 +35,7 @@ from .formula import Formula
 from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import OfRows
 from .priors import Prior
-from .regression import COEFFICIENTS, Elsewhere, LogPrior, Other, Predicted, Priors, Regression
+from .regression import COEFFICIENTS, Elsewhere, Other, Predicted, Priors, Regression, log_prior
 from .tables import (
     FAMILIES,
     as_table,
@@ -183,22 +183,17 @@ def glm(
     warn_of_collinear(meeting, chosen, shards, columns, figures)
     study.check_parameters(len(names) + sum(parameter.init.size for parameter in parameters.values()))
     intercept = columns.index("Intercept") if "Intercept" in columns else None
-    shared = LogPrior(
-        tuple(0.0 if place == intercept else float(mean) for place, mean in enumerate(centre)),
-        intercept,
-        tuple(found),
-        tuple(
-            Other(name, prior, parameters[name].sign, log_orders(prior, parameters[name]))
-            for name, prior in others.items()
-        ),
-    )
-    log_prior: Any = shared
+    beside = [
+        Other(name, prior, parameters[name].sign, log_orders(prior, parameters[name])) for name, prior in others.items()
+    ]
+    prior = log_prior(centre, intercept, found, beside)
     log_likelihood: Any = Predicted(chosen) if design.group is None else PredictedInGroups(chosen)
     if effects == PARAMETERS:
         # floors count what sites have in common, as they do where effects are integrated out
         frames = dict(zip(meeting.sites, study.frames, strict=True))
         parameters[EFFECTS], shards = as_parameters(design, frames, shards)
-        log_prior, log_likelihood = LogPriorOfEffects(shared), PredictedByEffects(log_likelihood)
+        prior = Partial(LogPriorOfEffects(prior.func), *prior.args)
+        log_likelihood = PredictedByEffects(log_likelihood)
     elif design.group is not None:
         shards = distinct(meeting, shards)
     init = init_of(names, columns, chosen, summary, parameters)
@@ -207,7 +202,7 @@ def glm(
     rows_of = {place: chosen.shard(rows, longest) for place, rows in zip(meeting.here, shards, strict=True)}
     post = Regression(
         Partial(log_likelihood),
-        Partial(log_prior),
+        prior,
         [rows_of.get(place, Elsewhere(site)) for place, site in enumerate(meeting.sites)],
         init,
         names=flat_names(init, names, parameters),

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
-from ..base.pytree import apply_checks, checked, pytree, unchecked
+from ..base.pytree import apply_checks, checked, pytree
 
 # Below this e^u E1(u) is taken from the series of the exponential integral, above from its continued fraction.
 _SERIES_BELOW = 2.0
@@ -55,11 +55,14 @@ class Prior(ABC):
         return None
 
 
-def stacked(priors: Sequence[Prior], dtype: Any) -> Prior:
+def stacked(priors: Sequence[Prior]) -> Prior:
     """Priors of one class as one, whose numbers are arrays of shape (prior,)."""
-    cls = type(priors[0])
-    fields = {name: jnp.asarray([vars(prior)[name] for prior in priors], dtype) for name in vars(priors[0])}
-    return unchecked(cls, **fields)
+    return jax.tree.map(lambda *numbers: np.array(numbers, np.float64), *priors)
+
+
+def as_wide(prior: Prior, dtype: Any) -> Prior:
+    """A prior whose numbers are arrays of a type."""
+    return jax.tree.map(lambda number: jnp.asarray(number, dtype), prior)
 
 
 @pytree

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
 
 from ..base.errors import DataError
 from ..base.linear import linear_predictor
@@ -16,7 +17,7 @@ from ..data import Agreed
 from ..posterior import Posterior
 from ..posterior.about import About
 from .families import Family
-from .priors import Prior, stacked
+from .priors import Prior, as_wide, stacked
 
 # The variable that holds all coefficients, shape (column,), or (column, predictor) where there are several.
 COEFFICIENTS = "coefficients"
@@ -136,48 +137,74 @@ class Other(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LogPrior:
-    """The log prior: of all coefficients, those of one class of priors together, and of the other parameters.
+    """The form of a log prior: of all coefficients, those of one class of priors together, and of the others.
 
-    A value of plain numbers, which become arrays as wide as the parameters are.
+    Its numbers are arguments, so that models of one form share their programs; `log_prior` binds them.
+
+    Parameters
+    ----------
+    intercept
+        The place of the intercept among the columns, which has its prior at the centre; None: there is none.
+    places
+        Of each class of priors, the flat coefficients that have one of it.
+    signs
+        Names of the other parameters, and how many times what the coefficients add at the centre is added to each.
+    """
+
+    intercept: int | None
+    places: tuple[tuple[int, ...], ...]
+    signs: tuple[tuple[str, float], ...]
+
+    def __call__(
+        self,
+        centre: Float[Array, " column"],
+        coefficients: tuple[Prior, ...],
+        others: tuple[Prior, ...],
+        log_orders: Float[Array, " other"],
+        params: dict[str, Array],
+    ) -> Array | float:
+        """The sum of all log densities; `coefficients` has an array of each class, `others` one of each parameter."""
+        total: Array | float = 0.0
+        shift: Array | float = 0.0
+        if COEFFICIENTS in params:
+            own = params[COEFFICIENTS]
+            shift = jnp.asarray(centre, own.dtype) @ own
+            at_centre = own if self.intercept is None else own.at[self.intercept].add(shift)
+            for places, prior in zip(self.places, coefficients, strict=True):
+                total = total + jnp.sum(as_wide(prior, own.dtype).log_density(jnp.ravel(at_centre)[np.array(places)]))
+        for (name, sign), prior, orders in zip(self.signs, others, log_orders, strict=True):
+            # where there are several predictors, no other parameter is said at the centre
+            value = params[name] + sign * shift if sign else params[name]
+            total = total + jnp.sum(as_wide(prior, value.dtype).log_density(value)) + jnp.asarray(orders, value.dtype)
+        return total
+
+
+def log_prior(
+    centre: Float[np.ndarray, " column"], intercept: int | None, coefficients: Sequence[Prior], others: Sequence[Other]
+) -> Partial:
+    """The log prior of coefficients, one prior each, and of other parameters.
 
     Parameters
     ----------
     centre
-        Means of the columns; 0 for the intercept.
+        Means of the columns.
     intercept
-        The place of the intercept among the columns, which has its prior at the centre; None: there is none.
+        The place of the intercept among the columns; None: there is none.
     coefficients
         The prior of each flat coefficient.
     others
         Those of the other parameters.
     """
-
-    centre: tuple[float, ...]
-    intercept: int | None
-    coefficients: tuple[Prior, ...]
-    others: tuple[Other, ...]
-
-    def __call__(self, params: dict[str, Array]) -> Array | float:
-        """The sum of all log densities."""
-        total: Array | float = 0.0
-        shift: Array | float = 0.0
-        if COEFFICIENTS in params:
-            own = params[COEFFICIENTS]
-            shift = jnp.asarray(self.centre, own.dtype) @ own
-            at_centre = own if self.intercept is None else own.at[self.intercept].add(shift)
-            for places, prior in self._by_class(own.dtype):
-                total = total + jnp.sum(prior.log_density(jnp.ravel(at_centre)[places]))
-        for name, prior, sign, log_orders in self.others:
-            # where there are several predictors, no other parameter is said at the centre
-            value = params[name] + sign * shift if sign else params[name]
-            total = total + jnp.sum(prior.log_density(value)) + log_orders
-        return total
-
-    def _by_class(self, dtype: Any) -> Iterator[tuple[np.ndarray, Prior]]:
-        classes = np.array([type(prior).__name__ for prior in self.coefficients])
-        for name in dict.fromkeys(classes.tolist()):
-            places = np.flatnonzero(classes == name)
-            yield places, stacked([self.coefficients[place] for place in places], dtype)
+    by_class: dict[type[Prior], list[int]] = {}
+    for place, prior in enumerate(coefficients):
+        by_class.setdefault(type(prior), []).append(place)
+    return Partial(
+        LogPrior(intercept, tuple(map(tuple, by_class.values())), tuple((other.name, other.sign) for other in others)),
+        np.where(np.arange(len(centre)) == intercept, 0.0, centre),
+        tuple(stacked([coefficients[place] for place in places]) for places in by_class.values()),
+        tuple(other.prior for other in others),
+        np.array([other.log_orders for other in others], np.float64),
+    )
 
 
 def _short(prior: Prior) -> str:

@@ -27,6 +27,11 @@ def returned(name: str, function: Callable[..., Any], *arguments: PyTree) -> PyT
         ) from error
 
 
+@compiled
+def _of(function: Partial, params: PyTree, shard: PyTree) -> PyTree:
+    return function(params, shard)
+
+
 def check_prior(log_prior: Partial, params: PyTree) -> None:
     """Raise `ValueError` unless the log prior is one number."""
     shape = getattr(returned("log_prior", log_prior, params), "shape", None)
@@ -41,7 +46,7 @@ def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, age
         return
     some = min(count, _LOOKED_AT)
     whole, part = (
-        np.asarray(compiled(log_likelihood)(params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
+        np.asarray(_of(log_likelihood, params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
         for n in (some, some - 1)
     )
     # rounding of another order of additions is far below this
