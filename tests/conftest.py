@@ -1,4 +1,5 @@
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import warnings
@@ -11,10 +12,11 @@ from pathlib import Path
 # before JAX is imported, here and in the processes that tests start; a level in `XLA_FLAGS` stays.
 if "xla_backend_optimization_level" not in os.environ.get("XLA_FLAGS", ""):
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    os.environ["XLA_FLAGS"] = (
-        f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=2 --xla_cpu_use_fusion_emitters=false "
-        "--xla_cpu_parallel_codegen_split_count=1"
-    ).strip()
+    _flags = ["--xla_backend_optimization_level=2", "--xla_cpu_parallel_codegen_split_count=1"]
+    # later ones have no others, and end where they are given a flag that they do not know
+    if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):
+        _flags.append("--xla_cpu_use_fusion_emitters=false")
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *_flags]).strip()
 
 import jax
 import jax.monitoring

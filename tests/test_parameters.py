@@ -64,8 +64,8 @@ def test_draws_are_in_the_users_scale_and_follow_the_exact_law(tmp_path):
     np.testing.assert_allclose(run.points.sd, sd, rtol=0.06)
     assert abs(run.log_evidence[0] - evidence) < 4.0 * run.log_evidence[1]
     tree = run.to_datatree()
-    assert tree["posterior"]["shares"].dims == ("chain", "draw", "agent", "shares_dim_0")
-    assert tree["unconstrained_posterior"]["agents"].shape == (4, 2000, 4, 3)
+    assert tree["posterior"]["shares"].dims == ("chain", "draw", "shares_dim_0")
+    assert tree["unconstrained_posterior"]["average"].shape == (4, 2000, 3)
     assert list(run.summary().index) == list(post.names)
     run.save(tmp_path / "run.nc")
     read = accord.Run.load(tmp_path / "run.nc")

@@ -20,11 +20,10 @@ def run():
 
 def test_tree_has_the_dimensions_of_arviz(run):
     tree = run.to_datatree()
-    x = tree["posterior"]["x"]
-    assert x.dims == ("chain", "draw", "agent", "x_dim_0")
-    assert list(x["x_dim_0"].values) == ["age", "dose"]
-    np.testing.assert_array_equal(x.values, run.draws)
-    np.testing.assert_array_equal(tree["average"]["x"].values, run.average)
+    for place, name in enumerate(("age", "dose")):
+        assert tree["posterior"][name].dims == ("chain", "draw", "agent")
+        np.testing.assert_array_equal(tree["posterior"][name].values, run.draws[..., place])
+        np.testing.assert_array_equal(tree["average"][name].values, run.average[..., place])
     assert tree["sample_stats"]["consensus_error"].shape == (3, 400)
     # ArviZ computes on it as it is
     table = arviz_stats.summary(tree)
@@ -92,19 +91,6 @@ def test_settings_come_back_as_the_numbers_and_texts_they_were(run, tmp_path):
     assert [type(value) for value in found.values()] == [type(value) for value in expected.values()]
     dataclasses.replace(run, settings={}, examine=None).save(tmp_path / "bare.nc")
     assert accord.Run.load(tmp_path / "bare.nc").settings == {}
-
-
-@pytest.mark.filterwarnings("ignore:.*has no digest")
-def test_files_whose_settings_are_all_text_still_load(run, tmp_path):
-    tree = run.to_datatree()
-    del tree.attrs["settings"]
-    tree.attrs |= {"format": "accord-run-2", "names": list(run.names)}
-    tree.attrs |= {"setting_names": ["method", "thin"], "setting_values": ["DESGLD(step_size=0.1)", "5"]}
-    tree.to_netcdf(tmp_path / "run.nc", engine="h5netcdf")
-    assert accord.Run.load(tmp_path / "run.nc").settings == {"method": "DESGLD(step_size=0.1)", "thin": "5"}
-    tree.attrs |= {"setting_names": ["method"], "setting_values": ["DESGLD(step_size=0.1)"]}
-    tree.to_netcdf(tmp_path / "one.nc", engine="h5netcdf")
-    assert accord.Run.load(tmp_path / "one.nc").settings == {"method": "DESGLD(step_size=0.1)"}
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

@@ -40,14 +40,15 @@ class _Widths:
     def __init__(self) -> None:
         self.looked_at: set[str] = set()
         self.are_there = False
-        self.was_wide = True
+        # None: users may have traced them in either
+        self.was_wide: bool | None = None
 
     def enter(self, function: Traced, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         """Make ready for a trace in the present width."""
         is_wide = bool(jax.config.values["jax_enable_x64"])
-        if not is_wide and function.digest not in self.looked_at:
+        if function.digest not in self.looked_at:
             self.looked_at.add(function.digest)
-            self.are_there |= _has_wide_arrays(partial(function.function, **keywords), arguments)
+            self.are_there |= _has_arrays(partial(function.function, **keywords), arguments)
         if self.are_there and is_wide != self.was_wide:
             jax.clear_caches()
         self.was_wide = is_wide
@@ -56,15 +57,15 @@ class _Widths:
 _widths = _Widths()
 
 
-def _has_wide_arrays(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
-    """Whether a trace in single precision has arrays in double, which come from outside."""
+def _has_arrays(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
+    """Whether a trace has floats in arrays of NumPy, which come from outside."""
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)), arguments)
     try:
         found = jax.make_jaxpr(function)(*shapes)
     except TypeError:
         # a derivative within it meets both widths
         return True
-    return any(isinstance(array, np.ndarray) and array.dtype == np.float64 for array in _arrays(found))
+    return any(isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.ndim > 0 for array in _arrays(found))
 
 
 class Traced:

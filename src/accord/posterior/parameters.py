@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import ceil, log2, prod
 from typing import Any
 
 import jax
@@ -11,11 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ..base.compiler import compiled
 from ..base.errors import unknown_name_error
 from ..base.pytree import pytree, static
 
 # Positions that are told in the user's numbers at a time.
-_AT_ONCE = 10_000
+_AT_ONCE = 2**13
 
 
 @pytree
@@ -119,13 +120,17 @@ class Parameters:
         if not self.constrained:
             return positions
         flat = positions.reshape(-1, positions.shape[-1])
-        parts = np.split(flat, range(_AT_ONCE, len(flat), _AT_ONCE))
+        # few sizes, so that few programs do for all
+        size = min(_AT_ONCE, 2 ** ceil(log2(max(1, len(flat)))))
+        whole = np.concatenate([flat, np.repeat(flat[-1:], -len(flat) % size, axis=0)]).astype(np.float64)
         with jax.enable_x64(True):
-            found = [np.asarray(_many(self, np.asarray(part, np.float64))) for part in parts]
-        return np.concatenate(found).astype(positions.dtype).reshape(*positions.shape[:-1], -1)
+            found = [np.asarray(_reported(self, part)) for part in np.split(whole, max(1, len(whole) // size))]
+        return np.concatenate(found)[: len(flat)].astype(positions.dtype).reshape(*positions.shape[:-1], -1)
 
 
-_many = jax.jit(lambda parameters, x: jax.vmap(parameters.flat)(x))
+@compiled
+def _reported(parameters: Parameters, x: Float[Array, "point dim"]) -> Float[Array, "point number"]:
+    return jax.vmap(parameters.flat)(x)
 
 
 def unconstrained(init: PyTree, constraints: Mapping[str, Any], what: str = "init") -> tuple[Parameters, np.ndarray]:

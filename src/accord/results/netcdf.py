@@ -7,7 +7,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from ..base.whole import write_whole
 from .certificate import Certificate, Check
 from .findings import FEATURES, Balance, Expected, Findings
 from .points import Points
-from .scales import Unconstrained
+from .scales import Unconstrained, for_all
 
 if TYPE_CHECKING:
     import h5py
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 # Attributes of the saved tree that rebuild a run; all that is kept of a method or network is in `settings`.
-FORMAT = "accord-run-3"
-# The format of files without a digest, whose names are an array.
-_BEFORE = "accord-run-2"
+FORMAT = "accord-run-4"
 # Attribute of the digest.
 _DIGEST = "sha256"
 # Bytes that the arrays of a file may declare, in sizes of the file. accord stores arrays whole and uncompressed, and
@@ -45,6 +43,41 @@ _SETTINGS: dict[str, type] = {
 }  # fmt: skip
 
 
+def dataset(
+    draws: np.ndarray, names: Sequence[str], variables: Sequence[tuple[str, tuple[int, ...]]], agents: Sequence[Any]
+) -> xr.Dataset:
+    """Draws (chain, draw, dim), or (chain, draw, agent, dim), as ArviZ names them.
+
+    A variable whose numbers have names of their own, such as coefficients of columns, becomes one variable for each of
+    them. One whose numbers are `x[0, 1]` keeps its shape, and one whose numbers are `x[some label]` has one axis of
+    labels.
+    """
+    import xarray as xr
+
+    lead = ("chain", "draw", "agent")[: draws.ndim - 1]
+    arrays: dict[str, xr.DataArray] = {}
+    start = 0
+    for variable, shape in variables:
+        stop = start + int(np.prod(shape, dtype=int))
+        own, values = names[start:stop], draws[..., start:stop]
+        start = stop
+        labels = [name[len(variable) + 1 : -1] for name in own]
+        if not shape or own != tuple(f"{variable}[{label}]" for label in labels):
+            arrays |= {_safe(name): xr.DataArray(values[..., k], dims=lead) for k, name in enumerate(own)}
+        elif labels == [", ".join(map(str, place)) for place in np.ndindex(shape)]:
+            dims = (*lead, *(f"{_safe(variable)}_dim_{axis}" for axis in range(len(shape))))
+            arrays[_safe(variable)] = xr.DataArray(values.reshape(*draws.shape[:-1], *shape), dims=dims)
+        else:
+            axis = f"{_safe(variable)}_dim_0"
+            arrays[_safe(variable)] = xr.DataArray(values, dims=(*lead, axis), coords={axis: labels})
+    return xr.Dataset(arrays, coords={"agent": list(agents)} if "agent" in lead else {})
+
+
+def _safe(name: str) -> str:
+    """A name without the stroke that parts groups of a tree."""
+    return name.replace("/", "\u2215")
+
+
 def flatten(dataset: xr.Dataset, lead: int) -> np.ndarray:
     """All variables of a dataset side by side, (..., dim), after its `lead` leading axes."""
     arrays = [array.values.reshape(*array.shape[:lead], -1) for array in dataset.data_vars.values()]
@@ -57,10 +90,11 @@ def points_of(dataset: xr.Dataset) -> Points:
     return Points(positions, log_density, log_proposal, dataset["values"].values if "values" in dataset else positions)
 
 
-def unconstrained_of(dataset: xr.Dataset) -> Unconstrained:
-    """Draws as methods move, of a file's group."""
-    names = tuple(map(str, dataset["parameter"].values))
-    return Unconstrained(names, dataset["average"].values, dataset["agents"].values)
+def unconstrained_of(dataset: xr.Dataset, agents: int) -> Unconstrained:
+    """Draws as methods move, of a file's group; without those of agents where they are all the average's."""
+    names, average = tuple(map(str, dataset["parameter"].values)), dataset["average"].values
+    kept = dataset["agents"].values if "agents" in dataset else for_all(average, agents)
+    return Unconstrained(names, average, kept)
 
 
 def write(tree: xr.DataTree, path: Path, mode: int = 0o666) -> None:
@@ -97,8 +131,9 @@ def read(path: str | os.PathLike[str]) -> xr.DataTree:
         raise ValueError(f"{file} is not a whole netCDF file") from error
     if problem:
         raise ValueError(f"{file} is not a run written by accord: {problem}; get the file that `run.save` wrote")
-    if tree.attrs.get("format") not in (FORMAT, _BEFORE):
-        raise ValueError(f"{file} is not a run written by accord (format {_short(tree.attrs.get('format'))})")
+    if tree.attrs.get("format") != FORMAT:
+        found = _short(tree.attrs.get("format"))
+        raise ValueError(f"{file} is not a run written by accord, or by another version (format {found}, not {FORMAT})")
     return tree
 
 
@@ -265,11 +300,9 @@ def parsed(attrs: Mapping[Any, Any], name: str, kind: type) -> Any:
     return found
 
 
-def names_of(attrs: Mapping[Any, Any]) -> tuple[str, ...]:
-    """Names of parameters, from the attributes of a file."""
-    if attrs["format"] == _BEFORE:
-        return tuple(map(str, np.atleast_1d(attrs["names"])))
-    return tuple(parsed(attrs, "names", list))
+def variables_of(attrs: Mapping[Any, Any]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of variables, from the attributes of a file."""
+    return tuple((str(name), tuple(map(int, shape))) for name, shape in parsed(attrs, "variables", list))
 
 
 def certificate_of(attrs: Mapping[Any, Any]) -> Certificate | None:
@@ -326,8 +359,8 @@ def require_whole(run: Any) -> None:
         )
         if not fits or array.dtype.kind not in "biuf":
             raise ValueError(f"its {name} are of shape {array.shape} and type {array.dtype}, which does not fit")
-    if not all(isinstance(name, str) for name in run.names):
-        raise ValueError("its names are no texts")
+    if not all(isinstance(name, str) for name in run.names) or sum(_sizes(run.variables)) != len(run.names):
+        raise ValueError("its names are no texts, or not those of its variables")
     agents = run.agents.tolist()
     if run.agents.dtype.kind not in "iu" or len(set(agents)) < kept or not all(0 <= n < sent.size for n in agents):
         raise ValueError(f"its kept agents are not different ones of {sent.size}")
@@ -336,6 +369,11 @@ def require_whole(run: Any) -> None:
     _require_settings(run)
     if run.certificate is not None and run.certificate.holds:
         _require_finite(run)
+
+
+def _sizes(variables: Sequence[tuple[str, tuple[int, ...]]]) -> Iterator[int]:
+    """How many numbers each variable has."""
+    return (int(np.prod(shape, dtype=object)) for _, shape in variables)
 
 
 def _require_settings(run: Any) -> None:
@@ -371,15 +409,6 @@ def _require_finite(run: Any) -> None:
 def as_text(settings: Mapping[str, Any]) -> str:
     """A run's settings as one JSON text, in which numbers stay numbers; what JSON does not know becomes text."""
     return json.dumps(settings, default=lambda value: value.item() if isinstance(value, np.generic) else str(value))
-
-
-def from_attributes(attrs: Mapping[Any, Any]) -> dict[str, Any]:
-    """A run's settings from the attributes of its file."""
-    if "settings" in attrs:
-        return dict(parsed(attrs, "settings", dict))
-    # written when every setting was saved as text
-    names, values = (map(str, np.atleast_1d(attrs[name])) for name in ("setting_names", "setting_values"))
-    return dict(zip(names, values, strict=True))
 
 
 def as_tree(findings: Findings, names: tuple[str, ...]) -> xr.DataTree:

@@ -30,6 +30,10 @@ class Agents(RowOwners, Protocol):
         """That of every agent, each told by itself; (agent, point)."""
         ...
 
+    def of_rows(self, positions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """That of each row of every agent, (point, row); `ValueError` where rows are elsewhere or have none."""
+        ...
+
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
         ...

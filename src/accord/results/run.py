@@ -30,16 +30,16 @@ from .netcdf import (
     as_text,
     as_tree,
     certificate_of,
+    dataset,
     flatten,
-    from_attributes,
     from_tree,
-    names_of,
     parsed,
     points_of,
     read,
     require_digest,
     require_whole,
     unconstrained_of,
+    variables_of,
     write,
 )
 from .points import Points
@@ -313,24 +313,45 @@ class Run(Shown):
         size = f"{counted(chains, 'chain')} of {counted(draws, 'draw')}"
         return f"<Run: {size}, {counted(self.agents.size, 'agent')} kept, {counted(dim, 'parameter')}>"
 
-    def to_datatree(self) -> xr.DataTree:
-        """The run as an xarray DataTree that ArviZ reads.
+    def to_datatree(self, *, log_likelihood: bool = False) -> xr.DataTree:
+        """The run as an xarray DataTree that ArviZ 1.0 or later reads.
 
-        Groups: `posterior` with dimensions (chain, draw, agent, ...), `average` with (chain, draw, ...),
-        `sample_stats` with (chain, draw) and `traffic` with (agent_sent,). Without kept agents `posterior` is
-        left out. Weighted points are in the group `points` with (point, parameter). Where the posterior has
-        constraints, `unconstrained_posterior` has the draws as methods move, with (chain, draw, ..., parameter).
+        Groups: `posterior` with dimensions (chain, draw, agent, ...), and without agent where the draws of all agents
+        are the same; `average` with (chain, draw, ...), `sample_stats` with (chain, draw) and `traffic` with
+        (agent_sent,). Agents are the names of sites where these are known, else numbers. `posterior` is left out where
+        a method that walks kept the average alone. Weighted points are in the group `points` with (point, parameter).
+        Where the posterior has constraints, `unconstrained_posterior` has the draws as methods move, with (chain, draw,
+        ..., parameter).
+
+        Parameters
+        ----------
+        log_likelihood
+            Whether there is a group `log_likelihood` of all rows, for `arviz.loo`, whose variable `rows` has (chain,
+            draw, row), and a coordinate that names the agent of each row.
+
+        Raises
+        ------
+        AttributeError
+            Log likelihoods are asked for, and the run knows no agents: it was read from a file, updated or combined.
+        ValueError
+            Log likelihoods are asked for, and rows lie in other processes, enter together or share latents.
         """
         import xarray as xr
 
+        names = self._names_of_agents
+        own, alike = [names[agent] for agent in self.agents], self._is_alike
         groups: dict[str, xr.Dataset] = {}
-        if self.agents.size:
-            groups["posterior"] = self._dataset(self.kept, ("chain", "draw", "agent"))
-        groups["average"] = self._dataset(self.average, ("chain", "draw"))
+        if alike or self.agents.size:
+            groups["posterior"] = dataset(self.average if alike else self.kept, self.names, self.variables, own)
+        groups["average"] = dataset(self.average, self.names, self.variables, ())
         groups["sample_stats"] = xr.Dataset({name: (("chain", "draw"), x) for name, x in self.statistics.items()})
-        names = ("bytes_sent", "gradient_rows", "value_rows")
-        counts = {name: np.broadcast_to(getattr(self.traffic, name), self.traffic.bytes_sent.shape) for name in names}
-        groups["traffic"] = xr.Dataset({name: (("agent_sent",), count) for name, count in counts.items()})
+        if log_likelihood:
+            groups["log_likelihood"] = self._log_likelihoods(names)
+        traffic = ("bytes_sent", "gradient_rows", "value_rows")
+        counts = {name: np.broadcast_to(getattr(self.traffic, name), self.traffic.bytes_sent.shape) for name in traffic}
+        groups["traffic"] = xr.Dataset(
+            {name: (("agent_sent",), count) for name, count in counts.items()}, coords={"agent_sent": list(names)}
+        )
         if self.points is not None:
             arrays: dict[str, Any] = {"positions": (("point", "parameter"), self.points.positions)}
             if self.unconstrained is not None:
@@ -338,11 +359,11 @@ class Run(Shown):
             arrays |= {name: (("point",), getattr(self.points, name)) for name in ("log_density", "log_proposal")}
             groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self._moved.names)})
         if self.unconstrained is not None:
-            free = {
-                "agents": (("chain", "draw", "agent", "parameter"), self.unconstrained.kept),
-                "average": (("chain", "draw", "parameter"), self.unconstrained.average),
-            }
-            coords = {"parameter": list(self.unconstrained.names), "agent": self.agents}
+            free: dict[str, Any] = {"average": (("chain", "draw", "parameter"), self.unconstrained.average)}
+            coords: dict[str, Any] = {"parameter": list(self.unconstrained.names)}
+            if not alike:
+                free["agents"] = (("chain", "draw", "agent", "parameter"), self.unconstrained.kept)
+                coords["agent"] = own
             groups["unconstrained_posterior"] = xr.Dataset(free, coords=coords)
         chain, draw = np.arange(self.average.shape[0]), np.arange(self.average.shape[1])
         for name in set(groups) - {"traffic", "points"}:
@@ -351,6 +372,8 @@ class Run(Shown):
         tree.attrs = {
             "format": FORMAT,
             "names": json.dumps(self.names),
+            "variables": json.dumps(self.variables),
+            "agents": json.dumps(self.agents.tolist()),
             "rounds": self.traffic.rounds,
             "exchanges": self.traffic.exchanges,
             "sums": self.traffic.sums,
@@ -361,23 +384,32 @@ class Run(Shown):
         }
         return tree
 
-    def _dataset(self, draws: np.ndarray, dims: tuple[str, ...]) -> xr.Dataset:
+    @property
+    def _is_alike(self) -> bool:
+        """Whether all agents have the average's draws."""
+        if self.agents.size == 0:
+            # a certificate is of draws that all agents have
+            return self.certificate is not None
+        return np.array_equal(self.kept, for_all(self.average, self.agents.size))
+
+    @property
+    def _names_of_agents(self) -> Sequence[Any]:
+        """The sites' names, or else numbers."""
+        count = self.traffic.bytes_sent.size
+        for known in (self.settings.get("sites"), self.asked.sites):
+            if known is not None and len(known) == count:
+                return tuple(map(str, known))
+        return range(count)
+
+    def _log_likelihoods(self, names: Sequence[Any]) -> xr.Dataset:
+        """Those of all rows at the draws of the average."""
         import xarray as xr
 
-        arrays: dict[str, xr.DataArray] = {}
-        start = 0
-        for name, shape in self.variables:
-            stop = start + int(np.prod(shape, dtype=int))
-            own = tuple(f"{name}_dim_{k}" for k in range(len(shape)))
-            coords: dict[str, Any] = {}
-            if len(shape) == 1:
-                coords[own[0]] = list(self.names[start:stop])
-            if "agent" in dims:
-                coords["agent"] = self.agents
-            values = draws[..., start:stop].reshape(*draws.shape[:-1], *shape)
-            arrays[name] = xr.DataArray(values, dims=(*dims, *own), coords=coords)
-            start = stop
-        return xr.Dataset(arrays)
+        flat = self._moved.average.astype(np.float64)
+        found = self._agents("log_likelihood").of_rows(flat.reshape(-1, flat.shape[2]))
+        rows = np.concatenate(found, axis=1).reshape(*flat.shape[:2], -1)
+        owners = np.repeat(np.array(names), [own.shape[1] for own in found])
+        return xr.Dataset({"rows": (("chain", "draw", "row"), rows)}, coords={"agent": ("row", owners)})
 
     def save(self, path: str | Path) -> None:
         """Write the tree of `to_datatree` as NetCDF, and with it `findings` as the group `forecast`.
@@ -427,15 +459,12 @@ class Run(Shown):
     @classmethod
     def _of_tree(cls, tree: xr.DataTree) -> Run:
         """The run of which `to_datatree` and `save` made this tree."""
-        average = tree["average"].to_dataset()
-        variables = tuple((str(name), tuple(array.shape[2:])) for name, array in average.data_vars.items())
-        flat = flatten(average, 2)
-        agents = np.array([], dtype=np.int64)
-        kept = np.zeros((*flat.shape[:2], 0, flat.shape[2]), flat.dtype)
-        if "posterior" in tree.children:
-            posterior = tree["posterior"].to_dataset()
-            agents, kept = posterior["agent"].values, flatten(posterior, 3)
         attrs = tree.attrs
+        flat = flatten(tree["average"].to_dataset(), 2)
+        agents = np.array(parsed(attrs, "agents", list), dtype=np.int64)
+        kept = for_all(flat, agents.size)
+        if "posterior" in tree.children and "agent" in tree["posterior"].dims:
+            kept = flatten(tree["posterior"].to_dataset(), 3)
         traffic = tree["traffic"].to_dataset()
         points = points_of(tree["points"].to_dataset()) if "points" in tree.children else None
         moved = tree["unconstrained_posterior"].to_dataset() if "unconstrained_posterior" in tree.children else None
@@ -446,8 +475,8 @@ class Run(Shown):
             agents=agents,
             kept=kept,
             statistics={str(n): a.values for n, a in tree["sample_stats"].to_dataset().data_vars.items()},
-            names=names_of(attrs),
-            variables=variables,
+            names=tuple(parsed(attrs, "names", list)),
+            variables=variables_of(attrs),
             traffic=Traffic(
                 int(attrs["rounds"]),
                 int(attrs["exchanges"]),
@@ -457,10 +486,10 @@ class Run(Shown):
                 traffic["value_rows"].values if "value_rows" in traffic else np.zeros(1, np.int64),
             ),
             seconds=float(attrs["seconds"]),
-            settings=from_attributes(attrs),
+            settings=dict(parsed(attrs, "settings", dict)),
             examine=None if findings is None else partial(recalled, findings),
             points=points,
-            unconstrained=None if moved is None else unconstrained_of(moved),
+            unconstrained=None if moved is None else unconstrained_of(moved, agents.size),
             # runs were written without
             asked=Asked.from_plain(parsed(attrs, "asked", dict)) if "asked" in attrs else Asked(),
             certificate=certificate_of(attrs),

@@ -14,6 +14,7 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
+from ..base.memory import require_room
 from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
@@ -61,6 +62,25 @@ class Questions:
         """That of every agent, each told by itself; (agent, point)."""
         with jax.enable_x64(True), self._placed_for_own(self.post) as placed:
             return np.asarray(placed.each(log_likelihood_at, positions))
+
+    def of_rows(self, positions: np.ndarray) -> tuple[np.ndarray, ...]:
+        """That of each row of every agent, (point, row); `ValueError` where rows are elsewhere or have none."""
+        post = self.post.in_parameters()
+        if not post.splits:
+            why = "rows share latents" if post.has_latents else "the rows of an agent enter together"
+            raise ValueError(f"rows have no log likelihoods of their own: {why}")
+        with jax.enable_x64(True), self._placed_for_own(post) as placed:
+            if placed.is_held_elsewhere or len(placed.held) < post.num_agents:
+                raise ValueError("log likelihoods of rows are told where the rows are, and some are in other processes")
+            rows = int(placed.sizes.sum())
+            what = f"log likelihoods of {rows:,} rows at {len(positions):,} draws"
+            require_room(
+                what, 16.0 * rows * len(positions), "draw fewer, or ask run.loo(), which holds a few at a time"
+            )
+            return tuple(
+                np.asarray(placed.alone(agent).each(_of_rows, positions))[0, :, :size]
+                for agent, size in enumerate(placed.sizes)
+            )
 
     def log_likelihood_of(self, rows: dict[int, Any], positions: np.ndarray) -> np.ndarray:
         """The sum of the log likelihoods of new rows of some agents, alike."""
@@ -183,6 +203,15 @@ def log_density_alone(
         return potential.shard_log_likelihood(shard, x) + potential.log_prior_at(x)
 
     return jax.lax.map(value, positions, batch_size=min(len(positions), 64))
+
+
+def _of_rows(potential: Potential, shard: Shard, positions: Float[Array, "point dim"]) -> Float[Array, "point row"]:
+    """The log likelihood of each row at positions."""
+
+    def at(x: Float[Array, " dim"]) -> Float[Array, " row"]:
+        return potential.log_likelihood(potential.unravel(x), shard.rows)
+
+    return jax.lax.map(at, positions, batch_size=min(len(positions), 64))
 
 
 def _falling(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
