@@ -8,7 +8,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs test test-long test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
+.PHONY: demo docs wheel test test-long test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
 .PHONY: flower kills lossy misses
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -31,6 +31,11 @@ test-long: $(VENV)/.installed-test
 # Compiled as users' programs are, where the quick tests take less effort (tests/conftest.py).
 test-all: $(VENV)/.installed-test
 	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+
+# The package as it is published, in dist/.
+wheel: $(VENV)/.made
+	rm -rf dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 test-portability: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -x $(PORTABILITY)

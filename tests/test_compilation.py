@@ -116,6 +116,35 @@ def test_a_second_response_compiles_nothing():
     assert look(rounds=3) == []
 
 
+MODELS = {
+    "poisson": ("falls ~ age", "poisson"),
+    "weibull": ("surv(time, event) ~ age", "weibull"),
+    "effects of sites": ("falls ~ age + (1 | site)", "poisson"),
+    "effects that are parameters": ("falls ~ age + (1 | site)", "poisson"),
+}
+
+
+@pytest.mark.parametrize("name", among(MODELS, "poisson", "weibull"))
+def test_a_second_model_of_the_same_form_compiles_nothing(name):
+    formula, family = MODELS[name]
+    options = {"effects": "parameters"} if name == "effects that are parameters" else {}
+
+    def draw(seed):
+        rng, sites = np.random.default_rng(seed), {}
+        for site in "abc":
+            age, event = rng.normal(50.0, 9.0, 40), rng.integers(0, 2, 40)
+            falls = rng.poisson(np.exp((age - 50.0) / 20.0))
+            sites[site] = {"age": age, "falls": falls, "time": rng.exponential(size=40), "event": event}
+        # other means, so that priors have other numbers too
+        post = accord.models.glm(sites, formula, family, **options)
+        return post.priors, accord.sample(post, accord.Network.ring(3), draws=50)
+
+    priors, _ = draw(0)
+    with compiled() as names:
+        others, _ = draw(1)
+    assert names == [] and repr(others) != repr(priors)
+
+
 def test_a_round_holds_its_noise_once():
     n = 2000
     post, net = accord.models.gaussian(np.zeros((n, 10)), np.tile(np.eye(10), (n, 1, 1))), accord.Network.ring(n)

@@ -1,10 +1,23 @@
-"""Compiled sums are right: releases of XLA that get them wrong are guarded against."""
+"""Compiled sums are right, releases of XLA that get them wrong are refused, and programs are kept in a folder."""
+
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
+import pytest
 
-import accord  # noqa: F401  (its import is the guard)
+from accord.base import compiler
+
+DRAW = """
+import jax, numpy as np, accord
+post = accord.models.linear_regression([(np.ones((5, 1)), np.arange(5.0))] * 2, 1.0, 10.0)
+accord.sample(post, accord.Network.ring(2), draws=50)
+print(jax.config.values["jax_compilation_cache_dir"])
+"""
 
 
 def test_large_sums_over_the_first_axis_are_right():
@@ -19,3 +32,27 @@ def test_large_products_and_their_sums_are_right():
     x[:, 0] = np.arange(40_000)
     squares = jax.jit(jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2)))(x)
     np.testing.assert_allclose(squares, x[:, 0] ** 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("version", ["0.10.2", "0.11.0"])
+def test_releases_that_add_wrongly_are_refused(version, monkeypatch):
+    monkeypatch.setattr(jaxlib, "__version__", version)
+    with pytest.raises(ImportError, match=f"jaxlib {version} adds large arrays wrongly on CPUs: install another one"):
+        compiler.get_ready.__wrapped__()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("told", [{}, {"JAX_COMPILATION_CACHE_DIR": "own"}, {"JAX_ENABLE_COMPILATION_CACHE": "false"}])
+def test_programs_are_kept_in_the_users_cache_folder(told, tmp_path):
+    names = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "JAX_ENABLE_COMPILATION_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"XDG_CACHE_HOME": str(tmp_path), "HOME": str(tmp_path), **told}
+    done = subprocess.run(
+        [sys.executable, "-c", DRAW], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    folder = {"JAX_COMPILATION_CACHE_DIR": "own", "JAX_ENABLE_COMPILATION_CACHE": "None"}
+    quiet = str(tmp_path / "accord") if compiler._READS_QUIETLY else "None"
+    expected = folder[next(iter(told))] if told else quiet
+    assert done.stdout.strip() == expected and (done.stderr == "" or not compiler._READS_QUIETLY)
+    if expected == quiet != "None":
+        assert list((tmp_path / "accord").iterdir())

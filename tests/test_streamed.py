@@ -7,8 +7,8 @@ import pytest
 
 import accord
 from accord.base import memory
-from accord.fitting.evaluations import expansion_of, slope_of, value_of
-from accord.fitting.network_sums import mean_expansion
+from accord.fitting.evaluations import slope_of, value_of
+from accord.fitting.network_sums import expansion_of, mean_expansion
 from accord.posterior import shards as shards_module
 from accord.posterior import streamed, totals
 from accord.posterior.coordinates import Coordinates
@@ -38,7 +38,7 @@ def all_sums(made, place):
     return [
         made(value_of, points=POINTS, **options),
         made(slope_of, points=POINTS, **options),
-        made(expansion_of, points=POINTS, at_once=1, **options),
+        made(expansion_of, 1e12, points=POINTS, at_once=1, **options),
         made(mean_expansion, POINTS[0], OFFSETS, **options),
         made(_gradients, CHAINS, **options),
         made(_products, CHAINS, 1.0 - CHAINS, **options),

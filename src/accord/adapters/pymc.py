@@ -367,9 +367,8 @@ def _support(rv: Any, transform: Any) -> Any:
     """NumPyro's constraint for the values that PyMC's transform leads to."""
     from numpyro.distributions import constraints
     from pymc.distributions import transforms
-    from pymc.distributions.transforms import _default_transform
 
-    if transform is None and _default_transform(rv.owner.op, rv) is not None:
+    if transform is None and _is_bounded(rv):
         raise ValueError(f"{rv.name} has no transform: its bounds would be unknown; leave out default_transform=None")
     kind, exact = type(transform), {type(None): "real", transforms.LogTransform: "positive"}
     exact |= {transforms.LogExpM1: "positive", transforms.LogOddsTransform: "unit_interval"}
@@ -381,6 +380,16 @@ def _support(rv: Any, transform: Any) -> Any:
     if kind is transforms.Ordered and transform.ascending:
         return constraints.positive_ordered_vector if transform.positive else constraints.ordered_vector
     raise ValueError(f"{rv.name} has the transform {transform.name!r} ({kind.__name__}), for which accord has none")
+
+
+def _is_bounded(rv: Any) -> bool:
+    """Whether PyMC gives a variable a transform where none is asked for."""
+    import pymc
+
+    alike = rv.owner.clone().outputs[rv.owner.outputs.index(rv)]
+    model = pymc.Model(model=None)
+    model.register_rv(alike, "alike")
+    return model.rvs_to_transforms[alike] is not None
 
 
 def _between(rv: Any, transform: Any) -> Any:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
-from .network_sums import NetworkSums, expansion_at, unpacked
+from .network_sums import NetworkSums, expansion_of, finite, unpacked
 from .proposal import Drawn
 
 # The potential of a position that an agent finds no number for: beyond what any posterior gives mass to. Where a value
@@ -45,7 +45,7 @@ def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, 
     """F's value, gradient and Hessian at each of some positions; one sum of (dim + 1)(dim + 2) / 2 numbers each."""
     count, dim = points.shape
     # one after another: all Hessians at once would take memory
-    found = sums(expansion_of, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place)
+    found = sums(expansion_of, _NO_MASS, points=points, at_once=1, gradients=count * (1 + dim), coordinates=place)
     numbers = np.asarray(found, np.float64)
     return Expansions(numbers[:, 0], numbers[:, 1 : 1 + dim], unpacked(numbers[:, 1 + dim :], dim))
 
@@ -56,23 +56,11 @@ def expansions(sums: NetworkSums, place: Coordinates, points: Float[np.ndarray, 
 @of_rows
 def value_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
     """An agent's potential."""
-    return _finite(potential.value(shard, x)[None])[0]
+    return finite(potential.value(shard, x)[None], _NO_MASS)[0]
 
 
 @of_rows
 def slope_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's potential and gradient."""
     value, gradient = potential.slope(shard, x)
-    return _finite(jnp.concatenate([value[None], gradient]))
-
-
-@of_rows
-def expansion_of(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
-    """An agent's potential, gradient and upper half of the Hessian."""
-    return _finite(expansion_at(potential, shard, x))
-
-
-def _finite(numbers: Float[Array, " number"]) -> Float[Array, " number"]:
-    """A value and its derivatives; where one of them is no number, no mass and no slope: masks carry no others."""
-    nowhere = jnp.zeros_like(numbers).at[0].set(_NO_MASS)
-    return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -_NO_MASS, _NO_MASS), nowhere)
+    return finite(jnp.concatenate([value[None], gradient]), _NO_MASS)

@@ -128,10 +128,16 @@ class NetworkSums:
 
 def expand(sums: NetworkSums, *positions: np.ndarray, coordinates: Coordinates | None = None) -> Expansion:
     """The mean of F's expansions at some positions, each (dim,); one sum of (d + 1)(d + 2) / 2 numbers."""
-    origin, dim = positions[0], positions[0].size
+    dim = positions[0].size
     require_hessians(dim, sums.agents_here)
-    offsets, gradients = np.stack(positions) - origin, len(positions) * (1 + dim)
-    found = sums(mean_expansion, origin, offsets, gradients=gradients, coordinates=coordinates)
+    points, gradients = np.stack(positions), len(positions) * (1 + dim)
+    if len(positions) == 1:
+        # by the program that expansions in coordinates have too, which takes seconds to compile
+        place = Coordinates(np.zeros(dim), np.eye(dim)) if coordinates is None else coordinates
+        (found,) = sums(expansion_of, np.inf, points=points, at_once=1, gradients=gradients, coordinates=place)
+    else:
+        offsets = points - points[0]
+        found = sums(mean_expansion, points[0], offsets, gradients=gradients, coordinates=coordinates)
     numbers = np.asarray(found, np.float64)
     return Expansion(float(numbers[0]), numbers[1 : 1 + dim], unpacked(numbers[1 + dim :], dim))
 
@@ -154,10 +160,27 @@ def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
     return whole
 
 
+def finite(numbers: Float[Array, " number"], most: Float[Array, ""] | float) -> Float[Array, " number"]:
+    """A value and its derivatives; where one of them is no number, the value is `most` and there is no slope.
+
+    Masks carry no others. No number is larger than `most`.
+    """
+    nowhere = jnp.zeros_like(numbers).at[0].set(most)
+    return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -most, most), nowhere)
+
+
 def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's value, gradient and upper half of the Hessian at a position."""
     value, gradient, hessian = potential.expansion(shard, x)
     return jnp.concatenate([value[None], gradient, hessian[jnp.triu_indices(x.size)]])
+
+
+@of_rows
+def expansion_of(
+    potential: Potential, shard: Shard, x: Float[Array, " dim"], most: Float[Array, ""]
+) -> Float[Array, " number"]:
+    """An agent's value, gradient and upper half of the Hessian; `most` as `finite` has it."""
+    return finite(expansion_at(potential, shard, x), most)
 
 
 @of_rows

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..fitting.evaluations import expansion_of, slope_of, value_of
-from ..fitting.network_sums import mean_expansion
+from ..fitting.evaluations import slope_of, value_of
+from ..fitting.network_sums import expansion_of, mean_expansion
 from ..fitting.proposal import Drawn, Mixture
 from ..posterior.asked import count
 from ..posterior.coordinates import Coordinates
@@ -95,7 +95,7 @@ def understood(question: Packet, dim: int) -> tuple[tuple[Any, ...], dict[str, A
             return (), options, count_
     except (KeyError, TypeError) as error:
         raise ValueError(f"a question without {error}") from error
-    if "points" in arrays and not arguments:
+    if "points" in arrays and all(argument.ndim == 0 for argument in arguments):
         options["points"] = looks = np.asarray(arrays["points"], np.float64)
     elif len(arguments) == 2 and arguments[0].shape == (dim,) and "points" not in arrays:
         # an origin, and offsets from it

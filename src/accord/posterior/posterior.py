@@ -15,7 +15,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 from ..base.checks import whole_number
-from ..base.compiler import require_right_sums
+from ..base.compiler import get_ready
 from ..base.errors import DataError
 from ..base.forks import require_no_fork
 from ..base.gaussian import Gaussian
@@ -146,7 +146,7 @@ class Posterior:
         local: Local | None = None,
     ) -> None:
         require_no_fork()
-        require_right_sums()
+        get_ready()
         if len(shards) == 0:
             raise ValueError("a posterior needs at least one shard, found none")
         self.parameters, self.init = unconstrained(init, constraints or {})
@@ -414,7 +414,7 @@ class Posterior:
         Raise `RuntimeError` in a fork of a process that had used JAX.
         """
         require_no_fork()
-        require_right_sums()
+        get_ready()
         # looking is no reason to read data, which may not lie here
         seen = self if "_read" in vars(self) else self._with(_sources={})
         now = seen.digests() if self._digests else {}

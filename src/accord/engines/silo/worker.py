@@ -171,7 +171,7 @@ class Worker:
     def __init__(self, index: int, host: str, settings: dict[str, Any]) -> None:
         _configure(settings)
         # what fails in a round is told once, by the one who asked for it
-        logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)
+        logging.getLogger("jax").setLevel(logging.CRITICAL)
         self.index = index
         self.channels, self._holds = Channels(index, host), Holds()
         clear_forgotten()
