@@ -13,8 +13,8 @@ def study():
     rng = np.random.default_rng(0)
     sites = {}
     for site in SITES:
-        age, pain = rng.normal(50.0, 9.0, 40), rng.choice(["none", "some", "a/lot"], 40)
-        sites[site] = {"age": age, "pain": pain, "stay": 2.0 + age / 10.0 + rng.standard_normal(40)}
+        age, pain = rng.normal(50.0, 9.0, 80), rng.choice(["none", "some", "a/lot"], 80)
+        sites[site] = {"age": age, "pain": pain, "stay": 2.0 + age / 10.0 + rng.standard_normal(80)}
     return sites
 
 
@@ -63,8 +63,8 @@ def test_a_name_with_a_stroke_is_written_and_read(tmp_path):
 def test_log_likelihoods_are_those_of_the_rows(run):
     tree = run.to_datatree(log_likelihood=True)
     rows = tree["log_likelihood"]["rows"]
-    assert rows.shape == (4, 500, 120)
-    assert rows["agent"].values.tolist() == [site for site in SITES for _ in range(40)]
+    assert rows.shape == (4, 500, 240)
+    assert rows["agent"].values.tolist() == [site for site in SITES for _ in range(80)]
     draw, frames = run.average[2, 7], study()
     stay = np.concatenate([frames[site]["stay"] for site in SITES])
     age, pain = (np.concatenate([frames[site][name] for site in SITES]) for name in ("age", "pain"))

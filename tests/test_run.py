@@ -28,7 +28,7 @@ def test_tree_has_the_dimensions_of_arviz(run):
     # ArviZ computes on it as it is
     table = arviz_stats.summary(tree)
     assert len(table) == 12
-    expected = run.draws.astype(float).mean(axis=(0, 1)).ravel()
+    expected = run.draws.astype(float).mean(axis=(0, 1)).T.ravel()
     np.testing.assert_allclose(table["mean"].astype(float), expected, atol=0.05)
 
 
