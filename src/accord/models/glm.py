@@ -35,7 +35,7 @@ from .formula import Formula
 from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import OfRows
 from .priors import Prior
-from .regression import COEFFICIENTS, Elsewhere, Other, Predicted, Priors, Regression, log_prior
+from .regression import COEFFICIENTS, Elsewhere, LogPrior, Other, Predicted, Priors, Regression, log_prior
 from .tables import (
     FAMILIES,
     as_table,
@@ -192,7 +192,7 @@ def glm(
         # floors count what sites have in common, as they do where effects are integrated out
         frames = dict(zip(meeting.sites, study.frames, strict=True))
         parameters[EFFECTS], shards = as_parameters(design, frames, shards)
-        prior = Partial(LogPriorOfEffects(prior.func), *prior.args)
+        prior = Partial(LogPriorOfEffects(cast(LogPrior, prior.func)), *prior.args)
         log_likelihood = PredictedByEffects(log_likelihood)
     elif design.group is not None:
         shards = distinct(meeting, shards)

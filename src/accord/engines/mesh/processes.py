@@ -87,7 +87,7 @@ def join(
     positive("timeout", timeout)
     positive("heartbeat", heartbeat)
     _require_unused()
-    if coordinator is num_processes is process_id is None:
+    if (coordinator, num_processes, process_id) == (None, None, None):
         return Membership(_as_cluster(), {}, heartbeat)
     place = _place(coordinator, num_processes, process_id)
     if place.num_processes == 1:
