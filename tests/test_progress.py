@@ -12,6 +12,9 @@ import types
 from contextlib import suppress
 from dataclasses import replace
 
+import jax
+import jax.monitoring
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -347,3 +350,14 @@ def test_ctrl_c_in_the_fallback_keeps_what_was_drawn_before(monkeypatch):
         "Importance is not certified: somebody doubts it; ChEES was interrupted before it had drawn"
     )
     assert run.draws.shape == (4, 1000, 3, 2) and run.points is not None
+
+
+def test_a_program_that_is_compiled_is_named(monkeypatch):
+    seen = []
+    with Progress("fit", show=True) as line:
+        stage("the mode")
+        # listeners hear one after another: this one after the line's own
+        jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: seen.append(line.text()))
+        jax.jit(lambda x: jnp.sin(x) * 3.7)(np.ones(3))
+        assert "compiling" not in line.text()
+    assert any(text.startswith("fit: the mode, compiling, ") for text in seen)

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..base.errors import DataError
+from ..base.progress import Progress, stage
 from ..posterior import Posterior
 from ..posterior.shards import Source
 from .arguments import Size
@@ -63,9 +64,11 @@ def from_numpyro(
         NumPyro is not installed.
     """
     known = examples(shards, example)
-    with jax.enable_x64(True):
-        program = Traced.of(model, known[0], rows, local)
-    return posterior(program, shards, known, init)
+    with Progress("from_numpyro"):
+        stage("taking the model apart")
+        with jax.enable_x64(True):
+            program = Traced.of(model, known[0], rows, local)
+        return posterior(program, shards, known, init)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..base.errors import DataError
+from ..base.progress import Progress, stage
 from ..posterior import Posterior
 from ..posterior.shards import Source
 from .arguments import Size
@@ -76,9 +77,11 @@ def from_pymc(
         PyMC is not installed.
     """
     known = examples(shards, example)
-    with jax.enable_x64(True):
-        program = Graphs.of(model, known[0], rows, local)
-    return posterior(program, shards, known, init)
+    with Progress("from_pymc"):
+        stage("taking the model apart")
+        with jax.enable_x64(True):
+            program = Graphs.of(model, known[0], rows, local)
+        return posterior(program, shards, known, init)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
 from ..base.errors import DataError
+from ..base.progress import stage, step
 from ..posterior import Local, Posterior
 from ..posterior.shards import Source, is_unread, read
 from .arguments import Arguments, Size, require_numbers, scattered
@@ -120,7 +121,12 @@ def posterior(
     with jax.enable_x64(True):
         split = Split.of(program, known)
     unread = any(map(is_unread, shards))
-    sources = [partial(split.read, site, own) if unread else split.shard(site, own) for site, own in enumerate(shards)]
+    sources: list[Source] = []
+    for site, own in enumerate(shards):
+        stage("checking the parts of the model at each site")
+        step(site, len(shards))
+        sources.append(partial(split.read, site, own) if unread else split.shard(site, own))
+    stage("the posterior")
     start = {name: latent.start for name, latent in program.latents.items()} | dict(init or {})
     for name in init or {}:
         if name not in program.latents:

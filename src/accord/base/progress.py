@@ -15,6 +15,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Protocol
 
+import jax.monitoring
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -30,6 +31,29 @@ _LOG_EVERY, _NOTEBOOK_EVERY = 10.0, 0.5
 _MOST_LINES = 24
 # What is left is said once a stage has gone on for so many seconds, and so large a part of it is done.
 _SECONDS, _PART = 0.5, 0.02
+
+
+# What JAX says when it hands a program to the compiler, and when that has made it.
+_BEGUN, _MADE = "/jax/core/compile/jaxpr_to_mlir_module_duration", "/jax/core/compile/backend_compile_duration"
+
+
+class _Compiler:
+    """Whether a program is being compiled, as JAX says; it is asked from the first line on that is shown."""
+
+    is_heard = is_busy = False
+
+    def hear(self) -> None:
+        """Listen from now on."""
+        if not self.is_heard:
+            jax.monitoring.register_event_duration_secs_listener(self._note)
+        self.is_heard = True
+
+    def _note(self, event: str, seconds: float, **more: Any) -> None:
+        if event in (_BEGUN, _MADE):
+            self.is_busy = event == _BEGUN
+
+
+_compiler = _Compiler()
 
 
 def current() -> Progress | None:
@@ -81,6 +105,7 @@ class Progress:
         self._token = _CURRENT.set(self)
         if self._show and self._outer is None:
             self._sink = _sink()(self)
+            _compiler.hear()
         self._sink.start()
         return self
 
@@ -94,6 +119,8 @@ class Progress:
     def say(self, text: str) -> None:
         """Say what is being done now: a new stage."""
         self._stage, self._detail, self._stage_began = text, "", time.monotonic()
+        # a program that could not be compiled is never made
+        _compiler.is_busy = False
         self._done = self._total = 0.0
         if self._outer is not None and self._show:
             self._outer.say(f"{self.title}: {text}")
@@ -135,7 +162,8 @@ class Progress:
         part = "" if self.part is None else f"{100 * self.part:.0f}%"
         left = "" if self.seconds_left is None else f"{human_seconds(self.seconds_left)} left"
         gone = human_seconds(time.monotonic() - self._began)
-        return ", ".join(filter(None, (said, self._detail, part, gone, left)))
+        compiling = "compiling" if _compiler.is_busy else ""
+        return ", ".join(filter(None, (said, self._detail, compiling, part, gone, left)))
 
     def lines(self) -> list[str]:
         """What is shown below."""
