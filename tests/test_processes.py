@@ -348,7 +348,6 @@ def test_a_process_that_falls_silent_is_named(room, folder):
         (("127.0.0.1:x", 2, 0), r"coordinator must be HOST:PORT, found '127.0.0.1:x'"),
         ((None, 2, 0), r"go together, coordinator is missing"),
         (("127.0.0.1:1", None, None), r"num_processes and process_id is missing"),
-        ((None, None, None), r"no cluster was detected"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused(place, message):
@@ -356,6 +355,13 @@ def test_a_place_that_cannot_be_is_refused(place, message):
         processes.join(*place)
     with pytest.raises(ValueError, match="timeout must be a finite number > 0"):
         processes.join(*place, timeout=-1.0)
+
+
+def test_without_a_cluster_there_is_no_place():
+    # JAX has computed nothing there
+    script = "import accord; accord.processes.join()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "ValueError: no cluster was detected (" in done.stderr
 
 
 def test_joining_comes_before_computing():

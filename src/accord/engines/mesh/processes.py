@@ -86,10 +86,10 @@ def join(
     """
     positive("timeout", timeout)
     positive("heartbeat", heartbeat)
-    _require_unused()
     if (coordinator, num_processes, process_id) == (None, None, None):
         return Membership(_as_cluster(), {}, heartbeat)
     place = _place(coordinator, num_processes, process_id)
+    _require_unused()
     if place.num_processes == 1:
         return Membership(place, {}, heartbeat)
     meet = _receive_all if place.process_id == 0 else _report
@@ -474,6 +474,7 @@ def _require_unused() -> None:
 
 def _as_cluster() -> Place:
     """Join as the cluster says that this process runs in."""
+    _require_unused()
     try:
         jax.distributed.initialize()
     except ValueError as error:
