@@ -145,6 +145,41 @@ def test_a_second_model_of_the_same_form_compiles_nothing(name):
     assert names == [] and repr(others) != repr(priors)
 
 
+def numpyro_model(x, y):
+    import numpyro
+    from numpyro import distributions as dist
+
+    slope, noise = numpyro.sample("slope", dist.Normal(0.0, 5.0)), numpyro.sample("noise", dist.HalfNormal(2.0))
+    with numpyro.plate("rows", len(x)):
+        numpyro.sample("days", dist.Normal(slope * x, noise), obs=y)
+
+
+def of_pymc(shards):
+    import pymc as pm
+
+    with pm.Model() as model:
+        x, y = (pm.Data(name, np.zeros(1), dims="rows") for name in ("x", "y"))
+        pm.Normal("days", pm.Normal("slope", 0.0, 5.0) * x, pm.HalfNormal("noise", 2.0), observed=y, dims="rows")
+    return accord.from_pymc(model, shards)
+
+
+BRIDGES = {"numpyro": lambda shards: accord.from_numpyro(numpyro_model, shards), "pymc": of_pymc}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("bridge", BRIDGES)
+def test_a_model_of_another_library_compiles_nothing_for_other_rows(bridge):
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        shards = [{"x": x, "y": 2.0 * x + rng.standard_normal(30)} for x in rng.standard_normal((3, 30))]
+        return accord.sample(BRIDGES[bridge](shards), accord.Network.ring(3), draws=50).average
+
+    first = draw(0)
+    with compiled() as names:
+        second = draw(1)
+    assert names == [] and not np.array_equal(first, second)
+
+
 def test_a_round_holds_its_noise_once():
     n = 2000
     post, net = accord.models.gaussian(np.zeros((n, 10)), np.tile(np.eye(10), (n, 1, 1))), accord.Network.ring(n)

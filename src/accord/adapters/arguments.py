@@ -69,6 +69,15 @@ class Arguments:
     like: tuple[Any, ...]
     treedef: Any
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Arguments):
+            return NotImplemented
+        alike = (self.kinds, self.like, self.treedef) == (other.kinds, other.like, other.treedef)
+        return alike and all(map(np.array_equal, self.shared, other.shared))
+
+    def __hash__(self) -> int:
+        return hash((self.kinds, self.like))
+
     @classmethod
     def sorted(
         cls, arguments: Sequence[Mapping[str, Any]], sizes: Sequence[Size], sets_size: Callable[[int], bool]

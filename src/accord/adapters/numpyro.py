@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -71,7 +71,7 @@ def from_numpyro(
         return posterior(program, shards, known, init)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Traced:
     """A NumPyro model, run for all that is asked of it.
 
@@ -88,7 +88,8 @@ class Traced:
     model: Model
     rows: str
     local: str | None
-    latents: dict[str, Latent]
+    # they follow from the model and its arguments
+    latents: dict[str, Latent] = field(compare=False)
 
     @classmethod
     def of(cls, model: Model, arguments: Mapping[str, Any], rows: str, local: str | None) -> Traced:

@@ -120,6 +120,29 @@ class Graphs:
     # graphs for some shapes: each takes a tenth of a second to write
     written: dict[Any, Any] = field(default_factory=dict, repr=False)
 
+    def __eq__(self, other: object) -> bool:
+        from pytensor.graph.basic import equal_computations
+
+        if not isinstance(other, Graphs):
+            return NotImplemented
+        if self._names() != other._names():
+            return False
+        (own, inputs), (others, their_inputs) = self._ends(), other._ends()
+        return bool(equal_computations(own, others, inputs, their_inputs))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.terms))
+
+    def _names(self) -> list[Any]:
+        """The names of all that it has."""
+        return [self.rows, self.local, *map(list, (self.data, self.lengths, self.values, self.terms, self.observed))]
+
+    def _ends(self) -> tuple[list[Graph], list[Graph]]:
+        """All graphs, and the stand-ins that they are functions of."""
+        places = [*self.data.values(), *(place for place, _ in self.lengths.values()), *self.values.values()]
+        groups = [] if self.groups is None else [self.groups]
+        return [*self.terms.values(), *(graph for graph, _ in self.observed.values()), *groups], places
+
     @classmethod
     def of(cls, model: Any, given: Mapping[str, Any], rows: str, local: str | None) -> Graphs:
         """Take a model apart; `given` is some site's data."""

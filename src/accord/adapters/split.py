@@ -59,7 +59,7 @@ class Densities(NamedTuple):
 
 
 class Program(Protocol):
-    """A model, as it is split.
+    """A model, as it is split; two of the same model are equal.
 
     `latents` are its latents by name; `rows` and `local` name its axes of rows and of groups.
     """
@@ -137,11 +137,11 @@ def posterior(
     effects = None
     if own:
         constraints = {name: program.latents[name].support for name in own}
-        prior = Partial(split.log_local_prior)
+        prior = Partial(Part(split, "log_local_prior"))
         effects = Local(prior, {name: start[name] for name in own}, split.group, constraints)
     return Posterior(
-        Partial(split.log_likelihood if own else split.log_likelihood_of_rows),
-        Partial(split.log_prior),
+        Partial(Part(split, "log_likelihood" if own else "log_likelihood_of_rows")),
+        Partial(Part(split, "log_prior")),
         sources,
         {name: start[name] for name in shared},
         constraints={name: program.latents[name].support for name in shared},
@@ -168,9 +168,22 @@ def _sets_size(program: Program, arguments: Mapping[str, Any], size: Size, leaf:
         return True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
+class Part:
+    """A function of `Split`, by its name: those of equal models are equal, so that they share programs."""
+
+    split: Split
+    name: str
+
+    def __call__(self, *arguments: Any) -> Array:
+        """What the function returns."""
+        found: Array = getattr(self.split, self.name)(*arguments)
+        return found
+
+
+@dataclass(frozen=True)
 class Split:
-    """A model's parts, as functions of rows.
+    """A model's parts, as functions of rows; those of equal programs are equal.
 
     Parameters
     ----------

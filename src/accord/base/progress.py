@@ -48,7 +48,7 @@ class _Compiler:
             jax.monitoring.register_event_duration_secs_listener(self._note)
         self.is_heard = True
 
-    def _note(self, event: str, seconds: float, **more: Any) -> None:
+    def _note(self, event: str, duration_secs: float, **more: str | int) -> None:
         if event in (_BEGUN, _MADE):
             self.is_busy = event == _BEGUN
 

@@ -285,6 +285,10 @@ def _function_name(function: Any) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") and hasattr(function, "__module__") else type(function)
-    # a method of what holds a user's function says which
-    own = ADDRESS.sub("", repr(function.__self__)) if isinstance(function, types.MethodType) else ""
+    # what holds a user's function says which
+    own = ""
+    if isinstance(function, types.MethodType):
+        own = ADDRESS.sub("", repr(function.__self__))
+    elif dataclasses.is_dataclass(function) and not isinstance(function, type):
+        own = ADDRESS.sub("", repr(function))
     return f"{named.__module__}.{named.__qualname__}{own}"
