@@ -71,7 +71,7 @@ def test_a_run_prints_the_table_and_writes_its_files(folder):
     assert run.draws.shape == (2, 20, 3, 3)
     assert run.names == ("intercept", "dose", "age")
     with xr.open_datatree(folder / "out" / "run.nc", engine="h5netcdf") as tree:
-        assert tree["posterior"]["x"].dims[:3] == ("chain", "draw", "agent")
+        assert tree["posterior"]["age"].dims[:3] == ("chain", "draw", "agent")
     table = pd.read_csv(folder / "out" / "summary.csv", index_col="parameter")
     # six digits
     np.testing.assert_allclose(table["average mean"], run.average.astype(float).mean(axis=(0, 1)), rtol=1e-5)

@@ -278,7 +278,7 @@ def test_priors_have_the_densities_of_numpyro(name):
     x = np.array([0.01, 0.5, 3.0, 20.0])
     found = prior.log_density(jnp.asarray(x))
     np.testing.assert_allclose(found, expected.log_prob(x), rtol=1e-12)
-    both = priors.stacked([prior, prior], float).log_density(jnp.asarray(x[:2]))
+    both = priors.stacked([prior, prior]).log_density(jnp.asarray(x[:2]))
     np.testing.assert_allclose(both, found[:2], rtol=1e-12)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.tree_util import Partial
 from jaxtyping import PyTree
 
+T = TypeVar("T")
 # JAX keeps traces of what users' functions call (what they jit, bodies of loops) by function too, and by this: it is
 # another one for every digest, so that these have no old numbers either.
 _numbers = jax.make_user_context(default_value=None)
@@ -33,39 +35,42 @@ class _Widths:
     """Float widths of arrays of NumPy that functions have from outside.
 
     JAX keeps such an array in the width that it was traced in first, for as long as any program has it, and the other
-    width then ends in an error about dtypes (0.10.1 to 0.12.0). So all that JAX keeps is dropped where the width
-    changes and there are such arrays.
+    width then ends in an error about dtypes (0.10.1 to 0.12.0). So all that JAX keeps is dropped where a function with
+    such arrays is traced in another width than the last one was.
     """
 
     def __init__(self) -> None:
-        self.looked_at: set[str] = set()
-        self.are_there = False
+        # digests of functions that have some
+        self.known: set[str] = set()
         # None: users may have traced them in either
-        self.was_wide: bool | None = None
+        self.is_wide: bool | None = None
 
-    def enter(self, function: Traced, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        """Make ready for a trace in the present width."""
-        is_wide = bool(jax.config.values["jax_enable_x64"])
-        if function.digest not in self.looked_at:
-            self.looked_at.add(function.digest)
-            self.are_there |= _has_arrays(partial(function.function, **keywords), arguments)
-        if self.are_there and is_wide != self.was_wide:
-            jax.clear_caches()
-        self.was_wide = is_wide
+    def enter(self, is_wide: bool) -> None:
+        """Make ready for a trace in a width."""
+        if is_wide != self.is_wide:
+            self.begin(is_wide)
+
+    def begin(self, is_wide: bool) -> None:
+        """Drop all that JAX keeps, to trace in a width."""
+        jax.clear_caches()
+        # an array is kept until the last program that has it is gone
+        gc.collect()
+        self.is_wide = is_wide
 
 
 _widths = _Widths()
 
 
-def _has_arrays(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bool:
-    """Whether a trace has floats in arrays of NumPy, which come from outside."""
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.result_type(leaf)), arguments)
-    try:
-        found = jax.make_jaxpr(function)(*shapes)
-    except TypeError:
-        # a derivative within it meets both widths
-        return True
-    return any(isinstance(array, np.ndarray) and array.dtype.kind == "f" and array.ndim > 0 for array in _arrays(found))
+def in_doubles(work: Callable[[], T]) -> T:
+    """What `work` returns in double precision; once more if it fails, as arrays may be kept in single precision."""
+    with jax.enable_x64(True):
+        try:
+            return work()
+        except Exception:
+            # what failed holds arrays until this block ends
+            pass
+        _widths.begin(is_wide=True)
+        return work()
 
 
 class Traced:
@@ -81,8 +86,9 @@ class Traced:
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """What the function returns."""
+        if self.digest in _widths.known:
+            _widths.enter(bool(jax.config.values["jax_enable_x64"]))
         with numbered(self.digest):
-            _widths.enter(self, arguments, keywords)
             return self.function(*arguments, **keywords)
 
     def __repr__(self) -> str:
@@ -134,11 +140,32 @@ def digest(function: Partial, *arguments: PyTree) -> str:
     What is bound to the function is traced as an argument, so that its numbers do not count. In double precision, in
     which sums are, so that no digit is lost; functions that do not run in that are traced in the present one.
     """
+    work = partial(_trace, function, arguments)
     try:
-        with jax.enable_x64(True):
-            found = _trace(function, arguments)
+        found = in_doubles(work)
     except Exception:
-        found = _trace(function, arguments)
+        return _digest(work())
+    widths = {array.dtype.itemsize for array in _arrays(found) if _is_outside(array)}
+    if not widths:
+        return _digest(found)
+    # they may be in single precision because they were traced in that before
+    if min(widths) < 8 and _digest(found) not in _widths.known:
+        # or else it holds them
+        del found
+        _widths.begin(is_wide=True)
+        found = in_doubles(work)
+    _widths.is_wide = True
+    _widths.known.add(_digest(found))
+    return _digest(found)
+
+
+def _is_outside(array: Any) -> bool:
+    """Whether a constant of a trace is an array of floats that NumPy holds."""
+    return isinstance(array, np.ndarray) and array.ndim > 0 and array.dtype.kind == "f"
+
+
+def _digest(found: ClosedJaxpr) -> str:
+    """The digest of a trace."""
     content = hashlib.sha256(ADDRESS.sub("", str(found)).encode())
     for array in _arrays(found):
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):

@@ -13,9 +13,17 @@ def start() -> None:
     try:
         app()
     except SystemExit as end:
-        if end.code == 130:
-            # a compilation that Ctrl-C left goes on in a thread of JAX, and crashes when Python frees JAX at exit
+        # a compilation that Ctrl-C left goes on in a thread of JAX, and crashes when Python frees JAX at exit; and JAX
+        # aborts where it takes leave of processes that are gone
+        if isinstance(end.code, int) and (end.code == 130 or (end.code and _is_one_of_several())):
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
-            os._exit(130)
+            os._exit(end.code)
         raise
+
+
+def _is_one_of_several() -> bool:
+    """Whether JAX still knows other processes."""
+    import jax
+
+    return jax.distributed.is_initialized()

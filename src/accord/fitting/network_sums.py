@@ -163,10 +163,10 @@ def unpacked(upper: np.ndarray, dim: int) -> np.ndarray:
 def finite(numbers: Float[Array, " number"], most: Float[Array, ""] | float) -> Float[Array, " number"]:
     """A value and its derivatives; where one of them is no number, the value is `most` and there is no slope.
 
-    Masks carry no others. No number is larger than `most`.
+    Masks carry no others. No number is larger than `most`; where that is infinite, numbers stay as they are.
     """
     nowhere = jnp.zeros_like(numbers).at[0].set(most)
-    return jnp.where(jnp.isfinite(numbers).all(), jnp.clip(numbers, -most, most), nowhere)
+    return jnp.where(jnp.isfinite(numbers).all() | jnp.isinf(most), jnp.clip(numbers, -most, most), nowhere)
 
 
 def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from jax.tree_util import Partial
 from jaxtyping import PyTree
 
 from ..base.compiler import compiled
+from ..base.traced import in_doubles
 
 # Rows that are looked at to tell whether they depend on one another.
 _LOOKED_AT = 32
@@ -19,7 +21,7 @@ _LOOKED_AT = 32
 def returned(name: str, function: Callable[..., Any], *arguments: PyTree) -> PyTree:
     """What a user's function returns, `jax.ShapeDtypeStruct`; `TypeError` where it is none that JAX can trace."""
     try:
-        return jax.eval_shape(function, *arguments)
+        return in_doubles(lambda: jax.eval_shape(function, *arguments))
     except jax.errors.JAXTypeError as error:
         raise TypeError(
             f"{name} must be written in jax.numpy, for JAX to trace it: jnp.exp and not np.exp or SciPy, jnp.where and "
@@ -45,10 +47,12 @@ def check_rows_alone(log_likelihood: Partial, params: PyTree, shard: PyTree, age
     if count < 2:
         return
     some = min(count, _LOOKED_AT)
-    whole, part = (
-        np.asarray(_of(log_likelihood, params, jax.tree.map(lambda leaf, n=n: leaf[:n], shard)))
-        for n in (some, some - 1)
-    )
+
+    def of_first(rows: int) -> np.ndarray:
+        first = jax.tree.map(lambda leaf: leaf[:rows], shard)
+        return np.asarray(in_doubles(partial(_of, log_likelihood, params, first)))
+
+    whole, part = of_first(some), of_first(some - 1)
     # rounding of another order of additions is far below this
     if not np.allclose(whole[:-1], part, rtol=1e-3, atol=1e-3, equal_nan=True):
         raise ValueError(
