@@ -158,7 +158,7 @@ def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, mos
     def over(name: str) -> np.ndarray:
         return np.stack([getattr(each, name) for each in found])
 
-    numbers = {}
+    numbers: dict[str, Any] = {}
     for of in ("", "average_"):
         mean, sd = over(f"{of}mean"), over(f"{of}sd")
         numbers[f"{of}mean"] = mean.mean(axis=0)
