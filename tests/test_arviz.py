@@ -72,7 +72,9 @@ def test_log_likelihoods_are_those_of_the_rows(run):
     expected = -(((stay - mean) / draw[4]) ** 2) / 2.0 - np.log(draw[4]) - np.log(2.0 * np.pi) / 2.0
     np.testing.assert_allclose(rows[2, 7], expected, rtol=1e-10)
     found, own = arviz_stats.loo(tree), run.loo()
-    np.testing.assert_allclose([found.elpd, found.se, found.p], [own.elpd, own.se, own.p], rtol=1e-6)
+    np.testing.assert_allclose([found.elpd, found.p], [own.elpd, own.p], rtol=1e-6)
+    # ArviZ 1 takes the variance of rows as that of a sample
+    np.testing.assert_allclose(found.se, own.se, rtol=3e-3)
 
 
 def test_log_likelihoods_that_there_are_not_are_refused(run, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from tables import NETWORKS, among, unequal_shards
 
 import accord
+from accord.base.compiler import _VERSION
 from accord.base.program import Program
 from accord.engines.local import LocalEngine
 from accord.exact.impulse_response import respond
@@ -190,8 +191,10 @@ def test_a_round_holds_its_noise_once():
     program = engine.programs.record.lower(engine.problem, carry, *numbers, chains=1, capacity=1).compile()
     # that which is given, to its place in the loop, and none in the loop
     assert len(re.findall(rf"= c64\[1,{n * 5}\]\S* copy\(", program.as_text())) == 1
-    # states before they take the place of those before, and the indices of neighbours and of numbers
-    assert program.memory_analysis().temp_size_in_bytes < sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
+    # states before they take the place of those before, and the indices of neighbours and of numbers; XLA of jaxlib 0.12
+    # holds both twice
+    most = (2 if _VERSION >= (0, 12) else 1) * sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
+    assert program.memory_analysis().temp_size_in_bytes < most
 
 
 def test_wide_vectors_are_for_several_chains_on_processors(monkeypatch):
