@@ -191,8 +191,8 @@ def test_a_round_holds_its_noise_once():
     program = engine.programs.record.lower(engine.problem, carry, *numbers, chains=1, capacity=1).compile()
     # that which is given, to its place in the loop, and none in the loop
     assert len(re.findall(rf"= c64\[1,{n * 5}\]\S* copy\(", program.as_text())) == 1
-    # states before they take the place of those before, and the indices of neighbours and of numbers; XLA of jaxlib 0.12
-    # holds both twice
+    # states before they take the place of those before, and the indices of neighbours and of numbers; jaxlib 0.12 holds
+    # both twice
     most = (2 if _VERSION >= (0, 12) else 1) * sum(leaf.nbytes for leaf in jax.tree.leaves(carry))
     assert program.memory_analysis().temp_size_in_bytes < most
 
