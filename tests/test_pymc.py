@@ -292,10 +292,13 @@ def test_what_is_no_model_is_refused():
 
 
 def test_a_name_of_both_a_dim_and_data_is_refused():
-    with pm.Model(coords={"ward": range(2)}) as model:
-        ward, b = pm.Data("ward", np.zeros(2, int)), pm.Normal("b", 0, 1, dims="ward")
-        pm.Normal("row", b[ward], pm.HalfNormal("s"), observed=pm.Data("y", np.zeros(2)))
-    with pytest.raises(ValueError, match="'ward' names both a dim and a pm.Data"):
+    # PyMC 6 refuses it by itself
+    with pytest.raises(
+        ValueError, match=r"'ward' (names both a dim and a pm.Data|conflicts with an existing dimension)"
+    ):
+        with pm.Model(coords={"ward": range(2)}) as model:
+            ward, b = pm.Data("ward", np.zeros(2, int)), pm.Normal("b", 0, 1, dims="ward")
+            pm.Normal("row", b[ward], pm.HalfNormal("s"), observed=pm.Data("y", np.zeros(2)))
         accord.from_pymc(model, [{"y": np.zeros(2), "ward": np.arange(2)}], local="ward")
 
 
@@ -307,6 +310,7 @@ def test_groups_that_are_built_in_are_refused():
         accord.from_pymc(model, [{"y": np.zeros(2), "which": np.arange(2)}], local="ward")
 
 
+@pytest.mark.skipif(int(pm.__version__.split(".")[0]) >= 6, reason="PyTensor has all of it for JAX there")
 def test_what_jax_has_not_is_told():
     with pm.Model() as model:
         pm.Censored("row", pm.Normal.dist(pm.Normal("a"), 1.0), -1.0, 1.0, observed=pm.Data("y", np.zeros(2)))
