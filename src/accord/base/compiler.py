@@ -1,4 +1,4 @@
-"""What XLA's compiler for CPUs must be told, and which releases of it add wrongly."""
+"""Options of XLA's compiler for CPUs, and the releases of jaxlib whose sums are wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compiled(
 ) -> Any:
     """A function as `jax.jit` compiles it, with the options that the installed jaxlib needs.
 
-    It is called from outside of other compiled functions only, as JAX takes compiler options there alone.
+    Call it outside of other compiled functions: JAX takes compiler options only there.
 
     Parameters
     ----------
@@ -48,10 +48,10 @@ def compiled(
 
 @cache
 def get_ready() -> None:
-    """Before the first program is compiled: refuse what adds wrongly, and keep programs for later processes.
+    """Prepare for the first program: refuse a jaxlib whose sums are wrong, and switch JAX's compile cache on.
 
-    They are kept in the user's cache folder, unless JAX was given another folder (`jax_compilation_cache_dir`) or told
-    to keep none (`jax_enable_compilation_cache`).
+    The cache is in the user's cache folder. JAX's own settings come first: another folder
+    (`jax_compilation_cache_dir`), or no cache (`jax_enable_compilation_cache`).
 
     Raises
     ------

@@ -32,28 +32,28 @@ def numbered(digest: str) -> AbstractContextManager[Any]:
 
 
 class _Widths:
-    """Float widths of arrays of NumPy that functions have from outside.
+    """The float width in which JAX keeps the NumPy arrays of users' functions.
 
-    JAX keeps such an array in the width that it was traced in first, for as long as any program has it, and the other
-    width then ends in an error about dtypes (0.10.1 to 0.12.0). So all that JAX keeps is dropped where a function with
-    such arrays is traced in another width than the last one was.
+    JAX keeps such an array in the width of its first trace, as long as a program uses it. A trace in the other width
+    then fails with an error about dtypes (JAX 0.10.1 to 0.12.0). So accord clears JAX's caches when a function with
+    such arrays is traced in another width than the last one.
     """
 
     def __init__(self) -> None:
-        # digests of functions that have some
+        # digests of functions with such arrays
         self.known: set[str] = set()
-        # None: users may have traced them in either
+        # None: not known, as users may have traced them in either width
         self.is_wide: bool | None = None
 
     def enter(self, is_wide: bool) -> None:
-        """Make ready for a trace in a width."""
+        """Clear JAX's caches if the last trace had another width."""
         if is_wide != self.is_wide:
             self.begin(is_wide)
 
     def begin(self, is_wide: bool) -> None:
-        """Drop all that JAX keeps, to trace in a width."""
+        """Clear JAX's caches, for traces in a width."""
         jax.clear_caches()
-        # an array is kept until the last program that has it is gone
+        # JAX keeps an array until the last program that uses it is deleted
         gc.collect()
         self.is_wide = is_wide
 
@@ -62,12 +62,12 @@ _widths = _Widths()
 
 
 def in_doubles(work: Callable[[], T]) -> T:
-    """What `work` returns in double precision; once more if it fails, as arrays may be kept in single precision."""
+    """What `work` returns in double precision; tried again if JAX may have kept arrays in single precision."""
     with jax.enable_x64(True):
         try:
             return work()
         except Exception:
-            # what failed holds arrays until this block ends
+            # the error keeps arrays alive until this block ends
             pass
         _widths.begin(is_wide=True)
         return work()
@@ -145,18 +145,19 @@ def digest(function: Partial, *arguments: PyTree) -> str:
         found = in_doubles(work)
     except Exception:
         return _digest(work())
+    text = _digest(found)
     widths = {array.dtype.itemsize for array in _arrays(found) if _is_outside(array)}
     if not widths:
-        return _digest(found)
-    # they may be in single precision because they were traced in that before
-    if min(widths) < 8 and _digest(found) not in _widths.known:
-        # or else it holds them
+        return text
+    # arrays in single precision may be doubles that were traced in single precision before
+    if min(widths) < 8 and text not in _widths.known:
+        # a trace keeps its arrays as they are
         del found
         _widths.begin(is_wide=True)
-        found = in_doubles(work)
+        text = _digest(in_doubles(work))
     _widths.is_wide = True
-    _widths.known.add(_digest(found))
-    return _digest(found)
+    _widths.known.add(text)
+    return text
 
 
 def _is_outside(array: Any) -> bool:

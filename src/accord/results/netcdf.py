@@ -333,8 +333,7 @@ def require_whole(run: Any) -> None:
         "draws of agents": (run.kept, (chains, draws, kept, dim)),
         "bytes": (sent, (None,)),
         "rows of gradients": (run.traffic.gradient_rows, (sent.size,)),
-        # files were written without
-        "rows of values": (run.traffic.value_rows, (sent.size if run.traffic.value_rows.size > 1 else 1,)),
+        "rows of values": (run.traffic.value_rows, (sent.size,)),
         **{f"statistic {_short(name)}": (own, (chains, draws)) for name, own in run.statistics.items()},
     }
     if run.points is not None:

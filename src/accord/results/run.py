@@ -468,7 +468,7 @@ class Run(Shown):
         traffic = tree["traffic"].to_dataset()
         points = points_of(tree["points"].to_dataset()) if "points" in tree.children else None
         moved = tree["unconstrained_posterior"].to_dataset() if "unconstrained_posterior" in tree.children else None
-        # runs were written without before there were forecasts, values and sums
+        # the draws are written first, without findings
         findings = from_tree(tree["forecast"].to_dataset()) if "forecast" in tree.children else None
         return cls(
             average=flat,
@@ -482,16 +482,15 @@ class Run(Shown):
                 int(attrs["exchanges"]),
                 traffic["bytes_sent"].values,
                 traffic["gradient_rows"].values,
-                int(attrs.get("sums", 0)),
-                traffic["value_rows"].values if "value_rows" in traffic else np.zeros(1, np.int64),
+                int(attrs["sums"]),
+                traffic["value_rows"].values,
             ),
             seconds=float(attrs["seconds"]),
             settings=dict(parsed(attrs, "settings", dict)),
             examine=None if findings is None else partial(recalled, findings),
             points=points,
             unconstrained=None if moved is None else unconstrained_of(moved, agents.size),
-            # runs were written without
-            asked=Asked.from_plain(parsed(attrs, "asked", dict)) if "asked" in attrs else Asked(),
+            asked=Asked.from_plain(parsed(attrs, "asked", dict)),
             certificate=certificate_of(attrs),
         )
 

@@ -71,7 +71,7 @@ class Questions:
             raise ValueError(f"rows have no log likelihoods of their own: {why}")
         with jax.enable_x64(True), self._placed_for_own(post) as placed:
             if placed.is_held_elsewhere or len(placed.held) < post.num_agents:
-                raise ValueError("log likelihoods of rows are told where the rows are, and some are in other processes")
+                raise ValueError("log likelihoods of rows need all rows in this process, and some are in others")
             rows = int(placed.sizes.sum())
             what = f"log likelihoods of {rows:,} rows at {len(positions):,} draws"
             require_room(

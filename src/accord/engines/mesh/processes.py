@@ -444,7 +444,7 @@ def _relay(host: str, port: int) -> str:
         while True:
             near, far = door.accept()[0], None
             while far is None:
-                # process 0 tells the port a moment before it listens
+                # process 0 sends the port shortly before it listens
                 with contextlib.suppress(OSError):
                     far = socket.create_connection((host, port))
                 time.sleep(0.01)
