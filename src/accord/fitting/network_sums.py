@@ -172,7 +172,7 @@ def finite(numbers: Float[Array, " number"], most: Float[Array, ""] | float) -> 
 def expansion_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, " number"]:
     """An agent's value, gradient and upper half of the Hessian at a position."""
     value, gradient, hessian = potential.expansion(shard, x)
-    return jnp.concatenate([value[None], gradient, hessian[jnp.triu_indices(x.size)]])
+    return jnp.concatenate([value[None], gradient, hessian[np.triu_indices(x.size)]])
 
 
 @of_rows

@@ -13,7 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
+from ..base.log_gamma import log_gamma
 from ..base.pytree import apply_checks, checked, pytree
+from ..base.softplus import softplus
 
 # Below this e^u E1(u) is taken from the series of the exponential integral, above from its continued fraction.
 _SERIES_BELOW = 2.0
@@ -198,7 +200,7 @@ class Gamma(Prior):
     is_positive = True
 
     def log_density(self, x: Array) -> Array:
-        log_constant = self.shape * jnp.log(self.rate) - jax.scipy.special.gammaln(self.shape)
+        log_constant = self.shape * jnp.log(self.rate) - log_gamma(self.shape)
         return log_constant + (self.shape - 1.0) * jnp.log(x) - self.rate * x
 
 
@@ -214,22 +216,21 @@ class Probabilities(Prior):
     is_vector = True
 
     def log_density(self, x: Float[Array, " cut"]) -> Array:
-        below = jax.nn.log_sigmoid(x)
-        above = jax.nn.log_sigmoid(-x)
+        below = -softplus(-x)
+        above = -softplus(x)
         # sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(a - b))
         between = below[1:] + above[:-1] + jnp.log(-jnp.expm1(-jnp.diff(x)))
         log_probabilities = jnp.concatenate([below[:1], between, above[-1:]])
         count = x.shape[0] + 1.0
-        log_constant = jax.scipy.special.gammaln(count * self.concentration)
-        log_constant -= count * jax.scipy.special.gammaln(self.concentration)
+        log_constant = log_gamma(count * self.concentration)
+        log_constant -= count * log_gamma(self.concentration)
         # the slope of each sigmoid: cutpoints are the parameters, not probabilities
         return log_constant + (self.concentration - 1.0) * jnp.sum(log_probabilities) + jnp.sum(below + above)
 
 
 def log_student(x: Array, df: Array | float, loc: Array | float, scale: Array | float) -> Array:
     """Log density of Student's t."""
-    gammaln = jax.scipy.special.gammaln
-    log_constant = gammaln((df + 1.0) / 2.0) - gammaln(df / 2.0) - jnp.log(df * jnp.pi) / 2.0 - jnp.log(scale)
+    log_constant = log_gamma((df + 1.0) / 2.0) - log_gamma(df / 2.0) - jnp.log(df * jnp.pi) / 2.0 - jnp.log(scale)
     return log_constant - (df + 1.0) / 2.0 * jnp.log1p(((x - loc) / scale) ** 2 / df)
 
 

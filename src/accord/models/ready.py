@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
@@ -18,6 +17,7 @@ from jaxtyping import Array, Float
 
 from ..base.checks import positive
 from ..base.linear import linear_predictor
+from ..base.log_gamma import log_gamma
 from ..base.memory import require_matrices
 from ..base.softplus import softplus
 from ..posterior import Posterior
@@ -348,7 +348,7 @@ def _logistic(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array
 def _poisson(x: Float[Array, " dim"], rows: tuple[Array, Array]) -> Float[Array, " row"]:
     X, y = rows
     log_rate = linear_predictor(X, x)
-    return y * log_rate - jnp.exp(log_rate) - jax.scipy.special.gammaln(y + 1.0)
+    return y * log_rate - jnp.exp(log_rate) - log_gamma(y + 1.0)
 
 
 def _power(exponent: Array, x: Float[Array, " dim"], center: Float[Array, " dim"]) -> Array:

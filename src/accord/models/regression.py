@@ -169,9 +169,14 @@ class LogPrior:
         if COEFFICIENTS in params:
             own = params[COEFFICIENTS]
             shift = jnp.asarray(centre, own.dtype) @ own
-            at_centre = own if self.intercept is None else own.at[self.intercept].add(shift)
+            at_centre = own
+            if self.intercept is not None:
+                here = np.arange(len(own)) == self.intercept
+                at_centre = own + (jnp.outer(here, shift) if own.ndim > 1 else here * shift)
+            flat = jnp.ravel(at_centre)
             for places, prior in zip(self.places, coefficients, strict=True):
-                total = total + jnp.sum(as_wide(prior, own.dtype).log_density(jnp.ravel(at_centre)[np.array(places)]))
+                some = flat if len(places) == flat.size else flat[np.array(places)]
+                total = total + jnp.sum(as_wide(prior, own.dtype).log_density(some))
         for (name, sign), prior, orders in zip(self.signs, others, log_orders, strict=True):
             # where there are several predictors, no other parameter is said at the centre
             value = params[name] + sign * shift if sign else params[name]

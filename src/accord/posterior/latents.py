@@ -118,8 +118,6 @@ class Latents:
     parameters: Parameters
     start: Float[np.ndarray, " latent"]
     nodes: int = static()
-    # whether it is looked for what lies further out than the nodes, too
-    far: bool = static(default=False)
 
     @classmethod
     def of(cls, local: Local) -> Latents:
@@ -137,11 +135,6 @@ class Latents:
         """The same with another number of nodes for each latent."""
         return altered(self, nodes=nodes)
 
-    def finer(self) -> Latents:
-        """The same with more nodes, and some far out: what others are compared with."""
-        assert self.nodes
-        return altered(self, nodes=self.nodes + _FINER, far=True)
-
     def with_log_prior(self, log_prior: Partial) -> Latents:
         """The same with another function for their log prior."""
         return altered(self, log_prior=log_prior)
@@ -152,13 +145,23 @@ class Latents:
         `x` is the position that `params` are at, from which random numbers come where there are some: each of them has
         its own, and the same at every look.
         """
-        # an integral does not depend on its nodes, so that derivatives leave these where they are
+        return self._integral(self._expanded(params, log_likelihood, shard), shard, x)
+
+    def quadrature_error(
+        self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]
+    ) -> Float[Array, ""]:
+        """How far `log_marginal` is off, by a finer quadrature that looks far out, too."""
         found = self._expanded(params, log_likelihood, shard)
+        return jnp.abs(self._integral(found, shard, x) - self._integral(found, shard, x, finer=True))
+
+    def _integral(self, found: Evaluated, shard: Any, x: Float[Array, " dim"], *, finer: bool = False) -> Array:
+        """The log of the integrals over latents, by nodes about their modes; `finer`: more nodes, some far out."""
+        # an integral does not depend on its nodes, so that derivatives leave these where they are
         real = jnp.arange(shard.groups.first.shape[0]) < shard.groups.count
         groups, width = found.mode.shape
         if self.nodes:
-            nodes, log_weight = _quadrature(self.nodes, width)
-            if self.far:
+            nodes, log_weight = _quadrature(self.nodes + finer * _FINER, width)
+            if finer:
                 nodes, log_weight = _with_far_nodes(nodes, log_weight)
             t = jnp.broadcast_to(nodes[:, None], (len(nodes), groups, width))
             log_proposal = jnp.broadcast_to(-log_weight[:, None], t.shape[:2])
@@ -182,7 +185,7 @@ class Latents:
         """The modes of all groups' latents, and the inverse roots of their curvature."""
         known = (self.log_prior, self.parameters, log_likelihood, shard)
         start = jnp.broadcast_to(jnp.asarray(self.start), (shard.groups.first.shape[0], self.start.size))
-        found = _modes(partial(_terms, *known, jax.lax.stop_gradient(params)), start)
+        found = _modes(known, jax.lax.stop_gradient(params), start)
         return Evaluated(partial(_terms, *known, params), *jax.lax.stop_gradient(found))
 
 
@@ -200,14 +203,20 @@ def _terms(
     own, volume = jax.vmap(parameters.with_volume)(z)
     row = jax.tree.map(lambda leaf: leaf[shard.groups.first], shard.rows)
     prior = jax.vmap(log_prior, (None, 0, 0))(params, own, row) + volume
-    per_row = log_likelihood(params, jax.tree.map(lambda leaf: leaf[shard.groups.of_row], own), shard.rows)
+    of_row = shard.groups.of_row
+    if len(prior) == 1:
+        # not looked up: derivatives would be added up one by one
+        of_rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*of_row.shape, *leaf.shape[1:])), own)
+    else:
+        of_rows = jax.tree.map(lambda leaf: leaf[of_row], own)
+    per_row = log_likelihood(params, of_rows, shard.rows)
     per_row = jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0)
     if len(prior) == 1:
         return prior + per_row.sum()
     # a group that is there for padding is a standard normal
     padded = -0.5 * jnp.square(z).sum(axis=1)
     real = jnp.arange(len(prior)) < shard.groups.count
-    return jnp.where(real, _summed(per_row, shard.groups.of_row, len(prior)) + prior, padded)
+    return jnp.where(real, _summed(per_row, of_row, len(prior)) + prior, padded)
 
 
 def _summed(per_row: Float[Array, " row"], of_row: Any, groups: int) -> Float[Array, " group"]:
@@ -288,13 +297,15 @@ class _Climb(NamedTuple):
         return jnp.sqrt(jnp.sum(self.slope**2, axis=1))
 
 
+# traced once, as `_terms` is
+@jax.jit
 def _modes(
-    terms: Callable[[Array], Array], start: Float[Array, "group latent"]
+    known: tuple[Any, ...], params: PyTree, start: Float[Array, "group latent"]
 ) -> tuple[Float[Array, "group latent"], Float[Array, "group latent latent"], Float[Array, " group"]]:
     """Modes by Newton's method, all groups at once, the inverse roots of the curvature there, and their log volumes."""
 
     def summed(z: Array) -> tuple[Array, Array]:
-        found = terms(z)
+        found = _terms(*known, params, z)
         return found.sum(), found
 
     def step(now: _Climb) -> _Climb:

@@ -66,11 +66,6 @@ class Potential:
         assert self.coordinates is None
         return self._with(coordinates=coordinates)
 
-    def finer(self) -> Potential:
-        """The same potential, latents integrated out by more nodes."""
-        assert self.latents is not None
-        return self._with(latents=self.latents.finer())
-
     def divided(self, parts: int) -> Potential:
         """The same potential of a part of an agent's rows, which has as large a part of the prior."""
         return self._with(num_agents=parts * self.num_agents)
@@ -116,6 +111,11 @@ class Potential:
         rows = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="promise_in_bounds"), shard.rows)
         per_row = self.log_likelihood(params, rows)
         return jnp.mean(per_row) * shard.size
+
+    def quadrature_error(self, shard: Shard, x: Float[Array, " dim"]) -> Float[Array, ""]:
+        """How far the log likelihood of a shard is off, as a finer quadrature over its latents finds."""
+        assert self.latents is not None
+        return self.latents.quadrature_error(self.unravel(x), self.log_likelihood, shard, x)
 
     def gradient(self, shard: Shard, x: Float[Array, " dim"], batch: Array | None = None) -> Float[Array, " dim"]:
         """Gradient of `value`; that of the closed form where it is quadratic and the batch is everything."""

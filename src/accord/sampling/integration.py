@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -57,4 +56,4 @@ def _remedy(post: Posterior, nodes: int) -> str:
 
 def off(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> Array:
     """How far an agent's log likelihood is off."""
-    return jnp.abs(potential.shard_log_likelihood(shard, x) - potential.finer().shard_log_likelihood(shard, x))
+    return potential.quadrature_error(shard, x)

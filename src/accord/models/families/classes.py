@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ...base.softplus import softplus
 from ...data.meeting import Meeting
 from .. import priors
 from ..priors import Prior
@@ -116,13 +117,14 @@ class Ordinal(_Classes):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         cuts, y = params["cutpoints"], rows["y"]
         last = cuts.shape[0]
-        upper = cuts[jnp.minimum(y, last - 1)] - eta
-        lower = cuts[jnp.maximum(y - 1, 0)] - eta
+        # products and not cuts[y], whose derivatives are added up one by one
+        upper = jax.nn.one_hot(jnp.minimum(y, last - 1), last, dtype=eta.dtype) @ cuts - eta
+        lower = jax.nn.one_hot(jnp.maximum(y - 1, 0), last, dtype=eta.dtype) @ cuts - eta
         inner = (y > 0) & (y < last)
         # sigmoid(u) - sigmoid(l) = sigmoid(u) sigmoid(-l) (1 - exp(l - u))
         apart = jnp.log(-jnp.expm1(jnp.where(inner, lower - upper, -1.0)))
-        at_most = jnp.where(y < last, jax.nn.log_sigmoid(upper), 0.0)
-        at_least = jnp.where(y > 0, jax.nn.log_sigmoid(-lower), 0.0)
+        at_most = jnp.where(y < last, -softplus(-upper), 0.0)
+        at_least = jnp.where(y > 0, -softplus(lower), 0.0)
         return at_most + at_least + jnp.where(inner, apart, 0.0)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:

@@ -11,14 +11,11 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array
 
+from ...base.log_gamma import log_gamma, log_rising
 from ...base.softplus import softplus
 from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require
-
-gammaln = jax.scipy.special.gammaln
-# From here on Stirling's series, of three terms, is exact to double precision.
-_LARGE = 64.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +109,7 @@ class Poisson(_Count):
     name = "poisson"
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
-        return rows["y"] * eta - jnp.exp(eta) - gammaln(rows["y"] + 1.0)
+        return rows["y"] * eta - jnp.exp(eta) - log_gamma(rows["y"] + 1.0)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         return jax.random.poisson(key, jnp.exp(eta))
@@ -129,23 +126,11 @@ class NegativeBinomial(_Count):
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, size = rows["y"], params["concentration"]
-        log_ways = _log_rising(size, y) - gammaln(y + 1.0)
-        log_size = jnp.log(size)
-        return log_ways - y * softplus(log_size - eta) - size * softplus(eta - log_size)
+        above = eta - jnp.log(size)
+        return log_rising(size, y) - log_gamma(y + 1.0) + y * above - (y + size) * softplus(above)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         # Poisson of a gamma rate of mean exp(eta)
         size, (of_rate, of_count) = params["concentration"], jax.random.split(key)
         rate = jax.random.gamma(of_rate, size, eta.shape) / size * jnp.exp(eta)
         return jax.random.poisson(of_count, rate)
-
-
-def _log_rising(x: Array, y: Array) -> Array:
-    """log(Gamma(x + y) / Gamma(x)), without the difference of two large numbers where x is large."""
-    small, large = jnp.minimum(x, _LARGE), jnp.maximum(x, _LARGE)
-    series = (large - 0.5) * jnp.log1p(y / large) + y * jnp.log(large + y) - y + _stirling(large + y) - _stirling(large)
-    return jnp.where(x < _LARGE, gammaln(small + y) - gammaln(small), series)
-
-
-def _stirling(x: Array) -> Array:
-    return (1.0 / 12.0 - (1.0 / 360.0 - 1.0 / 1260.0 / x**2) / x**2) / x

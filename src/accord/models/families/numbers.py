@@ -11,11 +11,10 @@ import numpy as np
 from jaxtyping import Array
 
 from ...base.checks import positive
+from ...base.log_gamma import log_gamma
 from .. import priors
 from ..priors import Prior, log_student
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require, require_varied
-
-gammaln = jax.scipy.special.gammaln
 
 
 class _Located(Family):
@@ -107,7 +106,7 @@ class Gamma(Positive):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, shape = rows["y"], params["shape"]
         log_ratio = jnp.log(y) - eta
-        return shape * (jnp.log(shape) + log_ratio - jnp.exp(log_ratio)) - gammaln(shape) - jnp.log(y)
+        return shape * (jnp.log(shape) + log_ratio - jnp.exp(log_ratio)) - log_gamma(shape) - jnp.log(y)
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         return jnp.exp(eta) * jax.random.gamma(key, params["shape"], eta.shape, eta.dtype) / params["shape"]
@@ -139,7 +138,7 @@ class Beta(Family):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, precision = rows["y"], params["precision"]
         a, b = precision * jax.nn.sigmoid(eta), precision * jax.nn.sigmoid(-eta)
-        log_constant = gammaln(precision) - gammaln(a) - gammaln(b)
+        log_constant = log_gamma(precision) - log_gamma(a) - log_gamma(b)
         return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) + log_constant
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
