@@ -8,7 +8,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs wheel test test-long test-all test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
+.PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
 .PHONY: flower kills lossy misses
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -24,13 +24,14 @@ docs: $(VENV)/.installed-docs
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# The quick tests left out there because each takes seconds.
-test-long: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not slow"
-
 # Compiled as users' programs are, where the quick tests take less effort (tests/conftest.py).
 test-all: $(VENV)/.installed-test
 	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+
+# Hours: what no change waits for. All tests, those left out of make test too, a federation, and the faults that tests
+# must catch.
+nightly: test-all flower
+	$(BIN)/python tests/mutations.py
 
 # The package as it is published, in dist/.
 wheel: $(VENV)/.made

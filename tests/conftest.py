@@ -2,7 +2,9 @@ import gc
 import importlib.metadata
 import importlib.util
 import os
+import resource
 import warnings
+from collections import Counter
 from pathlib import Path
 
 # Most of the suite's time is XLA compiling programs that run for a moment, so they are hardly optimised, which halves
@@ -44,17 +46,26 @@ def pytest_configure(config):
             importlib.import_module("arviz")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    before = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("long_from"):
+            function = item.nodeid.partition("[")[0]
+            if before[function] >= mark.args[0]:
+                item.add_marker("long")
+            before[function] += 1
     items.sort(key=lambda item: not any(name in item.nodeid for name in _FIRST))
 
 
 # Programs that a worker keeps before it lets go of all of them, at the end of a module; in its midst where they take so
-# many mappings of memory, of which Linux gives a process 65,530: XLA crashes for want of one. A program takes ten, a
-# large one hundreds; they are counted after so many programs.
+# much memory, or so many mappings of it, of which Linux gives a process 65,530: XLA crashes for want of one. A program
+# takes ten, a large one hundreds; they are counted after so many programs.
 _MOST_PROGRAMS = 2000
+_MOST_BYTES = 1.5 * 2**30
 _MOST_MAPPINGS = 40_000
 _OFTEN = 100
-_MAPPINGS = Path("/proc/self/maps")
+_PROCESS = Path("/proc/self")
 _programs = []
 
 
@@ -82,11 +93,13 @@ def pytest_runtest_protocol(item, nextitem):
 
 
 def _crowded():
-    if len(_programs) // _OFTEN == _count.seen // _OFTEN or not _MAPPINGS.exists():
+    if len(_programs) // _OFTEN == _count.seen // _OFTEN or not _PROCESS.exists():
         return False
     _count.seen = len(_programs)
-    with _MAPPINGS.open("rb") as lines:
-        return sum(1 for _ in lines) > _MOST_MAPPINGS
+    with (_PROCESS / "maps").open("rb") as lines:
+        mappings = sum(1 for _ in lines)
+    pages = int((_PROCESS / "statm").read_text().split()[1])
+    return mappings > _MOST_MAPPINGS or pages * resource.getpagesize() > _MOST_BYTES
 
 
 _count.seen = 0

@@ -174,6 +174,7 @@ def sampled():
     return post, accord.sample(post, NETWORKS["ring"], GTBAOAB(), draws=1000, seed=0)
 
 
+@pytest.mark.long
 def test_a_logistic_regression_warns_of_nothing(sampled):
     _, run = sampled
     assert told(run) == []
@@ -323,6 +324,7 @@ def test_what_was_silently_wrong_is_right_or_warned_of(case):
 
 
 @pytest.mark.parametrize("scale", [1e-2, 1.0])
+@pytest.mark.long
 def test_what_is_too_narrow_in_few_draws_is_not_laid_to_long_steps(scale):
     rng = np.random.default_rng(0)
     shards = [(np.c_[np.ones(20), rng.normal(size=20) * scale], rng.normal(size=20)) for _ in range(3)]

@@ -40,6 +40,7 @@ def test_names_are_those_of_the_model_and_agents_are_one_where_they_agree(run, t
     assert read.to_datatree().identical(tree)
 
 
+@pytest.mark.long
 def test_sites_are_the_coordinates_of_agents(tmp_path):
     post = accord.models.glm(study(), "stay ~ age", "student", priors={"sigma": accord.models.priors.HalfNormal(2.0)})
     net, method = accord.Network.ring(3), accord.samplers.DESGLD(1e-4)
@@ -77,6 +78,7 @@ def test_log_likelihoods_are_those_of_the_rows(run):
     np.testing.assert_allclose(found.se, own.se, rtol=3e-3)
 
 
+@pytest.mark.long
 def test_log_likelihoods_that_there_are_not_are_refused(run, tmp_path):
     run.save(tmp_path / "run.nc")
     with pytest.raises(AttributeError, match="log_likelihood asks the agents, and this run knows none"):

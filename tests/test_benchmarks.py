@@ -135,6 +135,7 @@ def test_a_rival_that_fails_is_left_out_and_the_others_are_compared(monkeypatch)
     assert [line.ratio.median for line in lines if "cold" in line.what] == [0.25, 0.25]
 
 
+@pytest.mark.long
 def test_a_program_that_ends_in_an_error_tells_it():
     with pytest.raises(ChildProcessError, match="it failed: .*KeyError.*no such posterior"):
         answers.answers("Pathfinder", "no such posterior")

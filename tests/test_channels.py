@@ -122,6 +122,7 @@ def content(agent, peer, round, size):
 
 
 @pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.long_from(5)
 def test_messages_arrive_whole_and_in_order(name):
     network, sizes = NETWORKS[name], [8, 0, 100_000, 1]
 
@@ -729,6 +730,7 @@ def test_an_agent_that_is_called_must_be_the_one_that_is_there():
         b'{"agent":"1","attempt":1,"parts":{}}',
     ],
 )
+@pytest.mark.long_from(3)
 def test_who_knows_the_secret_and_does_not_greet_as_agents_do_ends_nothing(text, monkeypatch):
     with listening(2) as (first, second):
         spoilt = Identity()

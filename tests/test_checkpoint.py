@@ -83,6 +83,7 @@ def resumed():
 
 
 @pytest.mark.parametrize(("case", "engine"), list(resumed()))
+@pytest.mark.long_from(1)
 def test_resumed_equals_uninterrupted(case, engine, tmp_path, monkeypatch):
     expected = draw(case, engine=engine)
     # in burn-in, at its end and among the draws, where 8 is no multiple of thin
@@ -150,6 +151,7 @@ def damage(path, rng):
 
 
 @pytest.mark.parametrize("attempt", range(12))
+@pytest.mark.long_from(5)
 def test_damaged_files_are_named_and_cost_no_draw(attempt, tmp_path, monkeypatch):
     rng = np.random.default_rng(attempt)
     expected = draw()
@@ -190,6 +192,7 @@ def test_a_lost_write_leaves_the_file_before_it(tmp_path, monkeypatch):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
+@pytest.mark.long_from(3)
 def test_another_run_in_the_folder_is_refused(changes, named, tmp_path):
     draw(folder=tmp_path)
     with pytest.raises(ValueError, match="belongs to another run") as found:
@@ -238,6 +241,7 @@ def test_ctrl_c_keeps_the_draws_and_the_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("engine", ["local", "mesh"])
+@pytest.mark.long_from(2)
 def test_a_signal_keeps_the_draws_and_writes_the_checkpoint(engine, number, tmp_path, monkeypatch):
     builder = {"local": accord.engines.local.LocalEngine, "mesh": accord.engines.mesh.engine.MeshEngine}[engine]
     record, calls, before = builder.record, [], [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
@@ -445,6 +449,7 @@ checkpoint_every = 10
 
 
 @pytest.mark.filterwarnings("default::UserWarning")
+@pytest.mark.long
 def test_the_same_command_takes_a_run_up_again(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     np.savetxt(tmp_path / "rows.csv", rng.normal(size=(30, 3)), delimiter=",", header="a,b,y", comments="")

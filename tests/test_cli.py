@@ -142,6 +142,7 @@ def test_every_method_runs_from_a_file(folder, name):
 
 
 @pytest.mark.parametrize("method", ["name = 'Importance'\nbatch = 200", "name = 'ChEES'\nlockstep = 32", None])
+@pytest.mark.long_from(1)
 def test_methods_without_rounds_run_from_a_file(folder, method):
     path = folder / "job.toml"
     text = CONFIG.format(**{**GOOD, "method": method or "", "run": GOOD["run"].replace("burn_in = 5\n", "")})
@@ -201,6 +202,7 @@ def test_a_model_of_ones_own(folder):
     assert result.exit_code == 0, result.output
 
 
+@pytest.mark.long
 def test_a_method_of_ones_own_runs_from_a_file(folder):
     shutil.copy(EXAMPLES / "new_method" / "my_method.py", folder)
     result = invoke(folder, method='name = "my_method:MyMethod"\nstep_size = 0.02')
@@ -284,6 +286,7 @@ def test_another_run_is_never_overwritten(folder):
     assert (folder / "out" / "run.nc").read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_diverging_run_keeps_its_draws(folder):
     result = invoke(
         folder,

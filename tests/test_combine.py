@@ -104,6 +104,7 @@ def gaussian_shards():
 
 
 @pytest.mark.parametrize(("method", "name", "dim"), list(gaussian_shards()))
+@pytest.mark.long_from(3)
 def test_gaussian_shards_are_combined_exactly(method, name, dim):
     post = POSTERIORS[name](dim)
     check(EXACT[method], post, post.exact())
@@ -113,6 +114,7 @@ def test_gaussian_shards_are_combined_exactly(method, name, dim):
 @pytest.mark.parametrize(
     ("name", "dim"), [("shards", 1), ("shards", 2), pytest.param("even", 3, marks=pytest.mark.slow)]
 )
+@pytest.mark.long
 def test_corrected_gaussians_are_exact_where_shards_overlap(name, dim):
     post = POSTS[name](dim)
     # three dimensions need more draws to correct with
@@ -138,6 +140,7 @@ def test_shrinkage_is_exact_at_every_bandwidth(method, bandwidth):
     check(partial(EXACT[method], bandwidth=bandwidth), post, post.exact())
 
 
+@pytest.mark.long
 def test_the_papers_kernels_widen_gaussian_shards_as_they_must():
     post, h = even_shards(2), 0.5
     means, covariances = subset_laws(post)
@@ -147,6 +150,7 @@ def test_the_papers_kernels_widen_gaussian_shards_as_they_must():
     check(partial(kernel_product, warmup=100, sweeps=10, bandwidth=h, shrinkage=False), post, law)
 
 
+@pytest.mark.long
 def test_the_papers_annealed_bandwidth():
     post, draws = even_shards(2), 400
     means, covariances = subset_laws(post)
@@ -160,6 +164,7 @@ def test_the_papers_annealed_bandwidth():
     np.testing.assert_allclose(found["bandwidth"], np.broadcast_to(steps, (2, draws)))
 
 
+@pytest.mark.long
 def test_the_papers_kernels_leave_corrected_gaussians_exact():
     post = even_shards(2)
     law, widest = post.exact(), 2.0 * np.linalg.eigvalsh(subset_laws(post)[1]).min()
@@ -299,6 +304,7 @@ def test_median_leaves_out_a_shard_that_is_far_away():
 
 
 @pytest.mark.parametrize("method", EXACT)
+@pytest.mark.long_from(2)
 def test_one_agent_keeps_its_law(method):
     post = even_shards(2, agents=1)
     check(EXACT[method], post, post.exact(), repeats=6)
@@ -436,6 +442,7 @@ def test_a_run_is_the_combination_of_the_subset_draws(method, post, sampled, tmp
     assert again.settings["method"] == run.settings["method"]
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_draws_and_another_gives_others(post):
     runs = [
         accord.combine.nonparametric(post, seed=seed, bandwidth=0.5, sweeps=5, **SIZES).average for seed in (0, 0, 1)
@@ -445,6 +452,7 @@ def test_a_seed_gives_the_same_draws_and_another_gives_others(post):
 
 
 @pytest.mark.parametrize("power", [1, 4])
+@pytest.mark.long
 def test_nuts_draws_from_every_subset_posterior(power, post, sampled):
     means, covariances = subset_laws(post, power)
     for agent, (mean, cov) in enumerate(zip(means, covariances, strict=True)):
@@ -459,6 +467,7 @@ def test_nuts_draws_from_every_subset_posterior(power, post, sampled):
 
 
 @pytest.mark.parametrize("method", [*EXACT, "semiparametric"])
+@pytest.mark.long
 def test_from_nuts_to_the_posterior(method, post, sampled):
     combine = {**EXACT, "semiparametric": partial(corrected_product, warmup=100, sweeps=10)}[method]
     z, error = replicated_z(combine, np.split(sampled[1], 12), post.exact())

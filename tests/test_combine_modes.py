@@ -17,6 +17,8 @@ from accord.combine.consensus import weighted_average
 from accord.combine.surrogate import tilted
 from accord.combine.variational import fitted_average
 
+pytestmark = pytest.mark.long
+
 
 def logistic(rows, seed, agents=3, shift=0.0):
     """Logistic regression; with a shift the columns of each agent lie elsewhere."""
@@ -139,6 +141,7 @@ def of_rows(post):
     return post.hessians() - share, -post.gradients(np.zeros(post.dim)), prior
 
 
+@pytest.mark.long
 def test_rounds_that_come_no_closer_warn():
     with pytest.warns(UserWarning, match="the surrogate of agent 2 comes no closer to the mode: its last two rounds"):
         tilted(unequal_shards(2), 2, 8)

@@ -122,6 +122,7 @@ def test_comparisons_are_those_of_arviz_on_pooled_data(runs, comparison):
         np.testing.assert_allclose(found[column].astype(float), expected[column].astype(float), rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.long
 def test_evidence_stands_beside_where_there_are_weights(runs, comparison):
     table = comparison.table()
     assert table.loc[["walked", "counts"], ["log_evidence", "log_bf"]].isna().all(axis=None)
@@ -141,6 +142,7 @@ def shown(comparison):
     return text.get().splitlines()
 
 
+@pytest.mark.long
 def test_a_comparison_shows_a_line_for_each_model(comparison):
     lines = shown(comparison)
     assert [line.split("  ")[0].strip() for line in lines[1:5]] == list(comparison.loos)
@@ -148,6 +150,7 @@ def test_a_comparison_shows_a_line_for_each_model(comparison):
     assert repr(comparison) == f"<Comparison: 4 models; the largest elpd has {next(iter(comparison.loos))}>"
 
 
+@pytest.mark.long
 def test_a_model_beside_itself_differs_by_nothing(runs):
     comparison = accord.compare({"a": runs["walked"], "b": runs["walked"]})
     table = comparison.table()
@@ -289,6 +292,7 @@ SERIES = {
 
 
 @pytest.mark.parametrize("name", SERIES)
+@pytest.mark.long
 def test_weights_are_smoothed_as_arviz_smooths_them(name):
     elpd, k, p = array_stats.loo(SERIES[name][None], r_eff=1.0)
     # weights that are all within five times their mean are no alarm whatever is fitted to them

@@ -86,6 +86,7 @@ EXACT = {**METHODS, "mix by colour": lambda h: Gibbs(h)}
 
 
 @pytest.mark.parametrize("inbox", ["mix", "neighbour_sum", "mix by colour", "total"])
+@pytest.mark.long
 def test_a_second_law_compiles_nothing(inbox):
     net = NETWORKS["irregular"]
 

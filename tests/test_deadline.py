@@ -134,6 +134,7 @@ def in_flight(post, ledger):
 
 @pytest.mark.parametrize("name", ["lossy", "one-way", "by a function"])
 @pytest.mark.parametrize("method", ["GTDULA", "GTBAOAB"])
+@pytest.mark.long_from(2)
 def test_what_is_pushed_is_conserved_with_what_is_in_flight(name, method):
     network = LINKS[name]
     with jax.enable_x64(True):

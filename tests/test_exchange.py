@@ -28,6 +28,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.long_from(7)
 def test_operators_are_the_matrix(name):
     net, form = GRAPHS[name]
     x = jnp.asarray(np.random.default_rng(0).standard_normal((net.num_agents, 6)))
@@ -38,6 +39,7 @@ def test_operators_are_the_matrix(name):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.long_from(3)
 def test_differences_are_rounded_by_what_agents_are_apart(name):
     net, _ = GRAPHS[name]
     apart = np.random.default_rng(0).standard_normal((net.num_agents, 20))
@@ -97,6 +99,7 @@ def one_way(net, seed=0):
 
 @pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
 @pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.long_from(1)
 def test_all_forms_are_the_product_written_out(pattern, double):
     matrix, rng = one_way(PATTERNS[pattern]), np.random.default_rng(1)
     n, dtype = matrix.shape[0], np.float64 if double else np.float32

@@ -134,6 +134,7 @@ def test_programs_read_the_list_a_line_for_each_experiment():
 
 
 @pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.long_from(1)
 def test_a_terminal_folds_the_list_and_cuts_nothing(columns, monkeypatch):
     lines = shown(monkeypatch, columns, commands._list, experiments.EXPERIMENTS.values())
     assert unfolded(lines, HEADINGS) == [

@@ -16,6 +16,8 @@ from accord.experiments.gibbs import table1 as gibbs_table1
 from accord.experiments.gibbs import table2 as gibbs_table2
 from accord.experiments.verdicts import Verdict
 
+pytestmark = pytest.mark.long
+
 
 def groups(*parts):
     return [np.array(part) for part in parts]

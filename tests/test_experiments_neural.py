@@ -21,6 +21,8 @@ from accord.experiments.gtdula import fig3 as gtdula_fig3
 from accord.experiments.verdicts import Verdict
 from accord.samplers import DGLMC, DULA, GCMC, HubSGLD
 
+pytestmark = pytest.mark.long
+
 TINY = {
     gtdula_fig3: {"own": 20, "other": 2, "batch": 5, "rounds": 12, "points": 4, "looked_at": 30, "trained_on": 30},
     dglmc_fig3: {"rows": 320, "rounds": 400, "chains": 2},

@@ -50,6 +50,7 @@ def two(dim, distance, weight, width=1.0, seed=0):
 
 
 @pytest.mark.parametrize(("distance", "weight"), [(8.0, 0.3), (8.0, 0.5), (12.0, 0.3), (12.0, 0.5), (20.0, 0.05)])
+@pytest.mark.long_from(1)
 def test_a_second_gaussian_in_ten_dimensions_is_drawn(distance, weight):
     target = two(10, distance, weight)
     target.assert_drawn(accord.sample(target.post, NETWORK, Importance(), draws=1000, seed=0))
@@ -104,6 +105,7 @@ def test_the_stated_probability_is_the_frequency_of_noticing_a_mode():
     assert -3.0 * np.sqrt(stated * (1.0 - stated) / 60) < frequency - stated < 0.25
 
 
+@pytest.mark.long
 def test_more_scattered_points_notice_more():
     same, half = (
         [looked(two(10, 8.0, 0.5, 0.5), scattered=count)[0].chance(8.0, width) for count in (0, 384, 2304)]

@@ -119,6 +119,7 @@ DENSITIES = {
 
 
 @pytest.mark.parametrize("name", DENSITIES)
+@pytest.mark.long_from(8)
 def test_families_have_the_densities_of_numpyro(name):
     family, columns, params, expected = DENSITIES[name]
     np.testing.assert_allclose(density(family, checked(family, *columns), params), expected(), rtol=1e-9, atol=1e-9)
@@ -215,6 +216,7 @@ def with_cumlogsumexp(shard, eta):
 
 
 @pytest.mark.parametrize("width", [1.0, 30.0, 140.0])
+@pytest.mark.long
 def test_cox_has_the_derivatives_of_a_stable_sum_where_predictors_are_far_apart(width):
     rng = np.random.default_rng(2)
     rows = checked(families.Cox(), rng.permutation(40) + 1.0, rng.integers(0, 2, 40).astype(float))

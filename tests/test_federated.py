@@ -279,6 +279,7 @@ def test_rounding_is_unbiased_with_the_variance_of_its_levels(levels):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.long_from(1)
 def test_a_step_has_the_noise_of_the_rounding_and_of_the_temperature(temperature):
     post, step, levels = unequal_curvature(3), 0.05, 2
     method = QLSD(step, levels, memory=0.0, temperature=temperature)

@@ -218,6 +218,7 @@ def test_unmasked_sums_need_a_policy_that_allows_them(tmp_path):
     np.testing.assert_allclose(drawn(engine, engine.model()).draws, expected.draws, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.long
 def test_a_site_gives_no_own_numbers_without_its_permission(tmp_path):
     """Whatever a server asks for, and whatever the policies of other sites."""
     for place, (masks, allowed, text) in enumerate(
@@ -814,6 +815,7 @@ def test_data_that_changes_in_a_run_is_noticed(tmp_path):
         (lambda head, arrays: (arrays.update(points=np.zeros((10_000_000, 3), np.float32)), head)[1], "too many"),
     ],
 )
+@pytest.mark.long_from(2)
 def test_questions_that_no_server_of_accord_asks_are_refused(tmp_path, change, text):
     federation = Federation(tmp_path)
 

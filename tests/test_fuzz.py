@@ -150,6 +150,7 @@ def test_many_configurations_that_are_others_each_time(folder, text):
 
 @settings(QUICK, max_examples=60)
 @given(content=st.binary(max_size=200))
+@pytest.mark.long
 def test_bytes_are_a_configuration_or_an_error_of_accord(folder, content):
     path = folder / "bytes.toml"
     path.write_bytes(content)
@@ -185,6 +186,7 @@ WORDS = st.one_of(st.sampled_from(KNOWN), st.text(max_size=5))
 
 @settings(QUICK, max_examples=60)
 @given(words=st.lists(WORDS, max_size=4))
+@pytest.mark.long
 def test_words_on_the_command_line(folder, words):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

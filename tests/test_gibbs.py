@@ -32,6 +32,7 @@ def augmented(post, net, eta, mixing="metropolis"):
 @pytest.mark.parametrize(
     ("network", "posterior"), pairs(NETWORKS, POSTERIORS, quick=zip(NETWORKS, itertools.cycle(POSTERIORS)))
 )
+@pytest.mark.long_from(3)
 def test_stationary_law_is_the_augmented_gaussian(network, posterior):
     post, net = POSTERIORS[posterior](2), NETWORKS[network]
     for temperature in (1.0, 0.3):
@@ -293,6 +294,7 @@ def test_a_conditional_that_cannot_be_drawn_is_an_error_with_agent_and_bound():
     assert f"{bound:.6g}" in str(error.value)
 
 
+@pytest.mark.long
 def test_a_potential_that_is_not_convex_is_found_out():
     def double_well(x, rows):
         return -((x[0] ** 2 - 4.0) ** 2) * rows

@@ -504,6 +504,7 @@ def test_a_site_without_an_event_is_warned_of(family, table):
 @pytest.mark.parametrize(
     "formula", ["y ~ x + (1 | site)", "y ~ x + (1 | ward)", "y ~ x + (1 + x | site:h)", "y ~ (0 + x | site:g)"]
 )
+@pytest.mark.long_from(2)
 def test_effects_of_groups_are_integrated_out(formula, table):
     study = sites(table.assign(ward=table.g + "-" + (np.arange(60) // 10).astype(str)))
     slopes = "(1 + x" in formula
@@ -545,6 +546,7 @@ GROUPED = {
 
 
 @pytest.mark.parametrize("formula", GROUPED)
+@pytest.mark.long_from(1)
 def test_effects_as_parameters_are_normal_given_their_scales(formula, table):
     study = sites(table.assign(ward=table.g + "-" + (np.arange(60) // 10).astype(str)))
     slopes = "(1 + x" in formula
@@ -584,6 +586,7 @@ def test_effects_as_parameters_are_normal_given_their_scales(formula, table):
     + [("z", name) for name in ("student", "gamma")]
     + [("surv(z, event)", name) for name in ("weibull", "piecewise_exponential")],
 )
+@pytest.mark.long
 def test_rows_are_as_likely_given_effects_that_are_parameters(left, family, table):
     columns = {"count": np.arange(60.0) % 4, "trials": 9.0, "event": 1.0 * (np.arange(60) % 3 > 0)}
     study = sites(table.assign(**columns), constant=["trials"])
@@ -943,6 +946,7 @@ def test_models_of_many_columns_are_refused_before_their_columns_are_made(monkey
 
 
 @pytest.mark.parametrize("prior", [priors.Normal(0.0, 1e-3), priors.StudentT(4.0, 0.0, 1e-3)])
+@pytest.mark.long_from(1)
 def test_a_posterior_that_is_its_prior_is_reported(prior, table, tmp_path):
     post = glm(sites(table), "y ~ x + z", priors={"x": prior})
     (sd,) = (sd for name, *_, sd in post.about.coefficients if name == "x")

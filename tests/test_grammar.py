@@ -222,8 +222,8 @@ def tried(monkeypatch, count):
 
 
 def test_no_formula_runs_or_reads_anything_but_the_functions_on_the_list(monkeypatch):
-    made, accepted, found = tried(monkeypatch, 3000)
-    assert made >= 3000 and accepted > 100, (made, accepted)
+    made, accepted, found = tried(monkeypatch, 1000)
+    assert made >= 1000 and accepted > 30, (made, accepted)
     assert found == []
 
 

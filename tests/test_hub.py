@@ -127,6 +127,7 @@ def test_guidelines_fill_in_what_is_left_out():
     assert "local_steps=(4, 4, 4, 4, 4, 4)" in run.settings["method"]
 
 
+@pytest.mark.long
 def test_local_steps_follow_measured_speeds():
     assert balanced_steps(4, [1.0, 1.0, 2.0]) == (5, 5, 2)
     assert balanced_steps(1, [1.0, 100.0]) == (2, 1)

@@ -103,6 +103,7 @@ QUICK, SLOW = [heavy_axis, two_hills, slab, far_hills, light_cluster], [two_clus
 
 @pytest.mark.filterwarnings("ignore:the standard deviation of .* rests on few")
 @pytest.mark.parametrize("make", [*QUICK, *(pytest.param(make, marks=pytest.mark.slow) for make in SLOW)])
+@pytest.mark.long_from(1)
 def test_tails_and_modes_that_an_ellipse_misses(make):
     post = make()
     run = accord.sample(post, RING, Importance(), draws=1000, seed=0)
@@ -315,6 +316,7 @@ def test_constants_of_numpy_in_a_density_are_no_trouble():
         pytest.param(lambda x, scale: -0.5 * jnp.sum((np.diag(scale) @ x - scale) ** 2), id="matrix"),
     ],
 )
+@pytest.mark.long
 def test_arrays_of_numpy_in_a_density_follow_the_float_width(density):
     scale = np.array([1.0, -2.0])
     post = toy(lambda x: density(x, scale), np.zeros(2))
@@ -339,6 +341,7 @@ def test_evidence_is_that_of_the_closed_form():
 
 
 @pytest.mark.parametrize("make", [pytest.param(m, marks=pytest.mark.slow) if m in LONG else m for m in TOO_HARD])
+@pytest.mark.long_from(2)
 def test_what_does_not_fit_is_refused_or_handed_on(make):
     """What importance sampling cannot do is not certified, with the number, or has no mode to begin at."""
     if make in NO_MODE:

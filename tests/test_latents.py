@@ -67,6 +67,7 @@ def potential_at(post, mean, scale):
 
 
 @pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.long_from(1)
 def test_quadrature_integrates_the_effects_out(width):
     post = linear(width)
     for mean, scale in [(0.0, 1.0), (1.3, 0.05), (-4.0, 3.0)]:
@@ -146,6 +147,7 @@ def schools():
     return accord.sample(post, accord.Network.ring(8), Importance(), draws=1000)
 
 
+@pytest.mark.long
 def test_eight_schools_and_their_effects_are_right(schools):
     # means and sds of posteriordb's reference draws
     reference = {"mu": (4.41, 3.31), "tau": (3.60, 3.20)}
@@ -182,6 +184,7 @@ def test_a_method_that_walks_sees_the_marginal_potential():
     assert run.local[2]["effect"].shape == (4, 500, 1, 1)
 
 
+@pytest.mark.long
 def test_nothing_that_is_kept_of_a_run_holds_latents(schools, tmp_path):
     drawn = [schools.local[agent]["theta"] for agent in range(8)]
     schools.save(tmp_path / "run.nc")
@@ -242,6 +245,7 @@ def test_an_agent_keeps_its_latents_in_a_file_that_only_its_user_reads(tmp_path,
         accord.Silo(latents="here")
 
 
+@pytest.mark.long
 def test_a_run_whose_latents_are_at_their_sites_says_where(schools, tmp_path):
     there = replace(schools, settings={**schools.settings, "local": "~/a/r-agent-*/latents.nc"})
     there.save(tmp_path / "run.nc")

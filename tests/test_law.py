@@ -61,6 +61,7 @@ def one_form(monkeypatch):
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("dim", [1, 3, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (2, 4))])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.long_from(20)
 def test_rounds_and_law_are_the_recursion(method, dim, network, kind):
     assert_exact(quadratic(kind, dim), NETWORKS[network], METHODS[method](), POTENTIALS[kind](dim))
 
@@ -181,6 +182,7 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("noise", DRAWN)
+@pytest.mark.long_from(1)
 def test_draws_follow_law(noise):
     """What is drawn, at the start and in each round, is standard normal and independent: 10,000 chains have the law."""
     post, net, init = unequal_shards(3), NETWORKS["irregular"], start(3)
@@ -262,6 +264,7 @@ def test_law_of_dadmms_is_the_hand_written_recursion(network, calibration):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.long_from(5)
 def test_stationary_is_where_rounds_lead(method):
     law = accord.law(unequal_curvature(2), NETWORKS["irregular"], METHODS[method](), init=start(2))
     late, limit = law.at(3000).joint, law.stationary().joint
@@ -287,6 +290,7 @@ def test_an_optimiser_forgets_a_random_start_to_the_last_digit(sampler):
         quick=zip(COMMON_NOISE_METHODS, itertools.cycle(["star", "irregular"])),
     ),
 )
+@pytest.mark.long_from(5)
 def test_common_noise_keeps_the_law_of_the_average(method, network):
     # With one potential for all agents the average is the same recursion under both noises; that of D-ADMMS is the
     # degree-weighted one, and only to first order in its step.

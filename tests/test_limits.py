@@ -56,6 +56,7 @@ def test_c_admm_reaches_the_mode_without_hessians_too(monkeypatch):
 
 @pytest.mark.parametrize("method", ["DESGLD", "DESGHMC", "DULA"])
 @pytest.mark.parametrize("network", ["star", "irregular"])
+@pytest.mark.long_from(3)
 def test_other_optimisers_reach_the_fixed_point_of_their_law(method, network):
     post, net = unequal_curvature(2), NETWORKS[network]
     sampler = METHODS[method](temperature=0.0)
@@ -80,6 +81,7 @@ def logistic():
 # EXTRA learns from disagreement what gradients it came from, and so does more than average
 @pytest.mark.parametrize("method", [name for name in MIXING_METHODS if name != "EXTRASGLD"])
 @pytest.mark.parametrize("rounds", [1, 4])
+@pytest.mark.long_from(6)
 def test_zero_gradient_is_pure_averaging_at_the_spectral_rate(method, rounds):
     # flat potentials: what is left of a noiseless round is the mixing matrix, K exchanges its Chebyshev polynomial
     post = accord.models.quadratic(np.zeros((AGENTS, 1, 1)), np.zeros((AGENTS, 1)))

@@ -28,6 +28,7 @@ def derivatives(predictor):
 @pytest.mark.parametrize("many", [1, 40])
 @pytest.mark.parametrize("shared", [True, False], ids=["one matrix", "own matrices"])
 @pytest.mark.parametrize("name", derivatives(linear_predictor))
+@pytest.mark.long_from(16)
 def test_predictors_of_few_columns_and_their_derivatives_are_those_of_a_product(name, shared, many):
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):

@@ -142,6 +142,7 @@ def test_differences_count_once_however_late(name, method, memory, gain):
 
 
 @pytest.mark.parametrize("name", ["late", "bursts", "one-way", "changing"])
+@pytest.mark.long_from(2)
 def test_rounds_are_those_of_queues_and_running_sums(name):
     """GT-DULA without noise, by messages in queues that carry all that their sender ever gave the link."""
     network, (step, beta), rounds = LINKS[name], (0.002, 0.1), 60

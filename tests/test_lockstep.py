@@ -139,6 +139,7 @@ def test_eight_schools():
 
 
 @pytest.mark.parametrize("warmup", [0, 100])
+@pytest.mark.long
 def test_large_frozen_steps_are_exact(warmup):
     shape = 1.5
     state, _ = run(log_gamma, starts(1), warmup=warmup)

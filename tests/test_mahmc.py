@@ -39,6 +39,7 @@ def leapfrog(post, h):
 
 
 @pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.long
 def test_without_the_test_every_agent_has_the_law_of_leapfrog(name):
     post = POSTERIORS[name](2)
     h = 1.2 / np.sqrt(np.linalg.eigvalsh(post.hessians().sum(axis=0))[-1])

@@ -150,6 +150,7 @@ def sites():
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.long
 def test_masked_totals_are_the_plain_ones(place, sites):
     numbers = wide()
     post, pool = holding(numbers), sites(numbers)
@@ -265,6 +266,7 @@ def test_one_agent_twice_is_noise_and_so_is_the_difference():
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.long_from(1)
 def test_what_agents_send_up_the_tree_is_noise(place, sites):
     pool = sites(np.full((AGENTS, 4000), 1e-12))
     for masks in (True, False):
@@ -289,6 +291,7 @@ def test_what_agents_send_up_the_tree_is_noise(place, sites):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.0001 * largest(AGENTS), -1e18, 1e300])
+@pytest.mark.long_from(2)
 def test_nan_infinity_and_large_numbers_are_told_and_not_wrapped(bad, sites):
     numbers = np.ones((AGENTS, 3))
     numbers[2, 1] = 7.0

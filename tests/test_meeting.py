@@ -69,6 +69,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.long_from(3)
 def test_a_model_by_correspondence_is_that_of_one_place(files, name):
     model, constant = MODELS[name], ["weight"]
     named = [column for column in (model.get("weights"), model.get("exposure")) if column]

@@ -108,6 +108,7 @@ def test_a_ring_on_many_devices_sends_its_borders_only():
     assert [sent.size for sent in found.sent] == [8, 8]
 
 
+@pytest.mark.long
 def test_one_device_is_a_mesh_too():
     case = "irregular/GTDULA"
     np.testing.assert_allclose(draw(case, "mesh").draws, draw(case, "local").draws, rtol=1e-5, atol=1e-5)

@@ -489,6 +489,7 @@ def path_eigenvalue(n, k):
     ],
     ids=["path", "star", "grid", "thin grid"],
 )
+@pytest.mark.long_from(3)
 def test_large_sparse_spectra_are_the_analytic_ones(network, expected):
     np.testing.assert_allclose(network.laplacian_extremes(), expected, rtol=1e-7)
 

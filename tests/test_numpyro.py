@@ -292,6 +292,7 @@ def test_the_evidence_of_a_numpyro_model_is_normalised():
 
 
 @pytest.mark.parametrize("number", ["trials", "df"])
+@pytest.mark.long
 def test_a_number_may_be_as_large_as_the_rows_are_many(number):
     def counted(y, trials):
         p = numpyro.sample("p", dist.Beta(1, 1))
@@ -334,6 +335,7 @@ def binned(lo, hi, n):
 
 
 @pytest.mark.parametrize("init", [None, {"mu": 5.5, "s": 1.0}])
+@pytest.mark.long
 def test_a_density_of_zero_away_from_the_data_is_no_error(init):
     parts = [
         ((1e-3, 150, 300), (150, 300, 1e7), (542, 527, 831)),

@@ -159,6 +159,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.long_from(5)
 def test_a_file_that_is_no_run_is_named(tmp_path, name):
     spoil, error, message = BROKEN[name]
     path = tmp_path / "run.nc"
@@ -371,6 +372,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.long_from(8)
 def test_files_from_strangers_are_refused_by_name(tmp_path, name):
     spoil, message = ATTACKS[name]
     path = tmp_path / "run.nc"
@@ -413,6 +415,7 @@ CHANGED = {
 
 
 @pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.long_from(5)
 def test_changes_since_a_run_was_saved_are_noticed(tmp_path, name):
     path = tmp_path / "run.nc"
     dataclasses.replace(run_of(10), certificate=CERTIFIED).save(path)
@@ -599,6 +602,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.long_from(1)
 def test_a_command_that_is_run_again_shows_its_run_or_names_what_differs(folder, name, monkeypatch):
     change, draws, message = OTHERS[name]
     assert start(folder).exit_code == 0
@@ -672,6 +676,7 @@ AFTER = {
 
 
 @pytest.mark.parametrize(("method", "place"), [(method, place) for method, places in AFTER.items() for place in places])
+@pytest.mark.long_from(1)
 def test_ctrl_c_after_the_last_draw_leaves_a_whole_folder(folder, usual, monkeypatch, method, place):
     whole = getattr(*place)
 
@@ -914,6 +919,7 @@ def test_a_method_without_matrices_runs_on_many_parameters(monkeypatch):
     assert run.average.shape == (1, 1, 100_000)
 
 
+@pytest.mark.long
 def test_matrices_that_just_fit_are_made(monkeypatch):
     post, network = wide(dim=30), accord.Network.complete(3)
     with jax.enable_x64(True):

@@ -139,6 +139,7 @@ class BySums(DADMMS):
 
 
 @pytest.mark.parametrize("net", [NETWORKS["irregular"], LINKS["lossy"]], ids=["reliable", "lossy"])
+@pytest.mark.long
 def test_sums_of_neighbours_and_disagreement_tell_the_same(net):
     post = unequal_shards(2)
     with jax.enable_x64(True):

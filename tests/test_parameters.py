@@ -91,6 +91,7 @@ def test_what_follows_a_run_knows_of_constraints():
 
 
 @pytest.mark.parametrize("method", [ChEES(lockstep=64), pytest.param(GTBAOAB(), marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_methods_that_walk_move_unconstrained(method):
     run = accord.sample(rate_and_shares(), RING, method, draws=500, seed=1)
     mean, sd, _ = exact()

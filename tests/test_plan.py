@@ -267,6 +267,7 @@ def compared():
     return accord.plan(post, net, methods)
 
 
+@pytest.mark.long
 def test_a_plan_ranks_methods_and_says_why(compared, tmp_path):
     post, net, found = unequal_curvature(2), NETWORKS["ring"], compared
     ranked = found.ranked
@@ -326,6 +327,7 @@ def test_a_plan_marks_minibatches_whose_noise_it_leaves_out(capsys):
     assert noisy.label == "GTBAOAB, common noise, minibatches, as given" == exact.label.replace("as", "minibatches, as")
 
 
+@pytest.mark.long
 def test_what_a_forecast_chooses_for_minibatches_is_said_to_leave_their_noise_out():
     post, net = unequal_shards(2), NETWORKS["ring"]
     run = accord.sample(post, net, GTBAOAB(batch_size=1), draws=2, chains=1)
@@ -339,6 +341,7 @@ def printed(plan):
     console().print(plan)
 
 
+@pytest.mark.long
 def test_a_plan_says_what_it_allows_and_why(compared, capsys):
     # nearly all of what is allowed, and a little more: both far below the tolerance itself
     within, beyond = (
@@ -367,6 +370,7 @@ def test_a_plan_says_what_it_allows_and_why(compared, capsys):
 
 
 @pytest.mark.parametrize("columns", [50, 80, 120])
+@pytest.mark.long
 def test_a_plan_is_folded_in_a_terminal_and_nowhere_else(compared, columns, monkeypatch, capsys):
     printed(compared)
     pipe = capsys.readouterr().out
@@ -418,6 +422,7 @@ def test_chains_on_a_gaussian_take_what_is_forecast():
     assert trial.cost.exchanges == 2 * net.aggregation.height * trial.cost.sums
 
 
+@pytest.mark.long
 def test_what_sums_certify_comes_first_whatever_it_costs(by_sums, capsys):
     *_, found = by_sums
     assert [trial.label for trial in found.ranked[:2]] == ["Importance", "ChEES"]

@@ -293,6 +293,7 @@ def test_a_prior_that_is_no_number_is_refused():
         accord.Posterior(lambda x, r: -0.5 * (r - x[0]) ** 2, lambda x: -0.5 * x**2, [np.ones(3)], np.zeros(2)).splits  # noqa: B018
 
 
+@pytest.mark.long
 def test_functions_that_jax_cannot_trace_are_told_how_to_be_written():
     def log_likelihood(x, rows):
         return -((rows - x) ** 2)

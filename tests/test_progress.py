@@ -254,6 +254,7 @@ def test_ctrl_c_that_a_library_swallows_is_raised_again(usual):
         signal.signal(signal.SIGINT, chosen)
 
 
+@pytest.mark.long
 def test_ctrl_c_is_answered_while_nothing_can_be_left(monkeypatch, capsys):
     told = []
     monkeypatch.setattr(Progress, "_note", lambda self, text: told.append((time.monotonic(), text)))

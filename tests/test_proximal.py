@@ -82,6 +82,7 @@ def _value_and_gradient(x, agent, center, strength):
 
 
 @pytest.mark.parametrize(("target", "known", "strength", "x64"), list(solved()))
+@pytest.mark.long_from(1)
 def test_newton_reaches_the_stated_tolerance(target, known, strength, x64):
     tolerance, center = 1e-6 if x64 else 1e-4, np.array([2.0, -1.0, 0.5, 1.0])
     with jax.enable_x64(x64):
@@ -143,6 +144,7 @@ def distance(agent, point, center, strength):
 
 
 @pytest.mark.parametrize("strength", [1e-2, 4.0])
+@pytest.mark.long
 def test_units_of_columns_cost_neither_products_nor_accuracy(strength):
     spent = []
     for scales in (np.ones(8), np.tile([1.0, 1e4], 4)):
@@ -156,6 +158,7 @@ def test_units_of_columns_cost_neither_products_nor_accuracy(strength):
     assert spent[1] <= 2 * spent[0]
 
 
+@pytest.mark.long
 def test_what_is_not_solved_says_so():
     # columns in units that are 1e5 apart, and no Hessian to go by: single precision gets nowhere near
     scales = np.geomspace(1.0, 1e5, 8)

@@ -273,6 +273,7 @@ DRAWN = pytensor.shared(np.float64(1.0), "outside")
     ],
 )
 @pytest.mark.filterwarnings("ignore:Data in row contains missing values", "ignore:total_size not provided")
+@pytest.mark.long_from(4)
 def test_what_does_not_split_is_refused(changes, said):
     with pytest.raises(ValueError, match=said):
         one_level(**changes)

@@ -52,6 +52,7 @@ KINDS = ["plain", "units", "offset", "units and offset", "nearly collinear", "fe
 @pytest.mark.parametrize("wide", [True, False], ids=["double", "single"])
 @pytest.mark.parametrize("moved", [False, True], ids=["parameters", "coordinates"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long_from(9)
 def test_values_by_the_closed_form_are_nearer_the_truth_than_those_of_the_rows(kind, moved, wide):
     X, y, place = regression(kind)
     post = models.linear_regression(list(zip(X, y, strict=True)), noise_scale=1.0, prior_variance=PRIOR)

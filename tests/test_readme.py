@@ -100,6 +100,7 @@ def test_rooms_are_in_the_order_that_lint_holds():
 
 
 @pytest.mark.parametrize("module", MODULES)
+@pytest.mark.long
 def test_docstrings_run(module):
     if module in ("accord.flower.client_app", "accord.flower.server_app"):
         pytest.importorskip("flwr")

@@ -193,6 +193,7 @@ def test_nobody_is_asked_who_should_not_be(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("temperature, words", [(0.0, "these are no draws"), (0.5, "at temperature 0.5")])
+@pytest.mark.long_from(1)
 def test_other_temperatures_are_no_posterior(temperature, words, tmp_path):
     text = Reader(walk(temperature).report(tmp_path / "cold.html", ask=False).read_text()).text
     assert "Do not rely on these draws yet" in text and words in text
@@ -417,6 +418,7 @@ def test_cards_of_notebooks_are_quick_and_escaped(run):
     assert "logistic regression" in lazy._repr_html_()
 
 
+@pytest.mark.long
 def test_a_plan_has_a_card():
     plan = accord.plan(
         logistic(),
@@ -444,6 +446,7 @@ def test_colours_of_drawings_are_the_pages_and_texts_stay():
 
 
 @pytest.mark.parametrize("draws, chains", [(1, 1), (2, 2)])
+@pytest.mark.long
 def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
     few = accord.sample(
         logistic(), accord.Network.star(4), accord.samplers.DESGLD(0.001), draws=draws, burn_in=0, chains=chains, seed=0

@@ -74,6 +74,7 @@ def test_what_is_unstable_or_never_forgets_is_named():
 
 
 @pytest.mark.parametrize("name", among(METHODS, "DESGHMC", "GTDULA", "DADMMS", "DGLMC"))
+@pytest.mark.long_from(2)
 def test_squaring_the_matrix_of_a_round_is_following_it(name, monkeypatch):
     post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
     monkeypatch.setattr("accord.exact.impulse_response._FEW_ROUNDS", 10**6)

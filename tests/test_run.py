@@ -49,6 +49,7 @@ def test_pytrees_keep_their_shapes_in_the_tree():
 
 
 @pytest.mark.parametrize("keep", ["agents", "average", [3]])
+@pytest.mark.long
 def test_saved_runs_load_as_they_were(tmp_path, keep):
     run = accord.sample(
         unequal_shards(2), NETWORKS["ring"], DADMMS(1.0), draws=5, burn_in=1, chains=2, seed=0, keep=keep

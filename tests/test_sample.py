@@ -44,6 +44,7 @@ def logistic(agents=AGENTS, dim=3, seed=0, rows=12):
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.long_from(3)
 def test_draw_t_is_the_state_after_burn_in_and_thinning(method):
     post, sampler = unequal_shards(2), METHODS[method]()
     every = accord.sample(post, RING, sampler, draws=20, burn_in=0, chains=2, seed=3)
@@ -88,6 +89,7 @@ def test_keep_saves_memory_and_changes_nothing():
 
 
 @pytest.mark.parametrize("method", among(METHODS, "DESGHMC", "GTBAOAB", "DADMMS", "Gibbs", "DGLMC"))
+@pytest.mark.long_from(3)
 def test_one_compilation_serves_other_numbers(method):
     # a new step, seed or number of draws is not a new program
     post = unequal_shards(2)
@@ -114,6 +116,7 @@ def test_one_compilation_serves_other_numbers(method):
 
 
 @pytest.mark.parametrize("method", among(METHODS, "DESGLD", "DADMMS"))
+@pytest.mark.long_from(1)
 def test_pytrees_are_flattened_in_the_order_of_names(method):
     # the same regression with its parameters as a vector and as a pytree
     rng = np.random.default_rng(0)
@@ -146,6 +149,7 @@ def _slow(sampler):
 
 
 @pytest.mark.parametrize("method", MIXING_METHODS)
+@pytest.mark.long_from(2)
 def test_minibatches_are_unbiased_and_scaled(method):
     # one round from one point: its mean over chains is the full gradient's round, its extra variance n_i^2 / b Var
     post, net = unequal_shards(1), accord.Network.empty(AGENTS)

@@ -87,6 +87,7 @@ def test_one_function_among_arrays_defers_them_all():
     "build",
     [partial(models.linear_regression, noise_scale=1.0), models.logistic_regression, models.poisson_regression],
 )
+@pytest.mark.long_from(1)
 def test_arrays_functions_and_files_give_the_same_draws(build, tmp_path):
     shards = data()
     lazy = [build(given, names=NAMES) for given in (as_functions(shards), as_files(shards, tmp_path))]
@@ -374,6 +375,7 @@ def test_arrays_in_the_other_order_of_bytes_are_those_they_stand_for(tmp_path):
         np.testing.assert_array_equal(post.exact().mean, models.linear_regression(there, 1.0, 1.0).exact().mean)
 
 
+@pytest.mark.long
 def test_columns_that_single_precision_rounds_are_named():
     def far(offset, rows=40, agents=3):
         rng = np.random.default_rng(0)

@@ -144,6 +144,7 @@ def working(monkeypatch, **steps):
 
 @pytest.mark.parametrize("late", ["raise", "restart"])
 @pytest.mark.parametrize(("step", "said"), [("save", "saves its state"), ("_lead", "runs its rounds")])
+@pytest.mark.long
 def test_an_agent_without_neighbours_that_hangs_is_late(step, said, late, ray, hanging, monkeypatch, tmp_path):
     stuck = hanging(Report(True, None, {}))
     working(monkeypatch, **{step: lambda self, *arguments: stuck()})
@@ -255,6 +256,7 @@ class Ends:
 
 
 @pytest.mark.parametrize("method", ["saved", "work"])
+@pytest.mark.long_from(1)
 def test_an_agent_that_ends_changes_no_draw(method, ray, monkeypatch, tmp_path):
     Ends(ray, monkeypatch, method)
     told = r"agents began anew, which changes no draw; how often: agent 0 \(127\.0\.0\.1\) 1$"

@@ -73,6 +73,7 @@ def in_chunks(post, monkeypatch):
 
 @pytest.mark.parametrize("place", [0, 1], ids=["parameters", "coordinates"])
 @pytest.mark.parametrize("way", [in_parts, in_chunks])
+@pytest.mark.long
 def test_sums_of_some_rows_at_a_time_are_those_of_all_at_once(way, place, whole, monkeypatch):
     with jax.enable_x64(True):
         made = way(logistic(), monkeypatch)
@@ -81,6 +82,7 @@ def test_sums_of_some_rows_at_a_time_are_those_of_all_at_once(way, place, whole,
 
 
 @pytest.mark.parametrize("together", [1, 3, 4, 7])
+@pytest.mark.long_from(1)
 def test_agents_that_are_taken_some_at_a_time_count_once(together, monkeypatch):
     def asked(potential, shard, x):
         return {"slope": slope_of(potential, shard, x), "rows": shard.size, "large": shard.size > 20}
@@ -102,6 +104,7 @@ def test_agents_that_are_taken_some_at_a_time_count_once(together, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"masks": True}, {"consensus": 1e-12}], ids=["masks", "consensus"])
+@pytest.mark.long
 def test_masked_and_gossiped_sums_are_made_in_chunks_too(options, whole, monkeypatch):
     with jax.enable_x64(True):
         in_chunks(logistic(), monkeypatch)
@@ -146,6 +149,7 @@ def test_what_comes_in_several_arrays_is_summed_over_rows_too(way, whole, monkey
         np.testing.assert_array_equal(found["any"], np.full(7, 23))
 
 
+@pytest.mark.long
 def test_rows_and_agents_are_left_out_in_chunks_alike(monkeypatch):
     post = logistic()
     run = accord.sample(post, RING, accord.samplers.Importance(), draws=500, chains=2, seed=0, progress=False)

@@ -18,6 +18,8 @@ from accord.metrics import kl, wasserstein2
 from accord.network.spectrum import extreme_eigenvalues
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DGLMC, DULA, GCMC, GTDULA, Gibbs
 
+pytestmark = pytest.mark.long
+
 START = accord.Gaussian(np.array([3.0, -2.0]), np.eye(2) / 2)
 
 

@@ -66,6 +66,7 @@ def value_and_rows(potential, shard, x):
 
 @pytest.mark.parametrize("make", [logistic, lambda: unequal_shards(2)], ids=["logistic", "gaussian"])
 @pytest.mark.parametrize("place", [None, PLACE])
+@pytest.mark.long_from(1)
 def test_a_total_is_the_sum_of_what_each_agent_says(make, place):
     post, x = make(), np.array([0.3, -0.2])
     moved = post if place is None else post.transformed(place)
@@ -128,6 +129,7 @@ def test_an_expansion_is_that_of_the_sum():
     np.testing.assert_allclose(found.hessian, np.mean(hessians, axis=0), rtol=1e-12)
 
 
+@pytest.mark.long
 def test_warm_up_takes_nothing_but_totals_and_counts_them():
     post, net = logistic(), NETWORKS["irregular"]
     owners = Adding(post)
@@ -222,6 +224,7 @@ def test_nuts_by_totals_is_nuts():
     assert owners.sums == expected.traffic.exchanges / 2
 
 
+@pytest.mark.long
 def test_totals_of_this_process_are_made_in_the_thread_and_the_width_of_the_caller():
     post, seen = few(), set()
 
@@ -253,6 +256,7 @@ def test_what_an_owner_raises_is_heard_as_it_is(error):
 
 
 @pytest.mark.parametrize("method", [MALA, Replicated("hmc", warmup=4)], ids=["mala", "hmc"])
+@pytest.mark.long_from(1)
 def test_totals_that_are_no_numbers_any_more_are_told(method):
     post = few()
 

@@ -134,6 +134,7 @@ def mean(post, **options):
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long_from(1)
 def test_a_new_posterior_has_the_numbers_of_now(kind, method, monkeypatch):
     prior, change = getattr(Changes(monkeypatch), kind)()
     options = METHODS[method]
@@ -145,6 +146,7 @@ def test_a_new_posterior_has_the_numbers_of_now(kind, method, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.long_from(4)
 def test_a_posterior_that_was_used_is_refused(kind, monkeypatch):
     prior, change = getattr(Changes(monkeypatch), kind)()
     post = accord.Posterior(log_likelihood, prior, ROWS, 0.0)
@@ -355,6 +357,7 @@ def test_every_digit_counts():
     assert inner[0] != inner[1]
 
 
+@pytest.mark.long
 def test_functions_of_one_float_width_are_traced_in_it():
     def single(x):
         return jax.lax.fori_loop(0, 3, lambda i, c: c + x, jnp.float32(0.0))
@@ -364,6 +367,7 @@ def test_functions_of_one_float_width_are_traced_in_it():
     assert digest(Partial(single), np.zeros(())) == digest(Partial(single), np.ones(()))
 
 
+@pytest.mark.long
 def test_schedules_of_steps_and_of_links_have_the_numbers_of_now():
     step, up = [0.05], [True]
 
@@ -508,6 +512,7 @@ QUEUE = deque([NUMBER])
 
 
 @pytest.mark.parametrize("how", REACHED)
+@pytest.mark.long_from(1)
 def test_methods_are_others_by_what_they_reach_through_modules_classes_and_objects(how, tmp_path, monkeypatch):
     # files of one length, written within a second, would be taken for the same
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -545,6 +550,7 @@ def test_a_run_is_not_taken_up_by_an_edited_method(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["helpers.FACTOR", "an object with slots"])
+@pytest.mark.long_from(1)
 def test_a_run_is_not_taken_up_by_a_method_that_reaches_another_number(how, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
@@ -574,6 +580,7 @@ print(fingerprint(post, NET, made()(lambda k: 0.1 / (1 + k))))
 """
 
 
+@pytest.mark.long
 def test_digests_are_the_same_in_every_process():
     found = set()
     for seed in "01":
@@ -592,6 +599,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.long
 def test_a_run_is_not_taken_up_with_others(change, tmp_path):
     def run(draws, shards=ROWS, offset=0.0, scale=1.0):
         def shifted(x, rows):

@@ -49,6 +49,7 @@ def test_a_gaussian_posterior_is_whitened_exactly(network):
 
 
 @pytest.mark.parametrize("network", ["star", "path"])
+@pytest.mark.long
 def test_a_skewed_posterior_is_whitened_by_its_own_mean_and_covariance(network):
     post, net = logistic(rows=3), NETWORKS[network]
     with jax.enable_x64(True):
@@ -102,6 +103,7 @@ def parted(rows):
     [(logistic(dim=3, rows=150), False), (logistic(rows=3), False), (parted(6), True)],
     ids=["much data", "little data", "parted labels"],
 )
+@pytest.mark.long
 def test_a_pilot_run_is_made_where_points_around_the_mode_tell_too_little(post, pilot):
     with jax.enable_x64(True):
         found = warm_up(post, NETWORKS["star"])
@@ -441,6 +443,7 @@ def test_a_disconnected_network_is_refused():
         warm_up(unequal_curvature(1), accord.Network.empty(AGENTS))
 
 
+@pytest.mark.long
 def test_a_whitened_run_is_taken_up_where_it_was(tmp_path):
     # one exchange averages exactly there, so that few settings are tried
     post, net, options = logistic(), NETWORKS["complete"], dict(burn_in=5, chains=2, seed=2)
