@@ -10,7 +10,7 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from ...base.softplus import softplus
 from ...data.meeting import Meeting
@@ -117,9 +117,8 @@ class Ordinal(_Classes):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         cuts, y = params["cutpoints"], rows["y"]
         last = cuts.shape[0]
-        # products and not cuts[y], whose derivatives are added up one by one
-        upper = jax.nn.one_hot(jnp.minimum(y, last - 1), last, dtype=eta.dtype) @ cuts - eta
-        lower = jax.nn.one_hot(jnp.maximum(y - 1, 0), last, dtype=eta.dtype) @ cuts - eta
+        upper = _entry(cuts, jnp.minimum(y, last - 1)) - eta
+        lower = _entry(cuts, jnp.maximum(y - 1, 0)) - eta
         inner = (y > 0) & (y < last)
         # sigmoid(u) - sigmoid(l) = sigmoid(u) sigmoid(-l) (1 - exp(l - u))
         apart = jnp.log(-jnp.expm1(jnp.where(inner, lower - upper, -1.0)))
@@ -131,3 +130,8 @@ class Ordinal(_Classes):
         # a logistic number around eta is in the class between whose cutpoints it lies
         latent = eta + jax.random.logistic(key, eta.shape, eta.dtype)
         return jnp.searchsorted(params["cutpoints"], latent)
+
+
+def _entry(cuts: Float[Array, " cut"], place: Int[Array, " row"]) -> Float[Array, " row"]:
+    """The entry at each place: sums of products, as derivatives of `cuts[place]` are added up one by one."""
+    return jnp.sum(jax.nn.one_hot(place, cuts.shape[0], dtype=cuts.dtype) * cuts[None], axis=1)
