@@ -301,12 +301,10 @@ def test_weights_are_smoothed_as_arviz_smooths_them(name):
 
 
 def test_draws_that_no_tail_fits_are_told():
-    # weights beyond what numbers hold, and a chain that stands still where the tail begins: ArviZ has none
+    # weights beyond what numbers hold, and a chain that stands still where the tail begins: ArviZ before 1.3 has none
     still = np.sort(NOISE)
     still[50:100] = still[100]
     for values in (1e3 * NOISE, still):
-        with np.errstate(all="ignore"):
-            assert np.isnan(array_stats.loo(values[None], r_eff=1.0)[0])
         elpd, p, k = smoothed(values)
         assert np.isfinite([elpd, p]).all() and k == np.inf
     np.testing.assert_allclose([elpd, p], smoothed(NOISE)[:2], rtol=0.2)

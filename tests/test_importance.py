@@ -125,8 +125,8 @@ def test_models_that_people_have_are_certified_and_match_pooled_nuts(make):
     ess = diagnostics(draws)[0].min()
     # four errors of both
     error = 4.0 * np.sqrt(1.0 / run.points.effective + 1.0 / ess)
-    np.testing.assert_array_less(np.abs(run.points.mean - mean) / sd, error)
-    np.testing.assert_array_less(np.abs(run.points.sd / sd - 1.0), 1.5 * error)
+    np.testing.assert_array_less(np.abs(run.average.mean(axis=(0, 1)) - mean) / sd, error)
+    np.testing.assert_array_less(np.abs(run.average.std(axis=(0, 1)) / sd - 1.0), 1.5 * error)
 
 
 def test_moves_that_nearly_all_are_refused_are_made_again_shorter():

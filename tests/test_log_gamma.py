@@ -38,4 +38,11 @@ def test_rising_factorials_lose_no_digits(order):
     scale = (-1.0) ** (order - 1) * factorial(order - 1) if order else 0.0
     steps = [[a + k for k in range(int(y))] for a in x for y in counts]
     exact = [fsum(scale * s**-order if order else log(s) for s in own) for own in steps]
-    np.testing.assert_allclose(found, exact, rtol=2e-13, atol=0.0)
+    np.testing.assert_allclose(found, exact, rtol=2e-13, atol=1e-15)
+
+
+def test_rising_factorials_of_large_counts_are_finite_in_single_precision():
+    x, y = np.meshgrid([1e-6, 0.1, 1.0, 7.3, 100.0, 1e6], [0.0, 1.0, 1e4, 1e6, 1e9], indexing="ij")
+    found = jax.jit(log_rising)(x.ravel().astype(np.float32), y.ravel().astype(np.float32))
+    exact = special.gammaln(x + y) - special.gammaln(x)
+    np.testing.assert_allclose(found, exact.ravel(), rtol=2e-6, atol=1e-5)

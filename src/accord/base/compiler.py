@@ -18,9 +18,9 @@ _VERSION = tuple(map(int, re.findall(r"\d+", jaxlib.__version__)[:2]))
 # Earlier ones write a line of a thousand letters to standard error for each program that they read from a file.
 _READS_QUIETLY = _VERSION >= (0, 12)
 # Batches of triangular solves, as those of a multivariate normal, wait for threads of the pool that they run on. Two of
-# them at a time, on two processors, wait for ever (jaxlib 0.10.1; 0.12.0 does not). One operation after another there
-# are no two.
-_WAITS_FOR_EVER = _VERSION < (0, 12)
+# them at a time, on two processors, wait for ever (jaxlib 0.10.1; 0.11.1 and later do not). One operation after another
+# there are no two.
+_WAITS_FOR_EVER = _VERSION < (0, 11)
 
 OPTIONS: dict[str, Any] = {"xla_cpu_enable_concurrency_optimized_scheduler": False} if _WAITS_FOR_EVER else {}
 

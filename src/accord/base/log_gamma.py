@@ -62,12 +62,13 @@ def _of_gamma(order: int, x: Array) -> Array:
 
 
 def _of_rising(order: int, x: Array, y: Array) -> Array:
-    a = _moved(x)
+    x = jnp.expand_dims(x, tuple(range(y.ndim - x.ndim)))
+    a, low = _moved(x), _below(x)
     b = a + y
-    low = _below(jnp.expand_dims(x, tuple(range(y.ndim - x.ndim))))
     if order == 0:
-        found = (a - 0.5) * jnp.log1p(y / a) + y * jnp.log(b) - y
-        below = -jnp.log(jnp.prod(1.0 + y[None] / low, axis=0))
+        # factors are divided by b and by a, so that no product overflows, and log(b / a) is taken as often as they are
+        found = (x - 0.5) * jnp.log1p(y / a) + y * jnp.log(b) - y
+        below = jnp.log(jnp.prod(low / a[None], axis=0) / jnp.prod((low + y[None]) / b[None], axis=0))
     else:
         found = jnp.log1p(y / a)
         if order > 1:

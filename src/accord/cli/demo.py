@@ -13,7 +13,7 @@ from ..base.terminal import console, folded
 from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.pooled_nuts import nuts
+from ..posterior.pooled_nuts import nuts, require_blackjax
 from ..samplers import DADMMS, DESGLD, GTBAOAB, GTDULA
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
@@ -160,6 +160,7 @@ def compare(
 def main(seed: int = 0) -> None:
     """Print the table and what it shows."""
     shown = console()
+    require_blackjax("the demo")
     post, network = breast_cancer(), Network.ring(AGENTS)
     shown.print(
         f"Breast-cancer data, {post.sizes.sum()} rows, logistic regression with {post.dim} parameters; "

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NoReturn, Protocol
 
-import jax
 import numpy as np
 from jaxtyping import PyTree
 
@@ -246,5 +245,5 @@ class _FlowerTotals:
         if not self.engine.masks:
             return reduce(np.add, [one.arrays["part"] for one in found])
         shape = tuple(self.engine.same(found, "shape"))
-        (total,) = decoded(self.engine.total_words(found), [jax.ShapeDtypeStruct(shape, np.float64)], len(found))
+        (total,) = decoded(self.engine.total_words(found), [np.empty(shape)], len(found))
         return total

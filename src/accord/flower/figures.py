@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from ..data.meeting import Numbers
@@ -30,7 +29,7 @@ def leaves_of(said: Numbers, most: float = largest(1024)) -> list[np.ndarray]:
 def numbers_of(words: Words, shapes: dict[str, list[int]], num_agents: int) -> Numbers:
     """The sum of numbers that words hold."""
     count = sum(int(np.prod(shape, dtype=int)) for shape in shapes.values())
-    like = [jax.ShapeDtypeStruct((count,), kind) for kind in (np.float64, np.float64, np.int64)]
+    like = [np.empty(count, kind) for kind in (np.float64, np.float64, np.int64)]
     plain, larger, large = decoded(words, like, num_agents)
     flat, found, start = np.where(large > 0, plain, larger / _LARGER), {}, 0
     for name, shape in shapes.items():

@@ -316,7 +316,8 @@ def sum_type(dtype: Any) -> np.dtype:
     """The type of a sum: double precision where it is enabled, else that of its terms; of integers, JAX's."""
     if jnp.issubdtype(dtype, jnp.floating):
         return np.dtype(np.float64 if jnp.result_type(float) == np.float64 else dtype)
-    return np.dtype(jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype)
+    carried = jax.ShapeDtypeStruct((1,), jax.dtypes.canonicalize_dtype(dtype))
+    return np.dtype(jax.eval_shape(jnp.sum, carried).dtype)
 
 
 def _numbers(leaf: Any) -> np.ndarray:

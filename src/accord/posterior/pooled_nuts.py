@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ from .posterior import Posterior
 
 # Bytes beside a draw: its key, whether it diverged, and its gradients.
 _BESIDE = 13
+# Above this R-hat chains differ. Fewer draws than these tell nothing of it.
+_MOST_RHAT, _FEWEST = 1.05, 100
 
 
 class NutsChain(NamedTuple):
@@ -68,7 +71,7 @@ def nuts_chain(
 def nuts(
     post: Posterior, *, draws: int = 1000, warmup: int = 1000, chains: int = 4, seed: int = 0, dense: bool = True
 ) -> np.ndarray:
-    """Draw from the pooled posterior by BlackJAX's NUTS with its window adaptation.
+    """Draw from the pooled posterior by BlackJAX's NUTS with its window adaptation, in double precision.
 
     Parameters
     ----------
@@ -84,7 +87,12 @@ def nuts(
     Returns
     -------
     np.ndarray
-        Shape (chain, draw, dim).
+        Shape (chain, draw, dim), in the parameters of `run.draws`, named by `run.names`.
+
+    Warns
+    -----
+    UserWarning
+        The chains differ: R-hat of a parameter is above 1.05.
 
     Raises
     ------
@@ -94,17 +102,25 @@ def nuts(
         A number is out of range, or memory does not hold the draws.
     """
     require_blackjax("pooled NUTS")
+    from arviz_stats.base.array import array_stats
+
     draws, warmup, chains = (
         whole_number(name, value, least)
         for name, value, least in (("draws", draws, 1), ("warmup", warmup, 0), ("chains", chains, 1))
     )
     what = f"draws = {draws:,} in {chains:,} chains, of {post.dim:,} numbers, and a random key for each,"
-    numbers = post.dim * jnp.dtype(jnp.result_type(float)).itemsize + _BESIDE
+    numbers = post.dim * np.dtype(float).itemsize + _BESIDE
     require_room(what, float(draws) * chains * numbers, "draw fewer")
     post.require_unchanged()
-    start = jnp.asarray(post.init, jnp.result_type(float))
 
     def one_chain(key: jax.Array) -> jax.Array:
+        start = jnp.asarray(post.init, float)
         return nuts_chain(key, post.logdensity, start, draws=draws, warmup=warmup, dense=dense).positions
 
-    return np.asarray(compiled(jax.vmap(one_chain))(jax.random.split(jax.random.key(seed), chains)))
+    with jax.enable_x64(True):
+        positions = np.asarray(compiled(jax.vmap(one_chain))(jax.random.split(jax.random.key(seed), chains)))
+    if chains > 1 and draws >= _FEWEST:
+        worst = float(np.max(array_stats.rhat(positions, chain_axis=0, draw_axis=1)))
+        if not worst <= _MOST_RHAT:
+            warnings.warn(f"chains of pooled NUTS differ: R-hat is {worst:.3g}; raise warmup or draws", stacklevel=2)
+    return post.parameters.reported(positions)

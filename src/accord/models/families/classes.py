@@ -105,7 +105,10 @@ class Ordinal(_Classes):
     def settled(self, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
         found = super().settled(meeting, responses)
         if self.levels is None and isinstance(found._known[0], str):
-            raise ValueError("the order of classes is not known: accord.models.families.Ordinal(['low', 'high'])")
+            raise ValueError(
+                "the order of classes is not known: give the family as accord.models.families.Ordinal([...]), with the "
+                "classes from the lowest to the highest"
+            )
         return found
 
     def parameters(self, summary: Summary) -> dict[str, Parameter]:
@@ -117,11 +120,11 @@ class Ordinal(_Classes):
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         cuts, y = params["cutpoints"], rows["y"]
         last = cuts.shape[0]
-        upper = _entry(cuts, jnp.minimum(y, last - 1)) - eta
-        lower = _entry(cuts, jnp.maximum(y - 1, 0)) - eta
+        high, low = _entry(cuts, jnp.minimum(y, last - 1)), _entry(cuts, jnp.maximum(y - 1, 0))
+        upper, lower = high - eta, low - eta
         inner = (y > 0) & (y < last)
         # sigmoid(u) - sigmoid(l) = sigmoid(u) sigmoid(-l) (1 - exp(l - u))
-        apart = jnp.log(-jnp.expm1(jnp.where(inner, lower - upper, -1.0)))
+        apart = jnp.log(-jnp.expm1(jnp.where(inner, low - high, -1.0)))
         at_most = jnp.where(y < last, -softplus(-upper), 0.0)
         at_least = jnp.where(y > 0, -softplus(lower), 0.0)
         return at_most + at_least + jnp.where(inner, apart, 0.0)

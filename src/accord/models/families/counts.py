@@ -126,8 +126,11 @@ class NegativeBinomial(_Count):
 
     def log_density(self, params: dict[str, Array], eta: Array, rows: dict[str, Array]) -> Array:
         y, size = rows["y"], params["concentration"]
+        # y log p + size log(1 - p) with p = sigmoid(above), of terms that are small where p is near 0 or 1
         above = eta - jnp.log(size)
-        return log_rising(size, y) - log_gamma(y + 1.0) + y * above - (y + size) * softplus(above)
+        is_above = above > 0.0
+        log_powers = jnp.where(is_above, -size, y) * above - (y + size) * softplus(jnp.where(is_above, -above, above))
+        return log_rising(size, y) - log_gamma(y + 1.0) + log_powers
 
     def replicated(self, params: dict[str, Array], eta: Array, rows: dict[str, Array], key: Array) -> Array:
         # Poisson of a gamma rate of mean exp(eta)
