@@ -39,6 +39,9 @@ _FIRST = ("test_silo.py::test_inside", "test_mesh.py::test_four_devices", "test_
 
 
 def pytest_configure(config):
+    # ArviZ 1.3 puts a lazy module in NumPyro's place, and imported after it NumPyro lacks a part (docs/faq.md)
+    if importlib.util.find_spec("numpyro"):
+        importlib.import_module("numpyro.distributions")
     # ArviZ, which PyMC imports, writes down the day of its first import, and two workers that do so at once fail
     if getattr(config.option, "numprocesses", None) and importlib.util.find_spec("arviz"):
         with warnings.catch_warnings():
