@@ -343,26 +343,36 @@ def test_what_latents_do_not_go_with_is_refused(schools):
         run.local  # noqa: B018
 
 
+STANDARD = accord.Local(lambda p, z, row: -0.5 * z["z"] ** 2, {"z": 0.0})
+
+
+def rare(size, events, local=STANDARD):
+    """Two sites of many rows and few events each, which say as little as few rows do."""
+    rows = [(np.r_[np.ones(events), np.zeros(size - events)],) for _ in range(2)]
+    return accord.Posterior(
+        lambda p, z, rows: rows[0] * (p["a"] + 3.0 * z["z"]) - jax.nn.softplus(p["a"] + 3.0 * z["z"]),
+        lambda p: -0.5 * (p["a"] + 4.0) ** 2,
+        rows,
+        {"a": 0.0},
+        local=local,
+    )
+
+
+def test_the_error_of_a_quadrature_is_the_distance_to_a_finer_one():
+    post, x = rare(300, 0), np.array([-1.0])
+    found = post.each(Potential.quadrature_error, x)
+    coarse, fine = (own.each(Potential.shard_log_likelihood, x) for own in (post, post.finely(60)))
+    np.testing.assert_allclose(found, np.abs(coarse - fine), rtol=0.1)
+
+
 @pytest.mark.slow
 def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
-    def rare(size, events, local):
-        """Two sites of many rows and few events each, which say as little as few rows do."""
-        rows = [(np.r_[np.ones(events), np.zeros(size - events)],) for _ in range(2)]
-        return accord.Posterior(
-            lambda p, z, rows: rows[0] * (p["a"] + 3.0 * z["z"]) - jax.nn.softplus(p["a"] + 3.0 * z["z"]),
-            lambda p: -0.5 * (p["a"] + 4.0) ** 2,
-            rows,
-            {"a": 0.0},
-            local=local,
-        )
-
-    local = accord.Local(lambda p, z, row: -0.5 * z["z"] ** 2, {"z": 0.0})
-    assert [rare(size, 0, local).latents.nodes for size in (5, 20, 300)] == [15, 9, 7]
-    assert rare(300, 0, local).finely().latents.nodes == 15 and rare(300, 0, local).is_coarse
+    assert [rare(size, 0).latents.nodes for size in (5, 20, 300)] == [15, 9, 7]
+    assert rare(300, 0).finely().latents.nodes == 15 and rare(300, 0).is_coarse
     assert linear(2).latents.nodes == 9 and linear(3).latents.nodes == 0
     network = accord.Network.complete(2)
-    run = accord.sample(rare(300, 0, local), network, Importance(), draws=200)
-    fine = accord.sample(rare(300, 0, local).finely(), network, Importance(), draws=200)
+    run = accord.sample(rare(300, 0), network, Importance(), draws=200)
+    fine = accord.sample(rare(300, 0).finely(), network, Importance(), draws=200)
     # seven nodes do not do for no event at all: it went on with more by itself, and counts both
     assert run.certificate.holds and run.traffic.sums > fine.traffic.sums
     np.testing.assert_array_equal(run.draws, fine.draws)
