@@ -28,8 +28,7 @@ test: $(VENV)/.installed-test
 test-all: $(VENV)/.installed-test
 	XLA_FLAGS=--xla_backend_optimization_level=3 $(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
-# Hours: what no change waits for. All tests, those left out of make test too, a federation, and the faults that tests
-# must catch.
+# Hours: all tests, also those that make test leaves out, a federation, and the seeded faults that tests must catch.
 nightly: test-all flower
 	$(BIN)/python tests/mutations.py
 

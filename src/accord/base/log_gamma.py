@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-# Numbers below this one are moved up by as much, where Stirling's series of these Bernoulli numbers B_2, B_4, ... is
-# exact to double precision, for the function and for its first four derivatives.
+from .softplus import polynomial
+
+# Numbers below `_SHIFT` are raised by `_SHIFT`. From there on Stirling's series with the Bernoulli numbers B_2 to B_18
+# is exact to double precision, for the function and its first four derivatives.
 _SHIFT = 10
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510, 43867 / 798)
 
@@ -44,7 +46,7 @@ def _gamma(order: int) -> Any:
 
 @cache
 def _rising(order: int) -> Any:
-    """The same of log Gamma(x + y) - log Gamma(x), by x."""
+    """The derivative of this order, by x, of log Gamma(x + y) - log Gamma(x)."""
     made = jax.custom_jvp(lambda x, y: _of_rising(order, x, y))
     made.defjvps(lambda along, _, x, y: _rising(order + 1)(x, y) * along, None)
     return made
@@ -66,13 +68,13 @@ def _of_rising(order: int, x: Array, y: Array) -> Array:
     a, low = _moved(x), _below(x)
     b = a + y
     if order == 0:
-        # factors are divided by b and by a, so that no product overflows, and log(b / a) is taken as often as they are
+        # the factors are divided by a and by b, so that no product overflows; x - 0.5 makes up for it
         found = (x - 0.5) * jnp.log1p(y / a) + y * jnp.log(b) - y
         below = jnp.log(jnp.prod(low / a[None], axis=0) / jnp.prod((low + y[None]) / b[None], axis=0))
     else:
         found = jnp.log1p(y / a)
         if order > 1:
-            # 1 / b - 1 / a, which of a large a would be lost, is a factor
+            # the factor 1 / b - 1 / a is written as -y / (a b): at a large a the difference would lose its digits
             powers = sum(a**-i * b ** (i + 2 - order) for i in range(order - 1))
             found = _sign(order) * factorial(order - 2) * (-y / (a * b)) * powers
         below = _sign(order) * factorial(order - 1) * jnp.sum((low + y[None]) ** -order - low**-order, axis=0)
@@ -84,22 +86,20 @@ def _sign(order: int) -> float:
 
 
 def _moved(x: Array) -> Array:
-    """Where numbers are moved to."""
+    """The numbers, those below `_SHIFT` raised by it."""
     return jnp.where(x < _SHIFT, x + _SHIFT, x)
 
 
 def _below(x: Array) -> Array:
-    """The factors of what is moved, on a leading axis: XLA compiles terms that are added one by one each by itself."""
+    """The factors x, x + 1, ..., on a leading axis: XLA would compile ten separate terms one by one."""
     return x[None] + np.arange(float(_SHIFT)).reshape(_SHIFT, *[1] * x.ndim).astype(x.dtype)
 
 
 def _tail(order: int, s: Array) -> Array:
     """Stirling's series from the term in 1 / s on, and its derivatives."""
     inverse = 1.0 / s
-    square = inverse * inverse
-    total = jnp.zeros_like(s)
-    for j, number in reversed(list(enumerate(_BERNOULLI, 1))):
-        total = total * square + number * factorial(2 * j + order - 2) / factorial(2 * j)
+    terms = [number * factorial(2 * j + order - 2) / factorial(2 * j) for j, number in enumerate(_BERNOULLI, 1)]
+    total = polynomial(tuple(terms), inverse * inverse)
     if order == 0:
         return total * inverse
     return _sign(order) * (factorial(order - 1) / 2.0 + total * inverse) * inverse**order

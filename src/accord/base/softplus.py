@@ -78,7 +78,7 @@ def _value_beside(z: Array, p: Array) -> Array:
 def _above(z: Array, s: Array) -> Array:
     """max(z, 0) + 2 atanh(s), 0 <= s <= 1/3."""
     square = s * s
-    tail = _polynomial(_ATANH_SINGLE if z.dtype.itemsize <= 4 else _ATANH, square)
+    tail = polynomial(_ATANH_SINGLE if z.dtype.itemsize <= 4 else _ATANH, square)
     return jnp.maximum(z, 0.0) + 2.0 * (s + s * (square * tail))
 
 
@@ -101,12 +101,13 @@ def _falling(a: Array) -> Array:
     k = jnp.round(jnp.minimum(a, _LARGEST) * (-1.0 / _LOG2))
     r = -a - k * _LOG2 - k * _LOG2_REST
     # k is added to the exponent, which begins at bit 52
-    bits = jax.lax.bitcast_convert_type(1.0 + (r + r * r * _polynomial(_EXP, r)), jnp.int64)
+    bits = jax.lax.bitcast_convert_type(1.0 + (r + r * r * polynomial(_EXP, r)), jnp.int64)
     scaled = bits + (k.astype(jnp.int32).astype(jnp.int64) << 52)
     return jnp.where(a > _LARGEST, 0.0, jax.lax.bitcast_convert_type(scaled, a.dtype))
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+def polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    """The polynomial with these coefficients, lowest power first, by Horner's rule."""
     total = jnp.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient

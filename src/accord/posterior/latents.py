@@ -205,7 +205,7 @@ def _terms(
     prior = jax.vmap(log_prior, (None, 0, 0))(params, own, row) + volume
     of_row = shard.groups.of_row
     if len(prior) == 1:
-        # not looked up: derivatives would be added up one by one
+        # broadcast: the derivative of a lookup is added up row by row
         of_rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*of_row.shape, *leaf.shape[1:])), own)
     else:
         of_rows = jax.tree.map(lambda leaf: leaf[of_row], own)

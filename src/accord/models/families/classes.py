@@ -136,5 +136,5 @@ class Ordinal(_Classes):
 
 
 def _entry(cuts: Float[Array, " cut"], place: Int[Array, " row"]) -> Float[Array, " row"]:
-    """The entry at each place: sums of products, as derivatives of `cuts[place]` are added up one by one."""
+    """The entry at each place, by products: the derivative of `cuts[place]` is added up row by row."""
     return jnp.sum(jax.nn.one_hot(place, cuts.shape[0], dtype=cuts.dtype) * cuts[None], axis=1)
