@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import ray
+from tables import walk
 
 import accord
 from accord.engines.silo import actor
@@ -85,7 +86,5 @@ def draw(share, declared, chains=400, draws=30, deadline=0.02, mix_rounds=8, net
     if engine is None:
         options["engine"] = accord.Silo(deadline=deadline, timeout=60.0)
     with late(share, 1.5 * deadline):
-        run = accord.sample(
-            post, network, GTBAOAB(0.3, 1.0, mix_rounds=mix_rounds), draws=draws, chains=chains, **options
-        )
+        run = walk(post, network, GTBAOAB(0.3, 1.0, mix_rounds=mix_rounds), draws=draws, chains=chains, **options)
     return post, run

@@ -7,7 +7,7 @@ import jax
 import jax.monitoring
 import numpy as np
 import pytest
-from tables import NETWORKS, among, unequal_shards
+from tables import NETWORKS, among, unequal_shards, walk
 
 import accord
 from accord.base.compiler import _VERSION
@@ -65,7 +65,7 @@ def test_a_second_run_compiles_nothing(inbox, monkeypatch):
     def run(step=STEP, data=0, **changes):
         options = dict(draws=12, burn_in=5, thin=1, chains=3, seed=0, init=start)
         with compiled() as names:
-            accord.sample(unequal_shards(2, seed=data), net, METHODS[inbox](step), **{**options, **changes})
+            walk(unequal_shards(2, seed=data), net, METHODS[inbox](step), **{**options, **changes})
         return names
 
     assert {"jit(start)", "jit(record)"} <= set(run())

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, LINKS, OVER_LINKS, unequal_curvature
+from tables import AGENTS, LINKS, OVER_LINKS, unequal_curvature, walk
 
 import accord
 from accord.base.pytree import pytree
@@ -188,8 +188,7 @@ def test_where_the_same_is_lost_the_draws_are_those_of_drawn_losses(name, method
         post = AsDrawn(network, drawn_arrivals(network, sampler.needs(2), rounds))
         options = {"draws": rounds - 10, "burn_in": 10, "chains": 2, "seed": 5, "init": np.ones(2)}
         found, expected = (
-            accord.sample(unequal_curvature(2), network, sampler, engine=engine, **options)
-            for engine in (posted(post), "local")
+            walk(unequal_curvature(2), network, sampler, engine=engine, **options) for engine in (posted(post), "local")
         )
     np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-9, atol=1e-10)
 

@@ -100,11 +100,12 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path):
 
 def test_an_interrupted_sample_is_no_result(monkeypatch):
     post, net = accord.models.gaussian([-1.0, 1.0], [1.0, 2.0]), accord.Network.ring(2)
-    run = accord.sample(post, net, accord.samplers.DULA(0.05, 0.2), draws=3, burn_in=0, chains=1)
+    method = accord.samplers.DULA(0.05, 0.2)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=0), draws=3, chains=1)
     monkeypatch.setattr(frame, "sample", lambda *_, **__: run)
-    assert frame.whole_run(post, net, draws=3) is run
+    assert frame.whole_run(post, net, method, draws=3) is run
     with pytest.raises(KeyboardInterrupt):
-        frame.whole_run(post, net, draws=4)
+        frame.whole_run(post, net, method, draws=4)
 
 
 def test_the_list_shows_every_experiment():

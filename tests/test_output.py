@@ -26,7 +26,6 @@ from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
 from accord.experiments import frame
-from accord.fitting.network_sums import NetworkSums, expand
 from accord.results import netcdf
 from accord.results.asked import Asked
 from accord.results.certificate import Certificate, Check
@@ -44,7 +43,9 @@ from accord.samplers import (
     SplitGTBAOAB,
     StaleSGLD,
 )
-from accord.sampling import by_totals
+from accord.samplers.by_sums import method as by_sums
+from accord.samplers.by_sums.evaluations import expand
+from accord.samplers.session import Job, Session
 from accord.sampling.recorder import Recorder
 from accord.storage import fingerprint
 from accord.storage.checkpoint import CheckpointStore
@@ -671,7 +672,7 @@ AFTER = {
         (accord.Run, "summary"),
         (output.Place, "_texts"),
     ],
-    "Importance": [(by_totals, "in_both_scales"), (accord.Run, "save")],
+    "Importance": [(by_sums, "in_both_scales"), (accord.Run, "save")],
 }
 
 
@@ -838,7 +839,9 @@ def test_draws_that_no_memory_holds_are_refused_before_anything_starts(method, m
 
 def test_draws_that_just_fit_are_drawn(monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: 4.0 * 2 * (50 * 4 + 3 * 3))
-    run = accord.sample(posterior(), accord.Network.complete(3), DESGLD(0.1), draws=50, chains=2, burn_in=0)
+    run = accord.sample(
+        posterior(), accord.Network.complete(3), accord.Rounds(DESGLD(0.1), burn_in=0), draws=50, chains=2
+    )
     assert run.draws.shape == (2, 50, 3, 1)
 
 
@@ -858,9 +861,9 @@ def test_what_links_hold_has_to_fit_as_well(monkeypatch):
     network = accord.Network.complete(3).links(delay=3)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1.0)
     with pytest.raises(ValueError, match="the states of 3 agents and their links 264 B; this machine has 1.8"):
-        accord.sample(posterior(), network, DESGLD(0.1), draws=50, chains=2, burn_in=0)
+        accord.sample(posterior(), network, accord.Rounds(DESGLD(0.1), burn_in=0), draws=50, chains=2)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
-    run = accord.sample(posterior(), network, DESGLD(0.1), draws=50, chains=2, burn_in=0)
+    run = accord.sample(posterior(), network, accord.Rounds(DESGLD(0.1), burn_in=0), draws=50, chains=2)
     assert run.draws.shape == (2, 50, 3, 1)
 
 
@@ -915,7 +918,9 @@ def test_a_plan_and_a_covariance_are_refused_too(monkeypatch):
 
 def test_a_method_without_matrices_runs_on_many_parameters(monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: 25e9)
-    run = accord.sample(wide(), accord.Network.ring(3), DESGLD(1e-3), draws=1, chains=1, burn_in=0, keep="average")
+    run = accord.sample(
+        wide(), accord.Network.ring(3), accord.Rounds(DESGLD(1e-3), burn_in=0), draws=1, chains=1, keep="average"
+    )
     assert run.average.shape == (1, 1, 100_000)
 
 
@@ -923,7 +928,7 @@ def test_a_method_without_matrices_runs_on_many_parameters(monkeypatch):
 def test_matrices_that_just_fit_are_made(monkeypatch):
     post, network = wide(dim=30), accord.Network.complete(3)
     with jax.enable_x64(True):
-        sums = NetworkSums(post, network)
+        sums = Session(Job(post, network))
         needed = (3 + 4) * 30**2 * 8
         monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
         assert expand(sums, post.init).finite
@@ -969,9 +974,9 @@ def test_words_of_minibatches_have_to_fit(monkeypatch):
     states, draws = 2 * 1000 * 4 * (3 * 25), 1000 * 4 * 3 * 5
     monkeypatch.setattr(memory, "memory_bytes", lambda: states + draws - 1)
     with pytest.raises(ValueError, match="with a round's random words 600 kB; .* local steps or a smaller batch_size"):
-        accord.sample(post, network, DESGLD(1e-6, batch_size=20), draws=1, chains=1000, burn_in=0)
+        accord.sample(post, network, accord.Rounds(DESGLD(1e-6, batch_size=20), burn_in=0), draws=1, chains=1000)
     monkeypatch.setattr(memory, "memory_bytes", lambda: states + draws)
-    run = accord.sample(post, network, DESGLD(1e-6, batch_size=20), draws=1, chains=1000, burn_in=0)
+    run = accord.sample(post, network, accord.Rounds(DESGLD(1e-6, batch_size=20), burn_in=0), draws=1, chains=1000)
     assert run.draws.shape == (1000, 1, 2, 5)
 
 
@@ -980,9 +985,9 @@ def test_what_gradients_hold_of_each_row_has_to_fit(monkeypatch):
     needed = 4 * 2 * 100 * 1000
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match="gradients of 100 rows at 2 agents in 1,000 chains, .* take 800 kB at least"):
-        accord.sample(post, network, DESGLD(1e-6), draws=1, chains=1000, burn_in=0)
+        accord.sample(post, network, accord.Rounds(DESGLD(1e-6), burn_in=0), draws=1, chains=1000)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
-    run = accord.sample(post, network, DESGLD(1e-6), draws=1, chains=1000, burn_in=0)
+    run = accord.sample(post, network, accord.Rounds(DESGLD(1e-6), burn_in=0), draws=1, chains=1000)
     assert run.draws.shape == (1000, 1, 2, 1)
 
 
@@ -996,9 +1001,14 @@ def test_a_history_has_to_fit(monkeypatch):
     needed = 3 * 3 * 2 * 4 * 1001
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed - 1)
     with pytest.raises(ValueError, match="StaleSGLD, 4 kB of each of 3 agents in 2 chains"):
-        accord.sample(posterior(), network, method, draws=1, chains=2, burn_in=0)
+        accord.sample(posterior(), network, accord.Rounds(method, burn_in=0), draws=1, chains=2)
     monkeypatch.setattr(memory, "memory_bytes", lambda: needed)
-    assert accord.sample(posterior(), network, method, draws=1, chains=2, burn_in=0).draws.shape == (2, 1, 3, 1)
+    assert accord.sample(posterior(), network, accord.Rounds(method, burn_in=0), draws=1, chains=2).draws.shape == (
+        2,
+        1,
+        3,
+        1,
+    )
 
 
 @pytest.mark.parametrize(

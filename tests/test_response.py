@@ -52,7 +52,7 @@ def test_memory_is_what_runs_show():
     post, net, method = unequal_curvature(1), NETWORKS["ring"], GTBAOAB(0.2, 1.5, mix_rounds=2)
     found = respond(post, net, method)
     draws, chains = 1000, 2000
-    run = accord.sample(post, net, method, draws=draws, burn_in=200, chains=chains, seed=3)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=200), draws=draws, chains=chains, seed=3)
     for i in (0, 4):
         means = run.draws[:, :, i, 0].mean(axis=1, dtype=np.float64)
         expected = found.sd[i, 0] ** 2 * found.memory[i, 0] / draws

@@ -2,7 +2,7 @@
 
 import sys
 
-from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
+from . import balance, combine, data, datasets, engines, metrics, models, samplers, schedules, theory
 from .adapters import from_numpyro, from_pymc
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
@@ -19,6 +19,7 @@ from .results.run import Run
 from .samplers import conditional, convex_sets
 from .samplers.protocol import Sampler
 from .sampling.planning import plan
+from .sampling.rounds import Rounds
 from .sampling.sample import sample
 from .tuning import warmup
 from .tuning.plan import Plan
@@ -33,6 +34,7 @@ __all__ = [
     "Network",
     "Plan",
     "Posterior",
+    "Rounds",
     "Run",
     "Sampler",
     "Silo",
@@ -44,6 +46,7 @@ __all__ = [
     "convex_sets",
     "data",
     "datasets",
+    "engines",
     "from_numpyro",
     "from_pymc",
     "law",

@@ -17,8 +17,11 @@ import numpy as np
 
 from ..base.errors import unknown_name_error
 from ..base.text import __version__, no_formula
+from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
+from ..samplers.protocol import Sampler
+from ..sampling.rounds import Rounds
 from ..sampling.sample import sample
 from .verdicts import Verdict
 
@@ -182,12 +185,20 @@ def reproduce(
     return claims
 
 
-def whole_run(post: Posterior, *arguments: Any, draws: int, **options: Any) -> Run:
-    """`accord.sample` without a bar of its own; Ctrl-C is passed on, where `sample` would return the draws so far."""
+# Options of `accord.Rounds` that the figures need.
+_ROUNDS = ("burn_in", "thin", "init", "whiten", "checkpoint_every")
+
+
+def whole_run(post: Posterior, network: Network, method: Sampler, *, draws: int, **options: Any) -> Run:
+    """`accord.sample` without a bar of its own; Ctrl-C is passed on, where `sample` would return the draws so far.
+
+    `options` are those of `accord.sample` and of `accord.Rounds`.
+    """
+    walking = Rounds(method, **{name: options.pop(name) for name in _ROUNDS if name in options})
     with warnings.catch_warnings():
         # that sample keeps what it has is not what happens here
         warnings.filterwarnings("ignore", "interrupted: ")
-        run = sample(post, *arguments, draws=draws, progress=False, **options)
+        run = sample(post, network, walking, draws=draws, progress=False, **options)
     if run.average.shape[1] < draws:
         raise KeyboardInterrupt
     return run

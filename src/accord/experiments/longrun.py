@@ -11,8 +11,10 @@ from typing import Any
 
 import jax
 
+from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
+from ..samplers.protocol import Sampler
 from .frame import Claim, Size, whole_run
 from .verdicts import Verdict
 
@@ -39,14 +41,22 @@ class LongRuns:
         self._folder = folder.parents[1] / f".{name}-{which}" if size.minutes > _SHORT else None
 
     def run(
-        self, name: str, post: Posterior, *arguments: Any, draws: int, told: Callable[[float], None], **options: Any
+        self,
+        name: str,
+        post: Posterior,
+        network: Network,
+        method: Sampler,
+        *,
+        draws: int,
+        told: Callable[[float], None],
+        **options: Any,
     ) -> Run:
         """`frame.whole_run`; `told` hears the share of it that is done."""
         if self._folder is None:
-            return whole_run(post, *arguments, draws=draws, **options)
+            return whole_run(post, network, method, draws=draws, **options)
         kept = {"checkpoint": self._folder / name, "checkpoint_every": options.get("thin", 1) * -(-draws // _PARTS)}
         for part in range(1, _PARTS + 1):
-            run = whole_run(post, *arguments, draws=-(-draws * part // _PARTS), **kept, **options)
+            run = whole_run(post, network, method, draws=-(-draws * part // _PARTS), **kept, **options)
             told(part / _PARTS)
         return run
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..base.errors import DivergenceError
 from ..base.progress import Progress
-from ..engines.engine import Engine
+from ..samplers.engine import Engine
 from ..samplers.protocol import Monitored
 from ..samplers.validation import cheap_bound
 from ..schedules import at

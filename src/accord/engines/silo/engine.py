@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,10 @@ from ...base.errors import unknown_name_error
 from ...data.elsewhere import Ask
 from ...network import Network
 from ...posterior import Posterior
+from ...samplers.engine import FirstNonFinite
 from ...samplers.protocol import Bound, Sampler
 from ...storage.fingerprint import claim, own_key
-from ..engine import FirstNonFinite
+from ..arrays import require_no_masks
 from ..loop import Records
 from .latents import LATENTS
 from .losses import Losses
@@ -67,6 +68,9 @@ class Silo:
         Seconds, > 0, that an agent waits for the messages of an exchange; then it goes on without those that have not
         come, as if they were lost; draws then depend on what came too. It takes a network whose `links` say how much
         loss to plan for. None waits for all messages, up to `timeout`. See docs/links.md.
+    masks
+        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers; for methods by sums,
+        and at least 3 agents. See docs/masks.md for what that hides, and what not.
     """
 
     address: str | None = None
@@ -76,6 +80,9 @@ class Silo:
     start_timeout: float = 120.0
     latents: str = LATENTS
     deadline: float | None = None
+    masks: bool = False
+    # its sums go over a tree
+    consensus: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "start_timeout", "deadline"):
@@ -104,7 +111,8 @@ class Silo:
         return Silo, tuple(getattr(self, one.name) for one in fields(self))
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
-        """Any method."""
+        """Any method, but under masks only methods by sums."""
+        require_no_masks(self.masks, None)
 
     def states_here(self, num_agents: int) -> int:
         """One: its agents may each have a machine."""

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from ..posterior import Posterior
+from .posterior import Posterior
 
 
 @runtime_checkable

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..fitting.network_sums import NetworkSums
-from ..posterior import Posterior
-from ..posterior.latents import MOST_NODES
-from ..posterior.potential import Potential, Shard
-from ..results.certificate import Check
+from ...posterior import Posterior
+from ...posterior.latents import MOST_NODES
+from ...posterior.potential import Potential, Shard
+from ...results.certificate import Check
+from ..session import Session
 
 # The name of the check; how far F may be off at a draw, and draws at which that is looked at.
 INTEGRATION, _OFF, _LOOKED_AT = "integration", 0.01, 50
@@ -21,11 +21,12 @@ def some_of(draws: np.ndarray, count: int) -> np.ndarray:
     return flat[np.linspace(0, len(flat) - 1, min(count, len(flat))).astype(int)]
 
 
-def integration_check(sums: NetworkSums, post: Posterior, draws: np.ndarray) -> Check | None:
+def integration_check(session: Session, draws: np.ndarray) -> Check | None:
     """A check of the quadrature, by a finer one at some draws, (chain, draw, dim); one sum. None: there is none."""
+    post = session.job.post
     if post.latents is None or post.latents.nodes == 0:
         return None
-    found = sums(off, points=some_of(draws, _LOOKED_AT), values=3 * _LOOKED_AT)
+    found = session.totals(off, points=some_of(draws, _LOOKED_AT), values=3 * _LOOKED_AT)
     most = float(np.max(np.asarray(found)))
     holds = most <= _OFF
     text = f"integrals over latents are off by {most:.2g} in log density at most, {_OFF} is allowed"

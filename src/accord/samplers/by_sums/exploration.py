@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.counters import generator
-from ..fitting.adaptation import Mode
-from ..fitting.evaluations import NOWHERE, Expansions, expansions, slopes
-from ..fitting.network_sums import NetworkSums
-from ..fitting.proposal import Mixture
-from ..posterior.coordinates import Coordinates
-from ..posterior.newton import newton_step
+from ...base.counters import generator
+from ...posterior.coordinates import Coordinates
+from ...posterior.newton import newton_step
+from ..session import Session
+from .adaptation import Mode
+from .evaluations import NOWHERE, Expansions, expansions, slopes
+from .proposal import Mixture
 
 # Distances, in standard deviations, at which F is looked at on each half-line: for slow tails, and for other modes.
 _NEAR, _FAR = (2.0, 3.0, 4.5), (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0)
@@ -210,7 +210,7 @@ def _distances(points: np.ndarray, mode: Mode) -> np.ndarray:
     return np.linalg.norm(np.linalg.solve(mode.factor, (points - mode.mean).T), axis=0)
 
 
-def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCATTERED) -> Lines:
+def look(session: Session, place: Coordinates, scattered: int = SCATTERED) -> Lines:
     """F along half-lines from the mode, at scattered points, and where gradients point to; two sums at most.
 
     Half-lines go along the principal axes and along each parameter. For each parameter there are two: the other
@@ -218,10 +218,10 @@ def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCAT
 
     Parameters
     ----------
-    sums, place
-        Sums over the network, and the coordinates whose origin is the mode.
-    seed
-        Of the scattered points.
+    session
+        Makes the sums; its seed is that of the scattered points.
+    place
+        The coordinates whose origin is the mode.
     scattered
         Number of scattered points.
     """
@@ -238,18 +238,18 @@ def look(sums: NetworkSums, place: Coordinates, seed: int, scattered: int = SCAT
     lines.append(held[(np.abs(held @ np.concatenate(lines).T) < _NEW).all(axis=1)])
     directions = np.concatenate([sign * line for line in lines for sign in (1.0, -1.0)])
     on_lines = (DISTANCES[None, :, None] * directions[:, None, :]).reshape(-1, len(factor))
-    around = generator(seed, "scatter").standard_normal((scattered, len(factor)))
+    around = generator(session.job.seed, "scatter").standard_normal((scattered, len(factor)))
     radii = np.resize(_NEARBY, scattered)
     radii[::6] = np.resize(_FAR_OUT, len(radii[::6]))
     # in few dimensions fixed radii would leave gaps
-    radii *= _JITTER ** (generator(seed, "radii").random(scattered) - 0.5)
+    radii *= _JITTER ** (generator(session.job.seed, "radii").random(scattered) - 0.5)
     around *= radii[:, None] / np.linalg.norm(around, axis=1)[:, None]
     points = np.concatenate([on_lines, np.zeros((1, len(factor))), around])
-    value, gradient = slopes(sums, place, points)
+    value, gradient = slopes(session, place, points)
     at_origin = float(value[len(on_lines)])
     landed = _landings(points, value - at_origin, gradient, _times(scattered) * LANDINGS)
     if len(landed):
-        there, slope = slopes(sums, place, landed)
+        there, slope = slopes(session, place, landed)
         points, gradient = np.concatenate([points, landed]), np.concatenate([gradient, slope])
         value = np.concatenate([value, there])
     return Lines(directions, points, value - at_origin, gradient, at_origin, scattered)
@@ -293,7 +293,7 @@ class Skeleton(NamedTuple):
         return self.reached == np.inf
 
 
-def follow(sums: NetworkSums, place: Coordinates, search: Search) -> Skeleton:
+def follow(session: Session, place: Coordinates, search: Search) -> Skeleton:
     """A skeleton along the slow half-lines of all modes, as INLA explores hyperparameters (Rue, Martino & Chopin 2009).
 
     At each step along a half-line the other coordinates go where F is least, by a Newton step; each place is a
@@ -310,7 +310,7 @@ def follow(sums: NetworkSums, place: Coordinates, search: Search) -> Skeleton:
     means, factors, masses = list[np.ndarray](), list[np.ndarray](), list[float]()
     reached = np.inf
     for _ in range(_MOST_STEPS):
-        seen = expansions(sums, place, np.array([walk.next for walk in walks]))
+        seen = expansions(session, place, np.array([walk.next for walk in walks]))
         for walk, *here in zip(list(walks), *seen, strict=True):
             component = walk.step_to(*here)
             if component is not None:
@@ -446,36 +446,33 @@ class Search(NamedTuple):
     whole: bool = True
 
 
-def other_modes(sums: NetworkSums, place: Coordinates, lines: Lines, seed: int) -> Search:
-    """Modes found by Newton's method from where F is not convex, and from these in turn, all searches at a time.
-
-    `seed` is that of the points scattered around each.
-    """
-    modes, ends = _searched(sums, place, lines.at_origin, lines.starts, [])
+def other_modes(session: Session, place: Coordinates, lines: Lines) -> Search:
+    """Modes found by Newton's method from where F is not convex, and from these in turn, all searches at a time."""
+    modes, ends = _searched(session, place, lines.at_origin, lines.starts, [])
     main = _main(place)
     # Where there is one more mode, others are more likely than elsewhere: the main mode too is looked around again.
     fresh, around = [main, *modes] if modes else [], list[Lines]()
     while fresh and len(modes) < _MOST_MODES:
         count = max(lines.scattered, min(_MORE, 2 * _MORE // len(fresh)))
-        looks = [look(sums, place.after(Coordinates(mode.mean, mode.factor)), seed, count) for mode in fresh]
+        looks = [look(session, place.after(Coordinates(mode.mean, mode.factor)), count) for mode in fresh]
         around += looks
         at = np.concatenate([mode.mean + own.starts @ mode.factor.T for mode, own in zip(fresh, looks, strict=True)])
         # what is near a mode that is known leads there
         near = np.zeros(len(at), bool)
         for mode in (main, *modes):
             near |= _distances(at, mode) < _KNOWN
-        fresh, more = _searched(sums, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
+        fresh, more = _searched(session, place, lines.at_origin, at[~near][: 4 * _MOST_SEARCHES], modes)
         modes, ends = modes + fresh, np.concatenate([ends, more])
     return Search(modes, ends, around or [lines], not fresh)
 
 
 def _searched(
-    sums: NetworkSums, place: Coordinates, at_origin: float, at: np.ndarray, known: list[Mode]
+    session: Session, place: Coordinates, at_origin: float, at: np.ndarray, known: list[Mode]
 ) -> tuple[list[Mode], np.ndarray]:
     """Modes that are not known yet, found from some positions, and where searches ended that hold mass."""
     if not len(at):
         return [], at
-    here = expansions(sums, place, at)
+    here = expansions(session, place, at)
     shrink, done = np.ones(len(at)), np.zeros(len(at), bool)
     for _ in range(_MOST_NEWTON):
         steps = np.stack([newton_step(g, h)[0] for g, h in zip(here.gradient, here.hessian, strict=True)])
@@ -486,7 +483,7 @@ def _searched(
         if done.all():
             break
         moved = at + np.where(done, 0.0, shrink)[:, None] * steps
-        there = expansions(sums, place, moved)
+        there = expansions(session, place, moved)
         better = np.isfinite(there.hessian).all(axis=(1, 2)) & (
             there.value <= here.value + 1e-9 * (1 + abs(here.value))
         )

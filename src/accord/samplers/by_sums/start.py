@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.counters import generator
-from ..fitting.nearest_gaussian import nearest_gaussian
-from ..fitting.network_sums import NetworkSums, expand
-from ..posterior import Posterior
-from ..posterior.coordinates import Coordinates
-from ..posterior.newton import NotIdentifiedError, own_scale
+from ...base.counters import generator
+from ...posterior.coordinates import Coordinates
+from ...posterior.newton import NotIdentifiedError, own_scale
+from ..session import Session
+from .evaluations import expand
 from .exploration import look, other_modes
-from .laplace import laplace, supported
+from .laplace import laplace, nearest_gaussian, supported
 
 
 class Start(NamedTuple):
@@ -52,7 +51,7 @@ class Start(NamedTuple):
         return numbers.permutation(np.concatenate([usual, others]))
 
 
-def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start:
+def start_without_points(session: Session) -> Start:
     """At the mode, with the scale of the curvature there; where there is no mode, at the Gaussian nearest to it.
 
     Raises
@@ -62,21 +61,22 @@ def start_without_points(sums: NetworkSums, post: Posterior, seed: int) -> Start
     ArithmeticError
         The potential is not finite at init, nor at positions around it.
     """
+    post = session.job.post
     try:
-        place = laplace(sums, post)
+        place = laplace(session)
     except NotIdentifiedError:
         raise
     except ArithmeticError:
         init: np.ndarray | None = post.init
-        here = expand(sums, post.init)
+        here = expand(session, post.init)
         if not here.finite:
-            init = supported(sums, post)
+            init = supported(session)
             if init is None:
                 raise
-            here = expand(sums, init)
+            here = expand(session, init)
             if not here.finite:
                 raise
         # the density may have no bound where there is no mass, as the neck of a funnel: averages do not go there
         place = Coordinates(init, np.diag(own_scale(np.abs(np.diagonal(here.hessian)))))
-        return Start(nearest_gaussian(sums, place), np.zeros((0, post.dim)))
-    return Start(place, other_modes(sums, place, look(sums, place, seed), seed).ends)
+        return Start(nearest_gaussian(session, place), np.zeros((0, post.dim)))
+    return Start(place, other_modes(session, place, look(session, place)).ends)

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from ..base.weights import effective, moments, of_mean_one
-from ..posterior.coordinates import Coordinates
+from ...base.weights import effective, moments, of_mean_one
+from ...posterior.coordinates import Coordinates
 from .proposal import Mixture
 
 

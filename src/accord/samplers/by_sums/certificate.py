@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from ..base.counters import generator
-from ..fitting.evaluations import slopes
-from ..fitting.network_sums import NetworkSums
-from ..fitting.proposal import Mixture
-from ..fitting.weighing import Weighing
-from ..posterior.coordinates import Coordinates
-from ..results.certificate import Certificate, Check
-from ..results.diagnostics import SQUARES_K, pareto
+from ...base.counters import generator
+from ...posterior.coordinates import Coordinates
+from ...results.certificate import Certificate, Check
+from ...results.diagnostics import SQUARES_K, pareto
+from ..session import Session
+from .evaluations import slopes
 from .exploration import LANDINGS, Lines, Search, Skeleton
+from .proposal import Mixture
+from .weighing import Weighing
 
 # Largest Pareto k of weights: their variance is finite below it.
 _K_WEIGHTS = 0.5
@@ -62,33 +62,27 @@ class Moved(NamedTuple):
 
 
 def certify(
-    sums: NetworkSums,
+    session: Session,
     place: Coordinates,
     found: Weighing,
     lines: Lines,
     search: Search,
     skeleton: Skeleton,
-    target: float,
-    seed: int,
-    names: Sequence[str],
 ) -> tuple[Certificate, Moved | None]:
     """All checks of some weighted points, and the points that were moved for them, which takes `MOVES` sums.
 
     Parameters
     ----------
-    sums, place
+    session, place
         Sums over the network, and the coordinates of the points.
     found
         The points.
     lines, search, skeleton
         F along half-lines, what was found of other modes, and what followed slow half-lines.
-    target
-        Effective draws that were asked for.
-    seed, names
-        The run's.
     """
+    names = session.job.post.unconstrained_names
     checks = [
-        _enough(found, target),
+        _enough(found, session.job.target),
         *tails(found, place, names),
         _batches(found, place, names),
         followed(skeleton),
@@ -97,7 +91,7 @@ def certify(
     # what the weights do not pass is not worth sums
     if not all(check.holds for check in checks):
         return Certificate(tuple(checks)), None
-    moved = _move(sums, place, found, lines.at_origin, seed)
+    moved = _move(session, place, found, lines.at_origin)
     return Certificate((*checks, *_stayed(moved), _novel(moved, found))), moved
 
 
@@ -198,9 +192,9 @@ def _floored(chance: float) -> str:
     return f"{np.floor(chance * 100.0) / 100.0:.2f}"
 
 
-def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: float, seed: int) -> Moved:
+def _move(session: Session, place: Coordinates, found: Weighing, at_origin: float) -> Moved:
     """Points drawn by their weights, moved by an exact Metropolis step: they must stay what they are."""
-    numbers = generator(seed, "moves", len(found.batches))
+    numbers = generator(session.job.seed, "moves", len(found.batches))
     mean, cov = found.moments()
     inner = Coordinates(mean, np.linalg.cholesky(cov))
     # systematic: each point as often as its weight says, up to less than one
@@ -208,11 +202,11 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
     chosen = np.searchsorted(np.cumsum(found.weight) / found.weight.sum(), edges).clip(0, found.weight.size - 1)
     start = inner.inverse(found.points[chosen])
     whole = place.after(inner)
-    here = slopes(sums, whole, start)
+    here = slopes(session, whole, start)
     velocity, uniform = numbers.standard_normal(start.shape), numbers.random(MOVED)
     step = _LENGTH * mean.size**-0.25
     for _ in range(_TRIES):
-        z, v, there = _leapfrog(sums, whole, start, velocity, here, step)
+        z, v, there = _leapfrog(session, whole, start, velocity, here, step)
         with np.errstate(all="ignore"):
             energy = (there[0] - here[0]) + np.square(v).sum(axis=1) / 2.0 - np.square(velocity).sum(axis=1) / 2.0
         accepted = np.log(uniform) < -np.where(np.isfinite(energy), energy, np.inf)
@@ -227,7 +221,7 @@ def _move(sums: NetworkSums, place: Coordinates, found: Weighing, at_origin: flo
 
 
 def _leapfrog(
-    sums: NetworkSums,
+    session: Session,
     place: Coordinates,
     z: np.ndarray,
     v: np.ndarray,
@@ -239,7 +233,7 @@ def _leapfrog(
         for _ in range(_STEPS):
             v = v - step / 2.0 * there[1]
             z = z + step * v
-            there = slopes(sums, place, z)
+            there = slopes(session, place, z)
             v = v - step / 2.0 * there[1]
     return z, v, there
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
-from ..samplers.protocol import Bound, Sampler
+from .protocol import Bound, Sampler
 
 
 class FirstNonFinite(NamedTuple):
@@ -43,7 +43,7 @@ class Engine(Protocol):
         """The carry after some rounds of which nothing is kept."""
 
     def record(self, carry: Any, draws: int, thin: int) -> tuple[Any, Any]:
-        """The carry after `draws * thin` rounds, and `loop.Records` of every `thin`-th as host arrays."""
+        """The carry after `draws * thin` rounds, and `engines.loop.Records` of every `thin`-th as host arrays."""
 
     def first_non_finite(self, before: Any, after: Any, rounds: int) -> FirstNonFinite | None:
         """The first position that is not finite in the `rounds` from one carry to the other, or None.
@@ -87,7 +87,15 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Builder(Protocol):
-    """Makes engines of one kind."""
+    """Makes engines of one kind, and sums over the agents where their data lies."""
+
+    @property
+    def masks(self) -> bool:
+        """Whether sums are masked."""
+
+    @property
+    def consensus(self) -> float | None:
+        """The precision to which sums are made by gossip; None: they go over a tree."""
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
         """Raise `TypeError` where engines of this kind cannot run a method; asked before anything starts."""
@@ -115,4 +123,10 @@ class Builder(Protocol):
         keep: np.ndarray,
         fingerprint: dict[str, str],
     ) -> Engine:
-        """An engine for one run; see `ArrayEngine` for the arguments."""
+        """An engine for one run; see `engines.arrays.ArrayEngine` for the arguments."""
+
+
+def engine_name(engine: Builder) -> str:
+    """The name of an engine's kind, in which runs are resumed."""
+    kind = engine if isinstance(engine, type) else type(engine)
+    return kind.__name__.lower().removesuffix("engine")

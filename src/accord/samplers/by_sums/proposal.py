@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import gammaln, logsumexp
 
-from ..base.counters import generator
+from ...base.counters import generator
 
 # Numbers of distances that are held at a time.
 _NUMBERS = 4_000_000

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from ..base.weights import effective
+from ...base.weights import effective
 from .proposal import Mixture, log_t, squares, student
 from .weighing import Weighing
 
@@ -33,6 +33,11 @@ _LEAST_CURVATURE, _LEAST_VARIANCE = 0.02, 0.01
 _WIDE_SHARE, _SKELETON_SHARE, _FIRST_SHARES = 0.1, 0.3, 0.5
 # The wide component's degrees of freedom, and its scale beside the main one's; components at other modes.
 _WIDE_FREEDOM, _WIDE_SCALE, _MODE_FREEDOM = 3.0, 1.5, 5.0
+# Components at most around the heaviest points, their degrees of freedom, and how far apart they are, in standard
+# deviations of the main one (Raftery & Bao 2010).
+_MOST_AROUND, _AROUND_FREEDOM, _APART = 4, 5.0, 1.5
+# Points around such a component, for each dimension and at least, whose spread is its own.
+_NEAR, _FEWEST = 8, 100
 # Effective points from which on shares are fitted, and rounds of that.
 _SHARED, _ROUNDS = 50.0, 20
 
@@ -208,6 +213,42 @@ def moments(z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> tuple[np.
 def fitted_to_draws(positions: np.ndarray, gradients: np.ndarray, freedom: float) -> Main:
     """The main component that fits draws of the posterior, (draw, dim), and F's gradients there."""
     return Main(*moments(positions, gradients, np.zeros(len(positions))), freedom)
+
+
+def around_heaviest(points: np.ndarray, log_weight: np.ndarray, found: Weighing, main: Main) -> Mixture:
+    """Components at some points of large weights that are apart, as wide as the points of batches near them are spread.
+
+    Parameters
+    ----------
+    points, log_weight
+        Where, (point, dim), and how much heavier than other points, (point,).
+    found
+        The points of all batches.
+    main
+        The main component, whose distances say what is near.
+    """
+    factor, dim = np.linalg.cholesky(main.scale)[None], found.points.shape[1]
+    centers = list[np.ndarray]()
+    for place in np.argsort(-log_weight, kind="stable")[:_FEWEST]:
+        point = points[place]
+        if not centers or squares(np.array(centers), point[None], factor).min() > _APART**2:
+            centers.append(point)
+        if len(centers) == _MOST_AROUND:
+            break
+    count = min(max(_FEWEST, _NEAR * dim), found.weight.size)
+    scales = []
+    for away in squares(found.points, np.array(centers), np.repeat(factor, len(centers), axis=0)):
+        near = np.argsort(away, kind="stable")[:count]
+        # half by weight and half by number, as few points may have all the weight
+        w = (found.weight[near] / found.weight[near].sum() + 1.0 / count) / 2.0
+        apart = found.points[near] - w @ found.points[near]
+        # shrunk towards the main one, as few points say little
+        kept = dim / (dim + count)
+        scales.append((1.0 - kept) * (apart.T * w) @ apart + kept * main.scale)
+    share = np.full(len(centers), 1.0 / len(centers))
+    return Mixture(
+        share, np.array(centers), np.linalg.cholesky(np.array(scales)), np.full(len(centers), _AROUND_FREEDOM)
+    )
 
 
 def _towards(before: Main, z: np.ndarray, gradient: np.ndarray, log_w: np.ndarray) -> Main:

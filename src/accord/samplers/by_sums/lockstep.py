@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from ..base.checks import whole_number
+from ...base.checks import whole_number
 
 # Positions, shape (chain, dim), to F there, shape (chain,), and its gradients, shape (chain, dim). One sum over the
 # network a call; the target is proportional to exp(-F). What is not finite there rejects the proposal of its chain.
