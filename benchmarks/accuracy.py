@@ -1,20 +1,16 @@
 """Every method of the library on three posteriors: how far its draws are from the truth, and what they cost.
 
-Writes docs/methods.md, whose text says what is measured and how steps are chosen. `--small` is a smoke test.
+Writes the tables of docs/methods.md, which says what is measured and how steps are chosen. `--small` is a smoke test.
 """
 
 import argparse
 import functools
 import inspect
-import json
-import os
-import platform
 import re
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields, replace
 
 import accuracy_page
 import jax
@@ -22,6 +18,8 @@ import numpy as np
 from accuracy_steps import FAMILIES, Budget, Choice, Surrogate, choose
 from accuracy_targets import TARGETS, Target
 from arviz_stats.base.array import array_stats
+from measured import duration
+from pages import DOCS, fill, measured_on
 from rich.console import Console
 
 import accord
@@ -51,19 +49,19 @@ from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial, diminishing
 from accord.tuning.warmup import warm_up
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / ".cache" / "accuracy.json"
-# Of the stability bound, where a diminishing schedule may start.
+PAGE = DOCS / "methods.md"
+# largest first step of a diminishing schedule, as a share of the stability bound
 FIRST_STEP = 0.9
-# Tolerances of GCMC's sequence, as multiples of the last.
+# tolerances of GCMC's sequence, as multiples of the last
 TOLERANCES = (8.0, 4.0, 2.0)
-KERNELS = ("nuts", "hmc", "mala")
 FULL = Budget(rounds=20_000, burn_in=4_000, thin=16, chains=8)
-# A run is timed up to so many times while that takes no more seconds than this in all.
-REPEATS, SHORT = 3, 4.0
-# Seconds of a one-shot run above which compilation is too small a part for a second one.
-LONG = 30.0
 SMALL = Budget(rounds=120, burn_in=40, thin=2, chains=2, search=False)
+# largest number of timed runs
+REPEATS = 3
+# seconds of timed runs together, above which no other one begins
+SHORT = 4.0
+# seconds of a one-shot run above which compilation is too small a part for a second one
+LONG = 30.0
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ ENTRIES = (
     Entry("D-ELF, a quarter of the numbers", "FALD", lambda c: ELF(c.sampler.step_size)),
     *(
         Entry(f"Replicated {kernel.upper()}", None, lambda c, k=kernel: Replicated(k, warmup=c.budget.warmup))
-        for kernel in KERNELS
+        for kernel in ("nuts", "hmc", "mala")
     ),
 )
 BY_TOTALS = (("Importance sampling", Importance()), ("ChEES-HMC", ChEES()))
@@ -187,7 +185,7 @@ ONE_SHOT = tuple((f"one-shot: {name}", getattr(accord.combine, name)) for name i
 
 @dataclass
 class Row:
-    """One line of a table; what could not be had is None, and `error` says why."""
+    """One line of a table. Numbers that a method does not have are None."""
 
     label: str
     method: str
@@ -199,8 +197,6 @@ class Row:
     worst: float | None = None
     median: float | None = None
     average: float | None = None
-    unscaled: float | None = None
-    quantile: float | None = None
     sd_agents: tuple[float, float] | None = None
     sd_average: tuple[float, float] | None = None
     rounds: int | None = None
@@ -263,10 +259,7 @@ def measured(target: Target, row: Row, run: accord.Run, once: Traffic | None = N
     ratio = average.std(axis=(0, 1)) / target.reference.sd
     row.worst, row.median = max(distances), float(np.median(distances))
     row.average = accord.metrics.wasserstein2(*target.fitted(average))
-    row.unscaled = accord.metrics.wasserstein2(*target.fitted(agents[int(np.argmax(distances))], scaled=False))
     row.sd_agents, row.sd_average = (float(ratios.min()), float(ratios.max())), (float(ratio.min()), float(ratio.max()))
-    if target.quantile is not None:
-        row.quantile = max(_quantile_distance(target, own) for own in agents)
     # what methods by totals count is of all chains already
     chains, spent, once = 1 if row.kind == "totals" else len(average), run.traffic, once or Traffic()
 
@@ -282,13 +275,6 @@ def measured(target: Target, row: Row, run: accord.Run, once: Traffic | None = N
         row.effective = float(min(array_stats.ess(x, chain_axis=0, draw_axis=1).min() for x in some))
         sent = float(whole("bytes_sent").sum()) / 1e6
         row.per_megabyte, row.per_second = row.effective / sent, row.effective / run.seconds
-
-
-def _quantile_distance(target: Target, draws: np.ndarray) -> float:
-    """Largest exact W2 of a coordinate's draws, in sds."""
-    flat = np.sort(draws.reshape(-1, target.post.dim), axis=0)
-    truth = target.quantile((np.arange(len(flat)) + 0.5) / len(flat))
-    return float((np.sqrt(np.mean((flat - truth[:, None]) ** 2, axis=0)) / target.reference.sd).max())
 
 
 def attempt(row: Row, work: Callable[[], None]) -> Row:
@@ -409,10 +395,9 @@ def floors(target: Target, counts: list[int], repeats: int = 50) -> dict[int, fl
     return found
 
 
-def compare(name: str, small: bool, console: Console, kept: dict[str, dict]) -> dict:
-    """All rows of one target, as plain data; `kept` are rows by label that need not be made."""
+def compare(name: str, small: bool, console: Console) -> accuracy_page.Result:
+    """All rows of one target."""
     budget = SMALL if small else FULL
-    console.log(f"{name}: the reference")
     target = TARGETS[name](small)
     surrogate = Surrogate(target.surrogate, target.net, target.post)
 
@@ -420,78 +405,41 @@ def compare(name: str, small: bool, console: Console, kept: dict[str, dict]) -> 
     def choice(family: str) -> Choice:
         return choose(surrogate, FAMILIES[family], budget)
 
-    rows = []
     works = [(e.label, functools.partial(network_row, target, budget, e, choice)) for e in ENTRIES]
     works += [(label, functools.partial(totals_row, target, budget, label, method)) for label, method in BY_TOTALS]
     works += [(label, functools.partial(one_shot_row, target, budget, label, f)) for label, f in ONE_SHOT]
-    with console.status("") as status:
-        for number, (label, work) in enumerate(works, 1):
-            if label in kept:
-                rows.append(Row(**kept[label]))
-                continue
-            status.update(f"{name}, {number} of {len(works)}: {label}")
-            began = time.perf_counter()
-            row = work()
-            rows.append(row)
-            seen = row.error or f"worst agent's W2 {row.worst:.3g}"
-            console.log(f"{name}: {label}: {seen} ({time.perf_counter() - began:.0f} s)", highlight=False)
+    rows = []
+    for label, work in works:
+        began = time.perf_counter()
+        row = work()
+        rows.append(row)
+        seen = row.error or f"worst agent's W2 {row.worst:.3g}"
+        console.log(f"{name}: {label}: {seen} ({time.perf_counter() - began:.0f} s)", highlight=False)
     check_complete(rows)
     counts = [100, 1000, budget.chains * budget.draws]
     if target.reference_draws is not None:
         counts.append(int(target.reference_draws))
-    return {
-        "name": name,
-        "title": target.title,
-        "text": target.text,
-        "network": repr(target.net),
-        "dim": target.post.dim,
-        "agents": target.post.num_agents,
-        "exact": target.post.quadratic,
-        "has_quantile": target.quantile is not None,
-        "reference_draws": target.reference_draws,
-        "floors": floors(target, counts, 5 if small else 50),
-        "rows": [asdict(row) for row in rows],
-    }
-
-
-def machine() -> str:
-    """The machine in words, without its name."""
-    return (
-        f"{os.cpu_count()} cores ({platform.machine()}), {jax.default_backend().upper()}, {platform.system()}, "
-        f"Python {platform.python_version()}, JAX {jax.__version__}, accord {accord.__version__}"
-    )
+    return accuracy_page.Result(target.title, target.post.dim, floors(target, counts, 5 if small else 50), rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="a smoke test: tiny runs, the page goes to the terminal")
-    parser.add_argument("--targets", nargs="+", choices=list(TARGETS), help="only these; the others from the last run")
-    parser.add_argument("--methods", metavar="TEXT", default="", help="only rows whose label contains this text")
-    parser.add_argument("--page", action="store_true", help="write the page again from the last run's results")
-    options = parser.parse_args()
-    # programs are compiled once; what is timed leaves compilation out anyway
-    jax.config.update("jax_compilation_cache_dir", str(ROOT / ".cache" / "jax"))
+    parser.add_argument("--small", action="store_true", help="a smoke test, which prints a part of the page")
+    small = parser.parse_args().small
+    jax.config.update("jax_compilation_cache_dir", str(DOCS.parent / ".cache" / "jax"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
-    console = Console(stderr=True)
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() and not options.small else {}
-    names = options.targets or (["power"] if options.small else list(TARGETS))
-    for name in [] if options.page else names:
+    results = []
+    for name in ["power"] if small else TARGETS:
         began = time.perf_counter()
-        old = results.get(name, {"rows": [], "seconds": 0.0})
-        kept = {row["label"]: row for row in old["rows"] if options.methods not in row["label"]}
-        results[name] = compare(name, options.small, console, kept)
-        # the time of all rows, where only some were made again
-        seconds = max(time.perf_counter() - began, old["seconds"] if kept else 0.0)
-        results[name] |= {"seconds": seconds, "machine": machine()}
-        if not options.small:
-            RESULTS.parent.mkdir(exist_ok=True)
-            RESULTS.write_text(json.dumps(results))
-    budget = SMALL if options.small else FULL
-    page = accuracy_page.page([results[name] for name in TARGETS if name in results], budget)
-    if options.small:
-        print(page)
-    else:
-        accuracy_page.write(ROOT / "docs", page, list(results.values()))
+        results.append(compare(name, small, Console(stderr=True)))
+        took = f"Measured in {duration(time.perf_counter() - began)} on {measured_on()}."
+        text = f"{accuracy_page.section(results[-1])}\n{took}"
+        if small:
+            print(text)
+        else:
+            fill(PAGE, name, text)
+    if not small:
+        fill(PAGE, "overview", accuracy_page.overview(results))
 
 
 if __name__ == "__main__":
