@@ -76,10 +76,10 @@ def marks(row: Any) -> str:
 
 
 def settings_table(result: Result) -> str:
-    head = ["method", "setting", "law: worst agent", "with start and Monte Carlo", "run: worst agent"]
+    head = ["method", "setting", "law: worst agent", "run: worst agent"]
     lines = []
     for row in result.rows:
-        numbers = row.predicted_worst, row.predicted_error, row.worst, row.predicted_average, row.average
+        numbers = row.predicted_worst, row.worst, row.predicted_average, row.average
         lines.append([row.label, f"`{row.setting}`" if row.setting else "", *map(_number, numbers)])
     return table([*head, "law: average", "run: average"], lines, texts=2)
 

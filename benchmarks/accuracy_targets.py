@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from arviz_stats.base.array import array_stats
@@ -19,6 +20,7 @@ class Target:
     `surrogate` is Gaussian, with local potentials like the posterior's, and serves to choose steps.
     """
 
+    name: str
     title: str
     post: accord.Posterior
     net: accord.Network
@@ -26,6 +28,15 @@ class Target:
     surrogate: accord.Posterior
     # independent draws that the reference was made of; None where it is exact
     reference_draws: float | None = None
+
+    @property
+    def agents(self) -> int:
+        return self.post.num_agents
+
+    @cached_property
+    def curvatures(self) -> np.ndarray:
+        """Eigenvalues of the surrogate's Hessian, ascending."""
+        return np.linalg.eigvalsh(self.surrogate.hessians().sum(axis=0))
 
     def fitted(self, draws: np.ndarray) -> tuple[accord.Gaussian, accord.Gaussian]:
         """Gaussian with the draws' moments, and the reference, in units of the reference's sds."""
@@ -44,7 +55,7 @@ def linear(small: bool) -> Target:
         Z = rng.standard_normal((50, 2))
         shards.append((Z, Z @ np.array([1.0, -1.0]) + 4.0 * rng.standard_normal(50)))
     post = accord.models.linear_regression(shards, noise_scale=4.0, prior_variance=10.0)
-    return Target("Linear regression", post, accord.Network.ring(agents), post.exact(), post)
+    return Target("linear", "Linear regression", post, accord.Network.ring(agents), post.exact(), post)
 
 
 def logistic(small: bool) -> Target:
@@ -55,7 +66,9 @@ def logistic(small: bool) -> Target:
     flat = found.reshape(-1, post.dim)
     effective = float(array_stats.ess(found, chain_axis=0, draw_axis=1).min())
     reference = accord.Gaussian(flat.mean(axis=0), np.cov(flat.T))
-    return Target("Logistic regression", post, accord.Network.ring(agents), reference, post.laplace(), effective)
+    return Target(
+        "logistic", "Logistic regression", post, accord.Network.ring(agents), reference, post.laplace(), effective
+    )
 
 
 def power(small: bool) -> Target:
@@ -75,7 +88,7 @@ def power(small: bool) -> Target:
     hessians = curvature[:, None, None] * np.eye(dim)
     surrogate = accord.models.quadratic(hessians, np.repeat((curvature * mean - slopes @ weight)[:, None], dim, axis=1))
     reference = accord.Gaussian(np.full(dim, mean), variance * np.eye(dim))
-    return Target("Power potentials", post, accord.Network.path(len(centers)), reference, surrogate)
+    return Target("power", "Power potentials", post, accord.Network.path(len(centers)), reference, surrogate)
 
 
 TARGETS = {"linear": linear, "logistic": logistic, "power": power}

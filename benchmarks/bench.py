@@ -37,7 +37,6 @@ SECTIONS = {
     "dadmms": rounds.newton,
     "engines": engines.lines,
     "answers": answers.lines,
-    "gpu": rounds.on_gpu,
     "many_rows": answers.many_rows,
 }
 LONG = "many_rows"
@@ -82,7 +81,6 @@ def main() -> None:
     parser.add_argument("--gate", action="store_true", help="small rounds against their usual ratios")
     options = parser.parse_args()
     out = console()
-    # the section of the GPU moves its work there
     jax.config.update("jax_default_device", jax.devices("cpu")[0])
     if options.gate:
         found, _ = run("gate", rounds.watched(), out)

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import jax
-
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PACKAGES = ("accord", "jax", "jaxlib", "numpy", "scipy", "blackjax", "numpyro", "ray")
 
@@ -30,15 +28,14 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) ->
 
 
 def measured_on() -> str:
-    """Processor, cores, GPUs, and versions of packages."""
+    """Processor, cores, and versions of packages."""
     information = Path("/proc/cpuinfo")
     named = platform.processor() or platform.machine()
     if information.exists():
         lines = information.read_text().splitlines()
         named = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), named)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    gpus = [device.device_kind for device in jax.devices() if device.platform == "gpu"]
-    machine = ", ".join([named, f"{cores} cores", *gpus, platform.system()])
+    machine = f"{named}, {cores} cores, {platform.system()}"
     found = [f"Python {platform.python_version()}"]
     for package in PACKAGES:
         try:

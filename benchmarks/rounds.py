@@ -1,4 +1,4 @@
-"""The time of a round: over its floor, on a GPU, as sizes grow, and with Newton's method in every round.
+"""The time of a round: over its floor, as sizes grow, and with Newton's method in every round.
 
 A floor takes the same gradients (or proximal steps) and the same normal numbers as the round, in one compiled loop, and
 does nothing else but a step with them. Both sides run in one process and take turns.
@@ -14,14 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import problems
-from measured import Line, Ratio, Skipped, against, compared, duration, effort, enough, fastest, side_by_side
+from measured import Line, Ratio, against, compared, duration, effort, enough, fastest, side_by_side
 
 import accord
 from accord.base.program import Program
 from accord.engines.draws import assemble, draw_noise
 from accord.engines.local import LocalEngine
 from accord.engines.loop import once_known
-from accord.engines.operators import gather
 from accord.engines.round import everywhere
 from accord.samplers.proximal import proximal_point
 
@@ -157,22 +156,6 @@ def _proximal(agent, x, noise):
     return proximal_point(agent, x + STEP * noise.normal, jnp.asarray(4.0, x.dtype), start=x, tolerance=STEP).point
 
 
-def on_gpu(small: bool) -> Iterator[Line | Skipped]:
-    """Rounds over their floors on a GPU, and the time on the processor over that on the GPU."""
-    try:
-        device = jax.devices("gpu")[0]
-    except RuntimeError:
-        yield Skipped("all", "JAX finds no GPU")
-        return
-    turns = effort(small)
-    for shape in shapes(small):
-        with jax.default_device(device):
-            yield from over_floor(shape, **turns)
-            there = shape.advancing()[1]
-        found, *seconds = compared(shape.advancing()[1], there, **turns)
-        yield Line(f"{type(shape.sampler).__name__}, processor over GPU", shape.name, found, against(*seconds))
-
-
 # --- the gate of continuous integration ---
 
 # shapes that take moments, each with its usual ratio to the floor
@@ -213,15 +196,13 @@ def growth(small: bool) -> Iterator[Line]:
         for size in sizes[:2] if small else sizes:
             post, net, chains = at(size)
             works[size] = advancing(post, net, DESGLD, chains)[1]
-        return slope(name, works, LINEAR, **turns)
+        return slope(name, works, **turns)
 
     gaussian = cache(partial(problems.gaussian, dim=2))
     many = [10**k for k in range(2, 7)]
     yield line("agents on a ring, d=2, Gaussian", lambda n: (gaussian(n), accord.Network.ring(n), 1), many)
     yield line("agents, 8-regular, d=2, Gaussian", lambda n: (gaussian(n), regular(n), 1), many)
     gaussian.cache_clear()
-    alone = {size: neighbour_sums(regular(size)) for size in (many[:2] if small else many)}
-    yield slope("sums over neighbours alone, 8-regular, d=2", alone, None, **turns)
     regular.cache_clear()
     ring = accord.Network.ring(10)
     yield line("parameters, 10 agents", lambda dim: (problems.spheres(10, dim), ring, 1), [10**k for k in range(6)])
@@ -240,17 +221,7 @@ def regular(agents: int) -> accord.Network:
     return accord.Network.from_edges(agents, np.unique(np.sort(edges, axis=1), axis=0))
 
 
-def neighbour_sums(network: accord.Network) -> Callable[[int], Any]:
-    """x_i <- the sum of x_j over the neighbours j, over the largest degree: a function of a number of rounds."""
-
-    @jax.jit
-    def run(neighbours: Any, x: Any, rounds: Any) -> Any:
-        return jax.lax.fori_loop(0, rounds, lambda _, x: neighbours(x) / neighbours.columns.shape[1], x)
-
-    return partial(run, gather(network.adjacency), np.ones((network.num_agents, 2), np.float32))
-
-
-def slope(name: str, works: dict[int, Callable[[int], Any]], most: float | None, repeats: int, seconds: float) -> Line:
+def slope(name: str, works: dict[int, Callable[[int], Any]], repeats: int, seconds: float) -> Line:
     """The slope of the time of a round over a size, of functions of a number of rounds by size."""
     rounds = {size: enough(work, seconds) for size, work in works.items()}
     found = side_by_side({size: partial(works[size], rounds[size]) for size in works}, repeats)
@@ -264,7 +235,7 @@ def slope(name: str, works: dict[int, Callable[[int], Any]], most: float | None,
     first, last = sizes[beyond][[0, -1]]
     note = " to ".join(f"{duration(typical[sizes == size][0])} at {size:,}" for size in (first, last))
     jax.clear_caches()
-    return Line(name, f"{first:,} to {last:,}", Ratio.of(each), note, most=most)
+    return Line(name, f"{first:,} to {last:,}", Ratio.of(each), note, most=LINEAR)
 
 
 # --- D-ADMMS ---

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 from measured import Line, Ratio, effort, side_by_side
-from rounds import DESGLD, GTDULA, LINEAR, advancing, slope
+from rounds import DESGLD, GTDULA, advancing, slope
 
 import accord
 from accord.fitting.evaluations import slope_of, value_of
@@ -66,7 +66,7 @@ def slopes(small: bool) -> Iterator[Line]:
     def line(name: str, made: Callable[[int], accord.Posterior], sizes: list[int], points: int | None = None) -> Line:
         chosen = sizes[:2] if small else sizes
         works = {size: total_of(made(size), slope_of, size if points is None else points) for size in chosen}
-        return slope(f"total against {name}", works, LINEAR, **effort(small, 7, 0.05))
+        return slope(f"total against {name}", works, **effort(small, 7, 0.05))
 
     few, sizes = problems.logistic(AGENTS, DIM, 100), [10, 100, 1000, 10_000]
     yield line("agents, 10 rows each, d=5, logistic", lambda n: problems.logistic(n, 5, 10), sizes, 128)
