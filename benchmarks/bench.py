@@ -34,7 +34,6 @@ SECTIONS = {
     "rivals": rivals.lines,
     "growth": rounds.growth,
     "totals": totals.lines,
-    "dadmms": rounds.newton,
     "engines": engines.lines,
     "answers": answers.lines,
     "many_rows": answers.many_rows,

@@ -1,4 +1,4 @@
-"""Rows of gradients a second beside BlackJAX's SGLD and SGHMC, and beside DE-SGLD written in NumPy."""
+"""Rows of gradients a second beside BlackJAX's SGLD and SGHMC on the same work."""
 
 from __future__ import annotations
 
@@ -8,38 +8,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import problems
 from measured import Line, Skipped, against, compared, effort
 from rounds import STEP, advancing
 
 import accord
 
-# agents, parameters, rows of a minibatch, rows of an agent; beside NumPy
-AGENTS, DIM, BATCH, ROWS = 6, 3, 32, 167
-
 
 def lines(small: bool) -> Iterator[Line | Skipped]:
-    turns = effort(small)
-    yield from beside_blackjax(*((100, 5) if small else (10_000, 50)), turns)
-    yield from beside_numpy(2 if small else 100, turns)
-
-
-def faster(
-    what: str, shape: str, own: Callable[[int], Any], other: Callable[[int], Any], least: float, turns: dict
-) -> Line:
-    """The speed of accord's rounds over the other's."""
-    found, theirs, ours = compared(other, own, **turns)
-    return Line(what, shape, found, against(ours, theirs), least=least)
-
-
-def beside_blackjax(count: int, dim: int, turns: dict) -> Iterator[Line | Skipped]:
     """Ten agents beside one chain of BlackJAX whose minibatches have ten times as many rows."""
     try:
         import blackjax
     except ImportError as error:
         yield Skipped("BlackJAX", str(error))
         return
+    count, dim = (100, 5) if small else (10_000, 50)
     X, y = problems.table(count, dim)
     post, net = accord.models.logistic_regression(problems.split(X, y, 10), 1.0), accord.Network.ring(10)
     rows = jnp.asarray(X), jnp.asarray(y)
@@ -72,7 +55,8 @@ def beside_blackjax(count: int, dim: int, turns: dict) -> Iterator[Line | Skippe
             own = advancing(post, net, method(STEP, batch_size=batch), 1)[1]
             other = chain(step, rows, None if batch is None else 10 * batch, start, gradients)
             shape = f"logistic, {count:,} x {dim}, b = {batch or 'all'}"
-            yield faster(f"BlackJAX {name}", shape, own, other, 1.0, turns)
+            found, theirs, ours = compared(other, own, **effort(small))
+            yield Line(f"BlackJAX {name}", shape, found, against(ours, theirs), least=1.0)
 
 
 def chain(move: Any, rows: Any, batch: int | None, start: Any, gradients: int) -> Callable[[int], Any]:
@@ -93,37 +77,3 @@ def chain(move: Any, rows: Any, batch: int | None, start: Any, gradients: int) -
 
     # numbers of rounds are powers of two, of steps too
     return lambda rounds: walk(rows, start, jax.random.key(0), steps=max(1, rounds // gradients))
-
-
-def beside_numpy(chains: int, turns: dict) -> Iterator[Line]:
-    """Six agents that all talk to all."""
-    post, net = problems.logistic(AGENTS, DIM, ROWS), accord.Network.complete(AGENTS)
-    for batch in (BATCH, None):
-        own = advancing(post, net, accord.samplers.DESGLD(STEP, batch_size=batch), chains)[1]
-        for dtype, name in ((np.float64, "double"), (np.float32, "single")):
-            other = partial(in_numpy, chains=chains, batch=batch, dtype=dtype)
-            shape = f"{AGENTS} agents, {chains} chains, d={DIM}, b = {batch or 'all'}"
-            yield faster(f"NumPy, {name} precision", shape, own, other, 3.0, turns)
-
-
-def in_numpy(rounds: int, chains: int, batch: int | None, dtype: Any) -> np.ndarray:
-    """DE-SGLD of logistic regression without loops over agents or chains, (agent, chain, dim)."""
-    X, y = problems.table(AGENTS * ROWS, DIM)
-    X, y = X.reshape(AGENTS, ROWS, DIM).astype(dtype), y.reshape(AGENTS, ROWS).astype(dtype)
-    weights = np.full((AGENTS, AGENTS), 1.0 / AGENTS, dtype)
-    rng = np.random.default_rng(0)
-    x = np.zeros((AGENTS, chains, DIM), dtype)
-    agent = np.arange(AGENTS)[:, None, None]
-    for _ in range(rounds):
-        if batch is None:
-            wrong = 1.0 / (1.0 + np.exp(-x @ X.transpose(0, 2, 1))) - y[:, None]
-            gradient = wrong @ X
-        else:
-            chosen = rng.integers(0, ROWS, (AGENTS, chains, batch))
-            some = X[agent, chosen]
-            wrong = 1.0 / (1.0 + np.exp(-np.einsum("acbd,acd->acb", some, x))) - y[agent, chosen]
-            gradient = np.einsum("acb,acbd->acd", wrong, some) * dtype(ROWS / batch)
-        gradient += x / dtype(AGENTS)
-        mixed = (weights @ x.reshape(AGENTS, -1)).reshape(x.shape)
-        x = mixed - dtype(STEP) * gradient + dtype((2.0 * STEP) ** 0.5) * rng.standard_normal(x.shape, dtype)
-    return x

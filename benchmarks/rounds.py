@@ -1,4 +1,4 @@
-"""The time of a round: over its floor, as sizes grow, and with Newton's method in every round.
+"""The time of a round: over its floor, and as sizes grow.
 
 A floor takes the same gradients (or proximal steps) and the same normal numbers as the round, in one compiled loop, and
 does nothing else but a step with them. Both sides run in one process and take turns.
@@ -26,8 +26,6 @@ from accord.samplers.proximal import proximal_point
 
 # ratio of a round to its floor
 MOST = 1.15
-# ratio of a round of D-ADMMS to one evaluation of gradients and Hessians
-MOST_NEWTON = 4.0
 # slope of a time
 LINEAR = 1.05
 # a step at which no shape diverges
@@ -236,33 +234,3 @@ def slope(name: str, works: dict[int, Callable[[int], Any]], repeats: int, secon
     note = " to ".join(f"{duration(typical[sizes == size][0])} at {size:,}" for size in (first, last))
     jax.clear_caches()
     return Line(name, f"{first:,} to {last:,}", Ratio.of(each), note, most=LINEAR)
-
-
-# --- D-ADMMS ---
-
-
-def newton(small: bool) -> Iterator[Line]:
-    """A round of D-ADMMS over one evaluation of all gradients and Hessians, which a Newton step needs at least."""
-    large = (20, 30, 1, 100), (20, 30, 16, 100), (10, 11, 16, 60)
-    for agents, dim, chains, rows in ((4, 3, 2, 5),) if small else large:
-        post, net = problems.logistic(agents, dim, rows), accord.Network.ring(agents)
-        for penalty in (1.0, 10.0):
-            engine, own = advancing(post, net, accord.samplers.DADMMS(penalty, noise="common"), chains)
-            found, ours, theirs = compared(own, expansions(engine), **effort(small))
-            shape = f"logistic, ring, N={agents}, d={dim}, {rows} rows an agent, {chains} chains, rho={penalty:g}"
-            yield Line("DADMMS", shape, found, against(ours, theirs), most=MOST_NEWTON)
-
-
-def expansions(engine: LocalEngine) -> Callable[[int], Any]:
-    """All gradients and Hessians: a function of the number of evaluations."""
-    problem = engine.problem
-
-    def both(agent: Any, x: Any) -> Any:
-        # the result uses all of both, so that XLA leaves none out
-        return x + 1e-9 * (agent.gradient(x) + agent.hessian(x).sum(axis=0))
-
-    @jax.jit
-    def run(problem: Any, x: Any, times: Any) -> Any:
-        return jax.lax.fori_loop(0, times, lambda k, x: everywhere(both, problem.agents(k), (x,)), x)
-
-    return partial(run, problem, jnp.zeros((problem.index.size, problem.dim, engine.chains)))
