@@ -8,7 +8,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
+.PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy picture reproduce constraints clean
 .PHONY: flower kills lossy misses
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -46,35 +46,23 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Ten minutes or more, where nothing else runs: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as
-# in make bench BENCH=--small, which takes tiny shapes and writes nothing.
+# Ten minutes or more on an idle machine: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as in
+# make bench BENCH=--small, which measures tiny shapes and writes nothing.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH)
 
-# Half a minute: small rounds are at most half as slow again, beside their floors, as they were. Alone: tests beside it
-# would be measured too.
+# Half a minute: small rounds over their floors take at most 1.5 times their usual ratios. Run it alone, because work
+# beside it is measured too.
 gate: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/bench.py --gate
 
-# Minutes long: all methods on three posteriors, written to docs/methods.md.
-accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-plot
+# Forty minutes: all methods on three posteriors, written to docs/methods.md.
+accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics
 	$(BIN)/python benchmarks/accuracy.py
-
-# Minutes long: what is drawn without numbers on four data sets, beside NUTS.
-no-knobs: $(VENV)/.installed-demo
-	$(BIN)/python benchmarks/no_knobs.py
 
 # Five minutes: the default method on posteriors of known means and sds.
 misses: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/misses.py
-
-# Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
-splittings: $(VENV)/.installed-demo
-	$(BIN)/python benchmarks/splittings.py
-
-# Half an hour: the tables of docs/links.md, laws and draws on links that lose, delay, change or carry one way.
-links: $(VENV)/.installed-demo
-	$(BIN)/python benchmarks/links.py
 
 # Two minutes: docs/error-bars.svg, the picture of the README.
 picture: $(VENV)/.installed-demo $(VENV)/.installed-plot

@@ -58,7 +58,7 @@ class Response(NamedTuple):
         Of each agent's draws, shape (agent, dim).
     memory
         Rounds per effective draw of each agent's mean, shape (agent, dim); below 1 where draws alternate.
-    average_mean, average_sd, average_memory
+    average_mean, average_sd
         The same of the plain average of the agents, shape (dim,).
     decay
         Rounds until a shock has fallen to a hundredth of its largest effect: what a start takes to be forgotten.
@@ -73,7 +73,6 @@ class Response(NamedTuple):
     memory: np.ndarray
     average_mean: np.ndarray
     average_sd: np.ndarray
-    average_memory: np.ndarray
     decay: int
     exact: Gaussian
     message_size: int
@@ -163,8 +162,8 @@ def _over_times(post: Posterior, problem: Problem, scale: Array, units: int, mos
         mean, sd = over(f"{of}mean"), over(f"{of}sd")
         numbers[f"{of}mean"] = mean.mean(axis=0)
         numbers[f"{of}sd"] = np.sqrt(np.square(sd).mean(axis=0) + mean.var(axis=0))
-        numbers[f"{of}memory"] = over(f"{of}memory").mean(axis=0)
-    return found[0]._replace(**numbers, decay=max(each.decay for each in found))
+    memory = over("memory").mean(axis=0)
+    return found[0]._replace(**numbers, memory=memory, decay=max(each.decay for each in found))
 
 
 def _response(problem: Problem, sums: _Sums, exact: Gaussian) -> Response:
@@ -175,7 +174,7 @@ def _response(problem: Problem, sums: _Sums, exact: Gaussian) -> Response:
     variance, total = np.asarray(sums.squares), np.asarray(sums.answers)
     memory = np.square(total).sum(axis=2) / np.maximum(variance, np.finfo(float).tiny)
     sd, decay = np.sqrt(variance) * exact.sd, int(sums.decay)
-    return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], memory[-1], decay, exact, sent)
+    return Response(mean[:-1], sd[:-1], memory[:-1], mean[-1], sd[-1], decay, exact, sent)
 
 
 def stationary_bound(post: Posterior, network: Network, sampler: Sampler) -> Bound:

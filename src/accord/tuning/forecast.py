@@ -25,7 +25,7 @@ _LOOKS = 16
 # Of the tolerance, what the Gaussian approximation may take up: the rest is left to what the posterior is beyond it.
 SHARE = 0.1
 # What errors at one of the stiffest draws count as, beside errors on the Gaussian approximation, where a method has
-# none of these: with half the tolerance there, draws were within it on the data of `benchmarks/no_knobs.py`.
+# none of these: with half the tolerance there, draws were within it on four regressions of scikit-learn's data sets.
 _STIFF_SHARE = 0.2
 # Rounds after which a method counts as too slow to be followed.
 _MOST_ROUNDS = 500_000
