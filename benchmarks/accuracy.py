@@ -27,7 +27,7 @@ import accord
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
 from accord.samplers import DGLMC, ChEES, Importance, Replicated
-from accord.samplers.by_totals import ByTotals
+from accord.samplers.by_sums.method import BySums
 from accord.samplers.protocol import HasLaw, Tunable
 from accord.schedules import Polynomial
 from accord.tuning.warmup import warm_up
@@ -91,7 +91,7 @@ class Row:
     warned: list[str] = field(default_factory=list)
 
 
-def settings(sampler: accord.Sampler | ByTotals) -> str:
+def settings(sampler: accord.Sampler | BySums) -> str:
     """The method with the numbers that are not its defaults."""
     parts = []
     for f in fields(sampler):
@@ -206,13 +206,17 @@ def predicted(target: Target, sampler: accord.Sampler) -> tuple[float | None, fl
 
 def timed_run(target: Target, budget: Budget, sampler: accord.Sampler) -> accord.Run:
     """A run after a short one that compiles the same program."""
-    common = dict(chains=budget.chains, progress=False, whiten=chosen_by_plan(sampler))
     least = 1 if chosen_by_plan(sampler) else max(1, bind(target.post, target.net, sampler).adapting)
     thin, burn_in = (1, least) if isinstance(sampler, Replicated) else (budget.thin, budget.burn_in)
-    sample = functools.partial(accord.sample, target.post, target.net, sampler, thin=thin, **common)
+
+    def run(draws: int, burn_in: int, seed: int) -> accord.Run:
+        method = accord.Rounds(sampler, burn_in=burn_in, thin=thin, whiten=chosen_by_plan(sampler))
+        chains = budget.chains
+        return accord.sample(target.post, target.net, method, draws=draws, chains=chains, seed=seed, progress=False)
+
     if budget.repeats:
-        sample(draws=1, burn_in=least, seed=1)
-    return fastest(budget, functools.partial(sample, draws=budget.draws, burn_in=burn_in, seed=0))
+        run(1, least, 1)
+    return fastest(budget, lambda: run(budget.draws, burn_in, 0))
 
 
 def fastest(budget: Budget, run: Callable[[], accord.Run]) -> accord.Run:
@@ -224,7 +228,7 @@ def fastest(budget: Budget, run: Callable[[], accord.Run]) -> accord.Run:
     return replace(found, seconds=min(times))
 
 
-def totals_row(target: Target, budget: Budget, label: str, method: ByTotals) -> Row:
+def totals_row(target: Target, budget: Budget, label: str, method: BySums) -> Row:
     """The row of a method that needs nothing but sums."""
     row = Row(label, type(method).__name__, settings(method), kind="totals")
     options = {"draws": budget.draws, "chains": budget.chains, "seed": 0, "progress": False}

@@ -40,15 +40,11 @@ def moments(post: accord.Posterior, network: accord.Network) -> dict[str, tuple[
     for entry in demo.ENTRIES:
         if entry.label not in HEADINGS:
             continue
-        lengths: dict[str, Any] = {}
-        if entry.sampler is not None:
-            thin = max(1, entry.rounds // 1000)
-            lengths = {"draws": entry.rounds // thin, "burn_in": entry.burn_in, "thin": thin}
-        run = accord.sample(
-            post if entry.sampler is None else placed, network, entry.sampler, chains=demo.CHAINS, seed=0, **lengths
-        )
-        draws = run.draws.astype(np.float64)
-        found[entry.label] = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
+        method, draws = entry.run()
+        given = post if entry.sampler is None else placed
+        run = accord.sample(given, network, method, draws=draws, chains=demo.CHAINS, seed=0)
+        own = run.draws.astype(np.float64)
+        found[entry.label] = own.mean(axis=(0, 1)), own.std(axis=(0, 1))
     return found
 
 

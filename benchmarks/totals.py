@@ -14,7 +14,7 @@ from measured import Line, Ratio, effort, side_by_side
 from rounds import DESGLD, GTDULA, advancing, slope
 
 import accord
-from accord.fitting.evaluations import slope_of, value_of
+from accord.samplers.by_sums.evaluations import slope_of, value_of
 
 AGENTS, DIM, POINTS, SQUARE = 10, 20, 512, 2000
 # totals in a turn, which take about as long as the product of the squares
