@@ -7,11 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.tree_util import Partial
 
 from .base.checks import positive
+from .base.given import given
 from .base.pytree import pytree
-from .base.traced import ROUND, traced_now
+from .base.widths import in_either_width
 
 Step = float | Callable[[Any], Any]
 
@@ -43,6 +45,20 @@ class Polynomial:
     def __call__(self, k: Any) -> Any:
         """The step of round k."""
         return self.a / (self.b + k) ** self.chi
+
+
+@pytree
+class Schedule:
+    """A user's function of the round, which must be pure."""
+
+    function: Partial
+
+    def __call__(self, k: Any) -> Any:
+        """The step of round k."""
+        return self.function(k)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
 
 
 def diminishing(first: float, chi: float = 0.55) -> Polynomial:
@@ -81,7 +97,5 @@ def as_step(name: str, step: Any) -> Step:
         positive(name, step)
         return float(step)
     positive(f"{name} at round 0", float(step(jnp.zeros((), jnp.int32))))
-    if isinstance(step, Polynomial):
-        return step
     # a bare function becomes a pytree, so that the method can be an argument of compiled code
-    return traced_now(step if isinstance(step, Partial) else Partial(step), ROUND)
+    return step if isinstance(step, Polynomial | Schedule) else Schedule(in_either_width(given(step), np.int32(0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -14,7 +15,7 @@ from typing import Any
 
 from .. import combine, data, samplers
 from ..base.checks import whole_number
-from ..base.errors import unknown_name_error
+from ..base.errors import is_users, unknown_name_error
 from ..base.progress import Progress
 from ..data.missing import in_files
 from ..data.studies import MISSING
@@ -32,7 +33,7 @@ from ..samplers.protocol import Sampler, Tunable
 from ..sampling.rounds import Rounds
 from ..sampling.sample import ENGINES, sample
 from ..schedules import Polynomial, diminishing
-from ..storage.fingerprint import inputs
+from ..storage.fingerprint import keyed, keyed_rows, versions
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
@@ -68,7 +69,8 @@ class Job:
     agreed
         What the sites of a study agreed on.
     inputs
-        What identifies the run apart from its configuration, by name: `inputs(key)`, digests keyed with a secret.
+        What identifies the run apart from its configuration, by name: `inputs(key)`, with digests under a key of the
+        rows and of the user's modules.
         None where rows are read elsewhere.
     sds
         By column, what it was divided by before the model was given it.
@@ -144,7 +146,8 @@ def load(
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
     draw, draws = partial(_drawn, draw, table.sites), run.get("draws", defaults["draws"].default)
     kept, elsewhere = "checkpoint" in run, document["data"].get("at_sites", False)
-    of = None if elsewhere else partial(_inputs, posterior, sampler, name, table.sites)
+    modules = _modules(path.parent, document)
+    of = None if elsewhere else partial(_inputs, posterior, modules, name, table.sites)
     sds = table.sds if isinstance(table, data.Matrix) else {}
     return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, inputs=of, sds=sds)
 
@@ -313,9 +316,23 @@ def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | No
 
 
 def _inputs(
-    posterior: Posterior, sampler: Sampler | None, engine: str, sites: tuple[str, ...], key: bytes
+    posterior: Posterior, modules: Mapping[str, Path], engine: str, sites: tuple[str, ...], key: bytes
 ) -> dict[str, str]:
-    return {**inputs(posterior, sampler, key), "engine": engine, "sites": json.dumps(sites)}
+    files = {f"module {name}": keyed(file.read_bytes(), key) for name, file in sorted(modules.items())}
+    data = {"data": keyed_rows(posterior, key)}
+    return {**versions(), **data, **files, "engine": engine, "sites": json.dumps(sites)}
+
+
+def _modules(folder: Path, document: Mapping[str, Any]) -> dict[str, Path]:
+    """Files of the user's modules by name: those that a document names, and all that were imported from its folder."""
+    sections = (document.get(section, {}) for section in ("model", "method"))
+    named = {str(section.get("name")).partition(":")[0] for section in sections}
+    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    return {
+        name: Path(file)
+        for name, file in files.items()
+        if file and is_users(file) and (name in named or Path(file).is_relative_to(folder.resolve()))
+    }
 
 
 def _build_engine(run: dict[str, Any], silo: Any) -> Builder:

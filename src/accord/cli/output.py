@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 DRAWS, SUMMARY, NOTES, CONFIG, REPORT = "run.nc", "summary.csv", "summary.txt", "config.toml", "report.html"
 # The folder of digests that tell this run from others.
 INPUTS = ".inputs"
-# Words for the inputs of which the folder has only a digest.
-_DIGESTS = {"data": "other data", "functions": "other functions", "method": "other code of the method"}
 # Letters of a value of the configuration that a message quotes.
 _MOST_LETTERS = 60
 # The column of Run.summary() that names the agent furthest from the average.
@@ -191,8 +189,9 @@ def _difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     name = first_differing(mine, theirs)
     if name is None:
         return ""
-    if name in _DIGESTS:
-        return f"with {_DIGESTS[name]}"
+    # the folder has only a digest of these
+    if name == "data" or name.startswith("module "):
+        return f"with another {name}" if name != "data" else "with other data"
     now, before = (
         text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
         for text in (one.get(name, "left out") for one in (mine, theirs))

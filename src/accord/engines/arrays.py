@@ -21,8 +21,9 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers.engine import FirstNonFinite
 from ..samplers.protocol import Bound, Sampler
+from ..storage.behaviour import require_same_posterior
 from ..storage.checkpoint import CheckpointStore
-from ..storage.fingerprint import claim, combined, own_key, require_same_method, require_same_posterior
+from ..storage.fingerprint import claim, combined
 from .loop import Carry, Records, state_bytes
 from .round import Problem, messages_of, own_state
 
@@ -57,6 +58,7 @@ class ArrayEngine(abc.ABC):
     consensus: ClassVar[float | None] = None
     # Recorded draws held on the device before they are copied out, in bytes.
     buffer_bytes = 64 * 2**20
+    repeats = True
 
     def __init__(
         self,
@@ -125,6 +127,10 @@ class ArrayEngine(abc.ABC):
     def agreed(self, number: float) -> float:
         """The smallest of all processes' numbers, so that all of them decide alike."""
         return number
+
+    def _held(self) -> Posterior | None:
+        """The posterior with the data that lies in this process; None where there is none."""
+        return None if self.post.is_held_elsewhere else self.post
 
     def _everyones(self, text: str) -> list[str]:
         """The texts of all processes."""
@@ -196,9 +202,9 @@ class ArrayEngine(abc.ABC):
         own = process_folder(folder)
         try:
             claim(own, {**self.fingerprint, "processes": self._layout()})
-            require_same_method(own, self.problem.code, own_key(own))
-            if not self.post.is_held_elsewhere:
-                require_same_posterior(own, self.post, own_key(own))
+            held = self._held()
+            if held is not None:
+                require_same_posterior(own, held)
             rounds = self._store(folder).rounds()
         except (ValueError, OSError) as error:
             complaint = str(error)

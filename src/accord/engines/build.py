@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse
-from jax.flatten_util import ravel_pytree
-from jax.tree_util import Partial
-from jaxtyping import Array
 
-from ..base.pytree import altered, pytree
-from ..base.traced import digest
 from ..network import Network
 from ..network.chebyshev import chebyshev_coefficients
 from ..posterior import Posterior
 from ..posterior.potential import Shard
-from ..samplers.agent import Facts, Inbox
-from ..samplers.protocol import Bound, Needs, Weighted
-from ..storage.fingerprint import method_code
+from ..samplers.agent import Facts
+from ..samplers.protocol import Bound, Needs
 from .collectives import Collectives
-from .draws import assemble, draw_noise
 from .links import UnreliableExchange, linked_exchange
 from .noise import seed_words
 from .operators import Operator, operator
-from .round import Exchange, Problem, everywhere, initial_state, network_transition, positions
+from .round import Exchange, Problem
 
 # A network, mixing weights, a method's needs and the agents held -> the exchange, or None where links are reliable.
 LinksBuilder = Callable[[Network, scipy.sparse.csr_array | None, Needs, np.ndarray], UnreliableExchange | None]
@@ -89,7 +79,7 @@ def build_problem(
     if shards.quadratic is not None and jnp.result_type(float) == np.float32:
         # rounds compare an agent's values with each other, and single precision has to tell between them
         shards = shards._replace(quadratic=shards.quadratic.from_center())
-    problem = Problem(
+    return Problem(
         sampler=bound.sampler,
         potential=post.potential,
         shards=shards,
@@ -104,62 +94,7 @@ def build_problem(
         seed=seed_words(seed),
         collectives=Collectives() if collectives is None else collectives,
         num_agents=network.num_agents,
-        code=method_code(bound.sampler),
     )
-    return replace(problem, code=_as_traced(problem)) if problem.code else problem
-
-
-def _as_traced(problem: Problem) -> str:
-    """A digest of a user's method: of its code, and of what JAX traces of it now, with all numbers it has from outside.
-
-    The likelihood is another one, as what it has from outside is the posterior's.
-    """
-    functions = {"log_likelihood": Partial(_any_likelihood), "log_prior": Partial(_any_prior)}
-    alone = altered(
-        problem,
-        potential=altered(problem.potential, **functions, latents=None, rowwise=False),
-        shards=problem.shards._replace(rows=jnp.zeros(problem.index.size), groups=None),
-        collectives=Collectives(),
-        exchange=_Echo(),
-        links=None,
-        # nothing is taken from traces that were made under it before
-        code="",
-    )
-    position = jnp.zeros((problem.index.size, problem.dim, 1), problem.degree.dtype)
-    arguments = jax.tree.map(_abstract, (alone, position, jnp.int32(0)))
-    return hashlib.sha256(f"{problem.code} {digest(Partial(_walk), *arguments)}".encode()).hexdigest()
-
-
-@pytree
-class _Echo:
-    """An exchange after which every agent has its own messages in its inbox."""
-
-    def __call__(self, messages: Any, degree: Array, collectives: Collectives, order: Array | None = None) -> Inbox:
-        return Inbox(*[messages] * 6)
-
-
-def _walk(problem: Problem, position: Array, round: Array) -> Any:
-    """A method's first state, what a round makes of it, and what that is read as, of one chain."""
-    noise = assemble(problem, draw_noise(problem, round, 1), 1)
-    order = jnp.zeros((problem.index.size, 1, 1), jnp.int32) if problem.needs.inbox == "permuted" else None
-    state = initial_state(problem, position, noise)
-    state, infos = network_transition(problem, state, noise, round, order)
-    seen = [infos, positions(problem, state)]
-    if isinstance(problem.sampler, Weighted):
-        seen.append(everywhere(problem.sampler.log_weight, problem.acting(round), (state,)))
-    return state, seen
-
-
-def _any_likelihood(params: Any, rows: Array) -> Array:
-    return _any_prior(params) - rows
-
-
-def _any_prior(params: Any) -> Array:
-    return -jnp.sum(jnp.square(ravel_pytree(params)[0]))
-
-
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf))
 
 
 def _turns(colors: np.ndarray, held: np.ndarray) -> np.ndarray:

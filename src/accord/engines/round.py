@@ -15,7 +15,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from ..base.pytree import altered, pytree, static, unchecked
-from ..base.traced import numbered
 from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Monitored, Needs, Sampler
@@ -122,8 +121,6 @@ class Problem:
     seed: UInt32[Array, 2]
     collectives: Collectives
     num_agents: int = static()
-    # a digest of the code of a user's method: an edited one is another program
-    code: str = static()
 
     @property
     def dim(self) -> int:
@@ -177,11 +174,10 @@ def initial_state(problem: Problem, position: Float[Array, "agent dim chain"], n
         return problem.sampler.init(agent, x, _scaled(problem.sampler, agent, own))
 
     first = problem.collectives.everyones(position)[:1] if problem.needs.at_hub else position
-    with numbered(problem.code):
-        state = everywhere(one, acting, (first, _for_each(acting, noise)))
-        if problem.links is None:
-            return state
-        return Linked(state, problem.links.begin(everywhere(problem.sampler.message, acting, (state,))))
+    state = everywhere(one, acting, (first, _for_each(acting, noise)))
+    if problem.links is None:
+        return state
+    return Linked(state, problem.links.begin(everywhere(problem.sampler.message, acting, (state,))))
 
 
 def own_state(problem: Problem, state: Any) -> Any:
@@ -201,12 +197,6 @@ def network_transition(
 
     `order` holds a random order of the agents in each chain, (agent, 1, chain), where messages are permuted.
     """
-    # what a user's method calls is traced with the numbers that it has now
-    with numbered(problem.code):
-        return _transition(problem, state, noise, round, order)
-
-
-def _transition(problem: Problem, state: Any, noise: Noise, round: Any, order: Array | None) -> tuple[Any, Any]:
     sampler, agents, acting = problem.sampler, problem.agents(round), problem.acting(round)
     at_hub = problem.needs.at_hub
     spread, collectives = _for_each(acting, noise), problem.collectives.at(round)

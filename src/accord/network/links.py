@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import scipy.sparse as sp
-from jax.tree_util import Partial
 from scipy.sparse import csgraph
 
 from ..base.checks import whole_number
-from ..base.traced import ROUND, require_as_traced, traced_now
+from ..base.given import Given
 
 # A traced number of a communication round -> which edges are up in it, booleans of shape (edge,).
 Schedule = Callable[[Any], Any]
@@ -59,11 +58,6 @@ class Links:
     function: Schedule | None = None
     up_share: float = 1.0
     longest_gap: int = 0
-
-    def require_as_given(self) -> None:
-        """Raise `ValueError` where the schedule has other numbers from outside than when it was given."""
-        if self.function is not None:
-            require_as_traced("the schedule of the links", Partial(self.function), ROUND)
 
     @cached_property
     def outage(self) -> float:
@@ -234,7 +228,7 @@ def _schedule(graph: Graph, schedule: Any) -> tuple[np.ndarray | None, Schedule 
             raise ValueError(
                 f"schedule must give one boolean an edge of {graph.name}, ({len(graph.edges)},), found {shape}"
             )
-        return None, traced_now(Partial(schedule), ROUND).func
+        return None, Given(schedule)
     rounds = [_edges_of(graph, each) for each in schedule]
     if not rounds:
         raise ValueError("schedule must name the edges of at least one round, found none")

@@ -64,6 +64,7 @@ def quadratic_at(
     return jax.jacfwd(gradient)(zero), -gradient(zero), gradient(x)
 
 
+@of_rows
 def slope_at(potential: Potential, shard: Shard, x: Float[Array, " dim"]) -> tuple[Array, Float[Array, " dim"]]:
     """f_i and its gradient."""
     return potential.slope(shard, x)

@@ -12,7 +12,7 @@ from jax.tree_util import Partial
 from jaxtyping import PyTree
 
 from ..base.compiler import compiled
-from ..base.traced import in_doubles
+from ..base.widths import in_doubles
 
 # Rows that are looked at to tell whether they depend on one another.
 _LOOKED_AT = 32

@@ -135,10 +135,6 @@ class Latents:
         """The same with another number of nodes for each latent."""
         return altered(self, nodes=nodes)
 
-    def with_log_prior(self, log_prior: Partial) -> Latents:
-        """The same with another function for their log prior."""
-        return altered(self, log_prior=log_prior)
-
     def log_marginal(self, params: PyTree, log_likelihood: Partial, shard: Any, x: Float[Array, " dim"]) -> Array:
         """The log likelihood of an agent's rows, all latents integrated out.
 
@@ -261,9 +257,12 @@ def with_latents(local: Local, log_likelihood: Partial) -> Partial:
 
 
 def _at_start(log_likelihood: Partial, init: PyTree, params: PyTree, rows: PyTree) -> Array:
-    count = len(jax.tree.leaves(rows)[0])
-    latents = jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (count, *np.shape(leaf))), init)
-    return log_likelihood(params, latents, rows)
+    return log_likelihood(params, at_start(init, len(jax.tree.leaves(rows)[0])), rows)
+
+
+def at_start(init: PyTree, rows: int) -> PyTree:
+    """The latents of a number of rows as they start."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (rows, *np.shape(leaf))), init)
 
 
 def padded_groups(groups: Sequence[np.ndarray], agents: Sequence[int], rows: int, count: int) -> Groups:

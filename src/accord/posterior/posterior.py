@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from math import prod
 from typing import Any, NamedTuple, Protocol
@@ -19,10 +20,12 @@ from ..base.compiler import get_ready
 from ..base.errors import DataError
 from ..base.forks import require_no_fork
 from ..base.gaussian import Gaussian
+from ..base.given import given
 from ..base.memory import require_matrices
 from ..base.page import table
+from ..base.pytree import altered
 from ..base.text import counted
-from ..base.traced import traced
+from ..base.widths import in_either_width
 from ..network import Network
 from ..network.averaging import Averaging
 from .about import About
@@ -30,8 +33,7 @@ from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, slope
 from .coordinates import Coordinates, moved
 from .curvature import HESSIAN_DIM, Curvature, curvature
 from .declared import check_prior, check_rows_alone, is_rowwise
-from .digests import digests
-from .latents import MOST_NODES, Latents, Local, check_local, groups_of, padded_groups, with_latents
+from .latents import MOST_NODES, Latents, Local, at_start, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
 from .parameters import check_variables, flat_names, unconstrained, variables
@@ -46,7 +48,6 @@ from .shards import (
     checksum,
     coarse_column,
     is_unread,
-    like,
     padded,
     read,
     row_counts,
@@ -54,8 +55,6 @@ from .shards import (
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
 
-# Rows of the shard that functions are traced with: those of posteriors of more rows, or of fewer, are the same.
-_TRACED_ROWS = 2
 # Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
 
@@ -169,16 +168,16 @@ class Posterior:
         # who answers `each`, if the data lies elsewhere
         self.owners: DataOwners | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
-        self._start, self._constraints, self._local = self.init, constraints, local
+        self._start, self._constraints = self.init, constraints
+        self._local = None if local is None else replace(local, log_prior=given(local.log_prior))
         # what is wrong with a declaration is said before data is read
-        self._latents, self._finely = None if local is None else Latents.of(local), False
-        # Bare functions become pytrees so that a posterior can be an argument of compiled code.
-        functions = (f if isinstance(f, Partial) else Partial(f) for f in (log_likelihood, log_prior))
-        self._log_likelihood, self._log_prior = functions
+        self._latents, self._finely = None if self._local is None else Latents.of(self._local), False
+        # pytrees, so that a posterior can be an argument of compiled code
+        self._log_likelihood, self._log_prior = given(log_likelihood), given(log_prior)
         check_prior(self._log_prior, self._params)
+        self._log_prior = in_either_width(self._log_prior, self._params)
         self._check = check
-        # of functions as they were first traced in this process, by name, and of arrays as they were first read
-        self._digests: dict[str, str] = {}
+        # of arrays as they were first read in this process
         self._checksums: dict[int, int] = {}
         # by agent, of those that are held here
         self._sources: dict[int, Source] = dict(enumerate(shards))
@@ -292,22 +291,10 @@ class Posterior:
     @cached_property
     def potential(self) -> Potential:
         """The potential, to be evaluated with one agent's shard."""
-        rowwise, known = self._counts.rowwise, self._first_digests
-        log_likelihood, latents = self._log_likelihood, self.latents
-        log_prior = traced(self._log_prior, known["log_prior"])
-        # where data lies elsewhere, its log likelihood is not asked for here
-        if "log_likelihood" in known:
-            log_likelihood = traced(log_likelihood, known["log_likelihood"])
-        if latents is not None and "log_prior of local" in known:
-            latents = latents.with_log_prior(traced(latents.log_prior, known["log_prior of local"]))
-        functions = (log_likelihood, log_prior, self.coordinates)
-        return Potential(*functions, self.parameters, latents, self.num_agents, rowwise)
-
-    @property
-    def _first_digests(self) -> dict[str, str]:
-        if not self._digests or (self.held and "log_likelihood" not in self._digests):
-            self._digests.update({**self.digests(), **self._digests})
-        return self._digests
+        # counting also looks at the functions
+        rowwise = self._counts.rowwise
+        functions = (self._log_likelihood, self._log_prior, self.coordinates)
+        return Potential(*functions, self.parameters, self.latents, self.num_agents, rowwise)
 
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
@@ -333,15 +320,14 @@ class Posterior:
         return f"<strong>Posterior</strong>{table(['', ''], [fact for fact in facts if fact[1]])}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was read or worked out from data stays in this process; in another one, functions may have other numbers
+        # what was read or worked out from data stays in this process
         derived = {name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)}
         kept = {name: value for name, value in vars(self).items() if name not in derived}
-        return {**kept, "_digests": {}, "_checksums": {}}
+        return {**kept, "_checksums": {}}
 
     def _with(self, **changes: Any) -> Posterior:
         other = object.__new__(type(self))
-        known = {"_digests": self._digests, "_checksums": self._checksums}
-        vars(other).update({**self.__getstate__(), **known, **changes})
+        vars(other).update({**self.__getstate__(), "_checksums": self._checksums, **changes})
         return other
 
     def alone(self, *agents: int) -> Posterior:
@@ -400,42 +386,18 @@ class Posterior:
             return self
         return self._with(coordinates=None, init=self._start)
 
-    def digests(self) -> dict[str, str]:
-        """By name, a digest of each function as JAX traces it now, with the numbers that it has from outside.
-
-        Of those that see rows only where rows are held here; none of them tells of the rows, nor of how many they are.
-        """
-        rows = like(self._read[self.held[0]], _TRACED_ROWS if self._counts.rowwise else None) if self.held else None
-        return digests(self._log_likelihood, self._log_prior, self._local, self._params, rows)
-
     def require_unchanged(self) -> None:
-        """Raise `ValueError` where functions or arrays are not what they were when this process first used them.
+        """Raise `ValueError` if arrays or files of shards have changed since this process read them.
 
         Raise `RuntimeError` in a fork of a process that had used JAX.
         """
         require_no_fork()
         get_ready()
-        # looking is no reason to read data, which may not lie here
-        seen = self if "_read" in vars(self) else self._with(_sources={})
-        now = seen.digests() if self._digests else {}
-        for name, found in self._digests.items():
-            if now.get(name, found) != found:
-                raise ValueError(
-                    f"{name} is not what it was when this posterior was first used: a number or array changed that it "
-                    "has from outside. Make a new Posterior, or bind what changes with jax.tree_util.Partial"
-                )
         for agent, read_then in self._checksums.items():
-            if agent in seen._sources and checksum(self._sources[agent]) != read_then:
+            if agent in self._sources and checksum(self._sources[agent]) != read_then:
                 raise ValueError(
                     f"the shard of agent {agent} was changed in place, or its file was written, after this posterior "
                     "had read it: make a new Posterior of the new rows, or change a copy"
-                )
-        for agent, groups in zip(self.held, vars(self).get("_groups", ()), strict=False):
-            assert self._local is not None
-            if not np.array_equal(groups_of(self._local, self._read[agent], agent), groups):
-                raise ValueError(
-                    f"group of local numbers the rows of agent {agent} otherwise than when this posterior was first "
-                    "used: make a new Posterior"
                 )
 
     def _require(self, agents: Sequence[int]) -> None:
@@ -480,11 +442,24 @@ class Posterior:
                 check_rows_alone(log_likelihood, self._params, shards[first], first)
             own = [] if self._local is None else [np.bincount(group) for group in self._groups]
             groups, fewest = (np.array([f(one) for one in own]) if own else none for f in (np.size, np.min))
+            self._allow_both_widths(shards[first])
             return Counts(counts, groups, fewest, True)
         if self._local is not None:
             raise ValueError("with local, log_likelihood must return one number a row, found a scalar")
         check_one_shape(shards)
+        self._allow_both_widths(shards[first])
         return Counts(np.ones(len(shards), dtype=np.int64), none, none, False)
+
+    def _allow_both_widths(self, rows: PyTree) -> None:
+        """Let functions of rows be traced in both float widths, whatever arrays they close over."""
+        arguments = [self._params, rows]
+        if self._local is not None:
+            assert self._latents is not None
+            row = jax.tree.map(lambda leaf: leaf[0], rows)
+            prior = in_either_width(self._latents.log_prior, self._params, self._local.init, row)
+            self._latents = altered(self._latents, log_prior=prior)
+            arguments.insert(1, at_start(self._local.init, len(jax.tree.leaves(rows)[0])))
+        self._log_likelihood = in_either_width(self._log_likelihood, *arguments)
 
     @cached_property
     def _groups(self) -> list[np.ndarray]:

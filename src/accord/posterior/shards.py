@@ -195,13 +195,6 @@ def coarse_column(rows: PyTree, width: Any) -> str:
     return ""
 
 
-def like(shard: PyTree, rows: int | None) -> PyTree:
-    """What a shard is like, of so many rows where it splits, without numbers."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape if rows is None else (rows, *leaf.shape[1:]), leaf.dtype), shard
-    )
-
-
 def padded(shards: Shards, rows: int | None) -> PyTree:
     """Shards stacked on a leading agent axis, filled up to so many rows; as they are where they do not split."""
     if rows is None:

@@ -35,6 +35,8 @@ class Engine(Protocol):
     num_agents: int
     # The most draws that `record` takes in one call.
     capacity: int
+    # Whether rounds that are made again have the same draws.
+    repeats: bool
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> Any:
         """The carry before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim)."""

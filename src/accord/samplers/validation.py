@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
 from typing import get_args
 
 import jax
 import numpy as np
-from jax.tree_util import Partial
 
-from ..base.traced import ROUND, require_as_traced
 from ..network import Network
 from ..network.links import Links
 from ..network.weights import check_weights
@@ -37,7 +34,6 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     if jax.tree_util.all_leaves([sampler]):
         name = type(sampler).__name__
         raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")
-    _require_as_given(sampler)
     post.require_agents_of(network)
     needs = sampler.needs(post.dim)
     if needs.turns == "by color" or needs.inbox == "neighbour_sum":
@@ -54,16 +50,7 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     if not network.is_empty or needs.spans_network:
         network.require_connected()
     if network.unreliable is not None:
-        network.unreliable.require_as_given()
         _check_links(sampler, needs, network.unreliable)
-
-
-def _require_as_given(sampler: Sampler) -> None:
-    """Raise `ValueError` where a schedule of a method has other numbers from outside than when it was given."""
-    for field in fields(sampler) if is_dataclass(sampler) else ():
-        value = getattr(sampler, field.name)
-        if isinstance(value, Partial):
-            require_as_traced(f"{field.name} of {type(sampler).__name__}", value, ROUND)
 
 
 def _check_links(sampler: Sampler, needs: Needs, links: Links) -> None:

@@ -18,6 +18,8 @@ _STATISTIC = "statistic "
 # Where no number of rounds is given: seconds between two checkpoints, at least, and in times of what writing one takes,
 # so that short rounds do not wait for the disk.
 _SECONDS, _TIMES = 10.0, 20.0
+# Largest difference of a draw that is made again, in roundings of its float width, relative to the largest draw.
+_ROUNDINGS = 100.0
 
 
 class Checkpointer:
@@ -83,11 +85,34 @@ class Checkpointer:
         if count == 0:
             return carry
         round, recorder = usable[count - 1], self.recorder
+        if count > 1 and self.engine.repeats:
+            self._require_same_draw(carry, usable[count - 2], round)
         carry = self.engine.load(carry, self.folder, round)
         recorder.rounds, recorder.count = min(round, recorder.total_rounds), min(self._draws_at(round), recorder.draws)
         recorder.began = time.perf_counter() - max((s for r, s in seconds.items() if r <= round), default=0.0)
         self.saved_draws = recorder.count
         return carry
+
+    def _require_same_draw(self, carry: Any, before: int, after: int) -> None:
+        """Make the first draw after a stored round again; `ValueError` if it differs from the stored draw.
+
+        There is none where the round lies in burn-in, or no draw lies between it and the newest stored round.
+        """
+        recorder, draw = self.recorder, self._draws_at(before)
+        if before < recorder.burn_in or draw >= min(self._draws_at(after), recorder.draws):
+            return
+        rounds = recorder.burn_in + (draw + 1) * recorder.thin - before
+        _, records = self.engine.record(self.engine.load(carry, self.folder, before), 1, rounds)
+        assert recorder.average is not None
+        stored, made = recorder.average[:, draw], np.moveaxis(records.average[0], -1, 0)
+        allowed = _ROUNDINGS * np.finfo(stored.dtype).eps * np.abs(stored).max(axis=0)
+        differs = float(not (np.abs(made - stored) <= allowed).all())
+        # all processes raise if one does
+        if self.engine.agreed(-differs) < 0:
+            raise ValueError(
+                f"cannot resume from {self.folder}: draw {draw}, made again, differs from the stored one, so that the "
+                "method has changed since the run began; name a new checkpoint folder"
+            )
 
     def _draws_at(self, round: int) -> int:
         return max(0, round - self.recorder.burn_in) // self.recorder.thin

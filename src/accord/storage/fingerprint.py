@@ -1,4 +1,7 @@
-"""Fingerprints of a run: hashes that must be equal in all its processes, and when it is resumed."""
+"""Fingerprints of a run: settings that must be equal in all its processes, and when it is resumed.
+
+They hold numbers, names and values that functions return, and never code: `behaviour` compares what depends on data.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import hmac
 import json
 import numbers
 import platform
+import re
 import secrets
 import types
 from collections.abc import Mapping
@@ -20,28 +24,37 @@ import jaxlib
 import numpy as np
 import scipy.sparse
 
-from ..base.errors import DataError
+from ..base.given import Given
 from ..base.text import __version__
-from ..base.traced import ADDRESS, Traced, digest
+from ..base.widths import in_doubles
 from ..base.whole import write_private
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
 from ..samplers.protocol import Sampler
-from .code import own_code
+from ..schedules import Schedule
+from .behaviour import prior_values
 
 # How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
 _EXTENT = ("draws", "checkpoint_every")
 _DIGITS = 12
 _FILE, _KEY = "run.json", "key"
 _KEY_BYTES = 32
+# The version of the files in a checkpoint folder.
+_FORMAT = {"format": "2"}
+# Rounds at which schedules of steps are evaluated.
+_ROUNDS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
+# First rounds in which schedules of links are evaluated.
+_LINK_ROUNDS = 100
+# Address of an object in memory, another one in every process.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **settings: Any) -> dict[str, str]:
     """Short texts by name, the same in every process that was given the same.
 
-    Of the posterior they tell nothing of any shard: its parameters, where they start, the names of its functions and
-    the numbers bound to them, and the prior as JAX traces it, which all have in common.
+    They hold nothing that depends on a shard. Of the posterior they hold its parameters, where these start, the names
+    of its functions, the numbers bound to these, and two values of the log prior.
 
     Parameters
     ----------
@@ -69,21 +82,19 @@ def fingerprint(post: Posterior, network: Network, sampler: Sampler | None, **se
             f"{post.num_agents} agents, {post.dim} parameters",
             [*posterior, *jax.tree.leaves(functions), *jax.tree.leaves(post.coordinates)],
         ),
-        "log prior": _text(named[1], digest(post._log_prior, post._params)),
-        "method": "totals" if sampler is None else _text(type(sampler).__name__, [sampler, method_code(sampler)]),
+        "log prior": " ".join([named[1], *map(_rounded, prior_values(post))]),
+        "method": "totals" if sampler is None else _text(type(sampler).__name__, sampler),
         **{name: _setting(value) for name, value in settings.items()},
     }
 
 
-def method_code(sampler: Sampler) -> str:
-    """A digest of the code of a user's own method, and of what it has from outside; empty for those of accord."""
-    code = own_code(type(sampler))
-    return _digest(code) if code else ""
-
-
 def _graph(network: Network) -> list[Any]:
-    graph = [network.num_agents, network.edges]
-    return graph if network.unreliable is None else [*graph, network.unreliable]
+    graph, links = [network.num_agents, network.edges], network.unreliable
+    if links is None:
+        return graph
+    function = links.function
+    ups = [] if function is None else [links.up_in(network.edges, k) for k in range(_LINK_ROUNDS)]
+    return [*graph, dataclasses.replace(links, function=None), np.array(ups, bool)]
 
 
 def versions() -> dict[str, str]:
@@ -143,14 +154,6 @@ def forget(folder: Path) -> None:
     (Path(folder) / _FILE).unlink(missing_ok=True)
 
 
-def inputs(post: Posterior, sampler: Sampler | None, key: bytes) -> dict[str, str]:
-    """Versions, and keyed digests of the rows and functions of a posterior and of the code of a user's method."""
-    keyed = {"data": _rows(post, key), "functions": _functions(post, key)}
-    if sampler is not None:
-        keyed["method"] = _keyed(key, method_code(sampler).encode())
-    return {**versions(), **{name: found[:_DIGITS] for name, found in keyed.items()}}
-
-
 def claim(folder: Path, parts: dict[str, str]) -> None:
     """Mark a folder as this run's.
 
@@ -159,13 +162,15 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
     ValueError
         It is another run's; what differs first is named.
     """
-    mine = _lasting(parts)
+    mine = _FORMAT | _lasting(parts)
     try:
         theirs = recorded(folder)
     except ValueError as error:
         raise ValueError(f"{error}; name a new checkpoint folder") from error
     if theirs is None:
         record(folder, mine)
+    elif theirs.keys() & _FORMAT.keys() == set() or theirs["format"] != mine["format"]:
+        raise ValueError(f"the checkpoint folder {folder} was written by another version of accord: name a new one")
     elif (difference := first_difference(mine, theirs)) is not None:
         raise ValueError(
             f"the checkpoint folder {folder} belongs to another run (this one and that: {difference}); name a new one"
@@ -183,47 +188,19 @@ def own_key(folder: Path) -> bytes:
     return key
 
 
-def require_same_method(folder: Path, code: str, key: bytes) -> None:
-    """Keep a digest of a user's method, `Problem.code`; `DataError` where it was another one before."""
-    _require_same(folder / "method", _keyed(key, code.encode()), "the method, or a number that it has from outside, is")
-
-
-def require_same_posterior(folder: Path, post: Posterior, key: bytes) -> None:
-    """Keep digests of the rows and the functions of a posterior; `DataError` where they were others before.
-
-    Without the key they tell nothing, even of rows that could be guessed.
-    """
-    who = f"agent {post.held[0]}" if len(post.held) == 1 else f"some of {len(post.held)} agents"
-    _require_same(folder / "rows", _rows(post, key), f"the data of {who} is")
-    _require_same(
-        folder / "functions",
-        _functions(post, key),
-        "a function of the posterior, or a number that it has from outside, is",
-    )
-
-
-def _rows(post: Posterior, key: bytes) -> str:
+def keyed_rows(post: Posterior, key: bytes) -> str:
+    """A digest under a key of the rows held here, which does not reveal even rows that could be guessed."""
     rows = hmac.new(key, digestmod="sha256")
     for agent, shard in post._read.items():
         rows.update(json.dumps([agent, str(jax.tree.structure(shard))]).encode())
         for leaf in jax.tree.leaves(shard):
             rows.update(json.dumps([str(leaf.dtype), leaf.shape]).encode() + np.ascontiguousarray(leaf).tobytes())
-    return rows.hexdigest()
+    return rows.hexdigest()[:_DIGITS]
 
 
-def _functions(post: Posterior, key: bytes) -> str:
-    return _keyed(key, json.dumps(post.digests()).encode())
-
-
-def _keyed(key: bytes, content: bytes) -> str:
-    return hmac.new(key, content, "sha256").hexdigest()
-
-
-def _require_same(path: Path, found: str, what: str) -> None:
-    if not path.exists():
-        write_private(path, found.encode())
-    elif not hmac.compare_digest(path.read_bytes(), found.encode()):
-        raise DataError(f"{what} not what it was when the run began ({path}): begin a new run")
+def keyed(content: bytes, key: bytes) -> str:
+    """A digest of bytes under a key."""
+    return hmac.new(key, content, "sha256").hexdigest()[:_DIGITS]
 
 
 def _lasting(parts: dict[str, str]) -> dict[str, str]:
@@ -243,13 +220,21 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(_plain(content)).encode()).hexdigest()[:_DIGITS]
 
 
-def _plain(value: Any, inside: tuple[Any, ...] = ()) -> Any:
+def _rounded(value: Any) -> str:
+    """A number to nine digits: machines differ in the last ones; minus zero is zero."""
+    return f"{float(value) + 0.0:.8e}"
+
+
+def _schedule(schedule: Schedule) -> list[str]:
+    """The values of a schedule at some rounds."""
+    return in_doubles(lambda: [_rounded(schedule(np.int32(k))) for k in _ROUNDS])
+
+
+def _plain(value: Any) -> Any:
     """A value in lists and texts that are the same in every process: no address, no order of a set, no hash of Python.
 
-    Functions count by their names and what is bound to them, so that two schedules of one maker differ. `inside` names
-    the functions that the value is bound to, for one that is bound to itself.
+    Schedules count by their values at some rounds, other functions by their names and the numbers bound to them.
     """
-    plain = functools.partial(_plain, inside=inside)
     if value is None or isinstance(value, bool | str):
         return [type(value).__name__, value]
     if isinstance(value, numbers.Integral):
@@ -257,38 +242,35 @@ def _plain(value: Any, inside: tuple[Any, ...] = ()) -> Any:
     if isinstance(value, numbers.Real):
         return ["float", float(value).hex()]
     if isinstance(value, MixingMatrix):
-        return ["mixing", plain(value.matrix)]
+        return ["mixing", _plain(value.matrix)]
     if scipy.sparse.issparse(value):
         rows = scipy.sparse.csr_array(value)
-        return ["sparse", list(rows.shape), *map(plain, (rows.indptr, rows.indices, rows.data))]
+        return ["sparse", list(rows.shape), *map(_plain, (rows.indptr, rows.indices, rows.data))]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         return ["array", str(array.dtype), list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
     if isinstance(value, dict):
-        return ["dict", *sorted([str(key), plain(item)] for key, item in value.items())]
+        return ["dict", *sorted([str(key), _plain(item)] for key, item in value.items())]
     if isinstance(value, list | tuple):
-        return ["list", *map(plain, value)]
+        return ["list", *map(_plain, value)]
     if isinstance(value, functools.partial):
-        return ["partial", plain(value.func), plain(value.args), plain(value.keywords)]
-    if isinstance(value, Traced):
-        return ["traced", _function_name(value.function), value.digest]
-    if isinstance(value, types.FunctionType) and value not in inside:
-        bound = [value.__defaults__, *(cell.cell_contents for cell in value.__closure__ or ())]
-        return ["function", _function_name(value), *(_plain(item, (*inside, value)) for item in bound)]
+        return ["partial", _plain(value.func), _plain(value.args), _plain(value.keywords)]
+    if isinstance(value, Schedule):
+        return ["schedule", *_schedule(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [_function_name(value), *([f.name, plain(getattr(value, f.name))] for f in dataclasses.fields(value))]
+        return [_function_name(value), *([f.name, _plain(getattr(value, f.name))] for f in dataclasses.fields(value))]
     return ["named", _function_name(value)]
 
 
 def _function_name(function: Any) -> str:
     """The qualified name of a function or class, or of the class of any other thing."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    while isinstance(function, functools.partial | Given):
+        function = function.func if isinstance(function, functools.partial) else function.function
     named = function if hasattr(function, "__qualname__") and hasattr(function, "__module__") else type(function)
     # what holds a user's function says which
     own = ""
     if isinstance(function, types.MethodType):
-        own = ADDRESS.sub("", repr(function.__self__))
+        own = _ADDRESS.sub("", repr(function.__self__))
     elif dataclasses.is_dataclass(function) and not isinstance(function, type):
-        own = ADDRESS.sub("", repr(function))
+        own = _ADDRESS.sub("", repr(function))
     return f"{named.__module__}.{named.__qualname__}{own}"

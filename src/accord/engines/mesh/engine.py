@@ -67,7 +67,6 @@ def _specs(problem: Problem) -> Problem:
         seed=everywhere,
         collectives=apart,
         num_agents=problem.num_agents,
-        code=problem.code,
     )
 
 
@@ -186,6 +185,9 @@ class MeshEngine(ArrayEngine):
         if jax.process_count() == 1:
             return number
         return float(multihost_utils.process_allgather(np.float32(number)).min())
+
+    def _held(self) -> Posterior | None:
+        return self.post.owners.held if isinstance(self.post.owners, Shares) else super()._held()
 
     def _everyones(self, text: str) -> list[str]:
         return everyones(text)

@@ -46,16 +46,16 @@ class Shares:
                     f"{-(-post.num_agents // rows)} of {len(owners)} devices; begin fewer processes"
                 )
         self.mine = self.spans[jax.process_index()]
-        self._held = post.alone(*self.mine)
+        self.held = post.alone(*self.mine)
 
     def stacked(self, spectral: bool, extent: Extent, coordinates: Coordinates | None) -> Shard:
         """The shards of this process' agents, their quadratic forms in coordinates."""
-        held = self._held if coordinates is None else self._held.transformed(coordinates)
+        held = self.held if coordinates is None else self.held.transformed(coordinates)
         return held.stacked(spectral=spectral, agents=self.mine, extent=extent)
 
     def each(self, function: Callable[..., PyTree], arguments: tuple[Any, ...], own: tuple[Any, ...]) -> PyTree:
         """Each agent's answer, known to all processes."""
-        found = self._held.each(
+        found = self.held.each(
             function, *arguments, own=jax.tree.map(lambda leaf: leaf[self.mine.start : self.mine.stop], own)
         )
         return jax.tree.map(self._gathered, found)
@@ -68,7 +68,7 @@ class Shares:
         """
         if masks:
             return self._masked()
-        own = self._held.totals(network)
+        own = self.held.totals(network)
 
         def total(function: Callable[..., PyTree], *arguments: Any, **options: Any) -> PyTree:
             part = own(function, *arguments, **options)
@@ -87,7 +87,7 @@ class Shares:
         return total
 
     def _masked(self) -> MaskedTotals:
-        own = [Masks(agent, self._held.num_agents) for agent in self.mine]
+        own = [Masks(agent, self.held.num_agents) for agent in self.mine]
         publics = self._gathered(np.stack([np.frombuffer(one.public, np.uint8) for one in own]))
         for one in own:
             one.agree([row.tobytes() for row in publics])
@@ -97,7 +97,7 @@ class Shares:
             everyones = np.asarray(multihost_utils.process_allgather(words.view(np.uint8)))
             return added(*np.ascontiguousarray(everyones).view(np.uint64))
 
-        here = self._held.totals_here()
+        here = self.held.totals_here()
         return MaskedTotals(here, own, gathered)
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:

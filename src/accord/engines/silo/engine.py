@@ -245,6 +245,7 @@ class SiloEngine:
         rest = (seed, chains, post.coordinates, parts, pool.key, pool.limits.timeout, pool.limits.deadline)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._losses = None if pool.limits.deadline is None else Losses(network)
+        self.repeats = self._losses is None
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         # the round that all agents are at; -1 where some are at none
         self._at = -1

@@ -31,8 +31,9 @@ from ...posterior.masks import Masks, Words, added
 from ...posterior.masks import fingerprint as keys_fingerprint
 from ...posterior.totals import MaskedTotals, Totals
 from ...samplers.protocol import Bound
+from ...storage.behaviour import require_same_posterior
 from ...storage.checkpoint import CheckpointStore
-from ...storage.fingerprint import combined, fingerprint, require_same_method, require_same_posterior, versions
+from ...storage.fingerprint import combined, fingerprint, versions
 from ..build import build_problem
 from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
@@ -202,7 +203,7 @@ class Worker:
     def load(self, post: Posterior, settings: dict[str, Any], folder: Path, key: bytes) -> None:
         """Read the agent's shard and check it, under the driver's settings of this run.
 
-        A process that was there before read the same rows and functions, which a folder has by their digests.
+        The folder has values of the potential, by which a process that begins anew checks that they are as before.
         """
         _configure(settings)
         self.post, self.carry, self.totals = post, None, None
@@ -414,7 +415,6 @@ class Worker:
     def saved(self, folder: Path, key: bytes) -> tuple[list[int], list[str]]:
         """The rounds of whole checkpoints below a folder, of the same data, and what is to be said of others."""
         self._require_same_posterior(folder, key)
-        require_same_method(self._own(folder), self.problem.code, key)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rounds = self._store(folder, key).rounds()

@@ -1,0 +1,105 @@
+"""Arrays of NumPy that users' functions close over, in single and in double precision.
+
+JAX keeps such an array in the float width of its first trace, as long as a program uses it. A trace in the other width
+then fails with an error about dtypes (JAX 0.10.1 to 0.12.0). So accord clears JAX's caches when a function with such
+arrays is traced in another width than the last one.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.tree_util import Partial
+from jaxtyping import PyTree
+
+T = TypeVar("T")
+
+
+class _Width:
+    """The float width of the last trace of a function that closes over arrays; None if users may have made others."""
+
+    is_wide: bool | None = None
+
+    def enter(self, is_wide: bool) -> None:
+        """Clear JAX's caches if the last trace had another width."""
+        if is_wide != self.is_wide:
+            jax.clear_caches()
+            # JAX keeps an array until the last program that uses it is deleted
+            gc.collect()
+            self.is_wide = is_wide
+
+
+_width = _Width()
+
+
+def in_doubles(work: Callable[[], T]) -> T:
+    """What `work` returns in double precision; tried again if JAX may have kept arrays in single precision."""
+    with jax.enable_x64(True):
+        try:
+            return work()
+        except Exception:
+            # the error keeps arrays alive until this block ends
+            pass
+        _width.is_wide = None
+        _width.enter(is_wide=True)
+        return work()
+
+
+class _InWidth:
+    """A function that closes over arrays; equal where the function is."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """The function's result."""
+        _width.enter(bool(jax.config.values["jax_enable_x64"]))
+        return self.function(*arguments, **keywords)
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _InWidth) and bool(self.function == other.function)
+
+    def __hash__(self) -> int:
+        return hash(self.function)
+
+
+def in_either_width(function: Partial, *arguments: PyTree) -> Partial:
+    """The function, so that it may be traced in both float widths; arguments may be `jax.ShapeDtypeStruct`."""
+    if isinstance(function.func, _InWidth):
+        return function
+    # numbers that are bound to the function are arguments of the trace
+    trace = jax.make_jaxpr(lambda function, *arguments: function(*arguments))
+    try:
+        found = in_doubles(lambda: trace(function, *arguments))
+    except Exception:  # whatever users' code raises: it runs in single precision only
+        return function
+    if not _closes_over_arrays(found):
+        return function
+    return Partial(_InWidth(function.func), *function.args, **function.keywords)
+
+
+def _closes_over_arrays(trace: ClosedJaxpr) -> bool:
+    """Whether a trace has constants that are arrays of floats which NumPy holds."""
+    constants = _constants(trace)
+    return any(isinstance(array, np.ndarray) and array.ndim > 0 and array.dtype.kind == "f" for array in constants)
+
+
+def _constants(value: Any) -> Iterator[Any]:
+    """The constants of a trace and of all traces within it."""
+    if isinstance(value, ClosedJaxpr):
+        yield from value.consts
+        value = value.jaxpr
+    if isinstance(value, Jaxpr):
+        for equation in value.eqns:
+            yield from _constants(tuple(equation.params.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _constants(item)

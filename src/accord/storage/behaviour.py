@@ -1,0 +1,89 @@
+"""The behaviour of a posterior at two fixed positions, by which a resumed run finds changed data and functions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.tree_util import Partial
+from jaxtyping import Array, Float
+
+from ..base.compiler import compiled
+from ..base.errors import DataError
+from ..posterior import Posterior
+from ..posterior.asked import slope_at
+from ..posterior.parameters import Parameters
+from .checkpoint import CheckpointStore
+
+# Distance of the second position from init, in each parameter at most.
+_STEP = 0.1
+# Largest relative difference of numbers that are the same: sums are added in another order on another machine.
+_SAME = 1e-9
+# The same relative to an agent's largest number at the position: terms may cancel.
+_CANCELLED = 1e-13
+
+
+def positions(post: Posterior) -> Float[np.ndarray, "2 dim"]:
+    """The posterior's init and a fixed position near it, in its unconstrained parameters."""
+    init = post.in_parameters().init
+    return np.stack([init, init + _STEP * np.cos(np.arange(1.0, 1.0 + init.size))])
+
+
+def prior_values(post: Posterior) -> Float[np.ndarray, 2]:
+    """The log prior at the two positions."""
+    with jax.enable_x64(True):
+        return np.asarray(_values(post._log_prior, post.parameters, positions(post)))
+
+
+@compiled
+def _values(log_prior: Partial, parameters: Parameters, x: Float[Array, "position dim"]) -> Float[Array, " position"]:
+    return jax.lax.map(lambda one: log_prior(parameters(one)), x)
+
+
+def require_same_posterior(folder: Path, post: Posterior, key: bytes = b"") -> None:
+    """Store each agent's potential and gradient at the two positions, or compare them with those that are stored.
+
+    Parameters
+    ----------
+    folder
+        Of the process that holds the agents' data: these numbers depend on the rows, and stay there as states do.
+    post
+        Holds the data of some agents.
+    key
+        Signs the file.
+
+    Raises
+    ------
+    DataError
+        The numbers differ from the stored ones, or the file is damaged.
+    """
+    store, post = CheckpointStore(folder / "posterior", "posterior", key=key), post.in_parameters()
+    found = np.stack([np.column_stack(post.each(slope_at, x)) for x in positions(post)], axis=1)
+    if not store.has(0):
+        store.write(0, {"slopes": found, "agents": np.array(post.held)})
+        return
+    try:
+        stored = store.read(0)
+    except ValueError as error:
+        raise DataError(f"{error}: name a new checkpoint folder") from None
+    before = stored["slopes"]
+    if before.shape != found.shape or not np.array_equal(stored["agents"], post.held):
+        raise DataError(
+            f"cannot resume from {folder}: it is of other agents or parameters; name a new checkpoint folder"
+        )
+    same = _is_same(found, before).all(axis=(1, 2))
+    if not same.all():
+        raise DataError(
+            f"cannot resume from {folder}: the data of agent {post.held[int(np.argmin(same))]}, or a function of the "
+            "posterior, has changed since the run began; name a new checkpoint folder"
+        )
+
+
+def _is_same(now: Float[np.ndarray, "agent 2 number"], before: Float[np.ndarray, "agent 2 number"]) -> np.ndarray:
+    """Which numbers are the same up to rounding."""
+    with np.errstate(invalid="ignore"):
+        largest = np.abs(before).max(axis=2, keepdims=True)
+        near = np.abs(now - before) <= _SAME * np.abs(before) + _CANCELLED * largest
+    # a potential that is infinite at a position has to be so again
+    return np.where(np.isfinite(before), near, np.equal(now, before) | (np.isnan(now) & np.isnan(before)))
