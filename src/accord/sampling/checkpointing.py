@@ -18,8 +18,10 @@ _STATISTIC = "statistic "
 # Where no number of rounds is given: seconds between two checkpoints, at least, and in times of what writing one takes,
 # so that short rounds do not wait for the disk.
 _SECONDS, _TIMES = 10.0, 20.0
-# Largest difference of a draw that is made again, in roundings of its float width, relative to the largest draw.
-_ROUNDINGS = 100.0
+# First rounds of a run, which a resumed run makes again: some, as velocities begin at zero.
+_FIRST_ROUNDS = 3
+# Largest difference of a number that is made again, in roundings of its float width.
+_ROUNDINGS = 10.0
 
 
 class Checkpointer:
@@ -78,6 +80,8 @@ class Checkpointer:
     def resume(self, carry: Any) -> Any:
         """The carry of the newest round for which all is whole everywhere, the recorder wound there; else `carry`."""
         rounds = self.engine.saved(self.folder)
+        if self.engine.repeats:
+            self._require_same_rounds(carry)
         seconds, held = self._read()
         usable = [r for r in rounds if self._draws_at(r) <= held]
         # a round of which all draws are there has those of the rounds before it too
@@ -85,33 +89,27 @@ class Checkpointer:
         if count == 0:
             return carry
         round, recorder = usable[count - 1], self.recorder
-        if count > 1 and self.engine.repeats:
-            self._require_same_draw(carry, usable[count - 2], round)
         carry = self.engine.load(carry, self.folder, round)
         recorder.rounds, recorder.count = min(round, recorder.total_rounds), min(self._draws_at(round), recorder.draws)
         recorder.began = time.perf_counter() - max((s for r, s in seconds.items() if r <= round), default=0.0)
         self.saved_draws = recorder.count
         return carry
 
-    def _require_same_draw(self, carry: Any, before: int, after: int) -> None:
-        """Make the first draw after a stored round again; `ValueError` if it differs from the stored draw.
-
-        There is none where the round lies in burn-in, or no draw lies between it and the newest stored round.
-        """
-        recorder, draw = self.recorder, self._draws_at(before)
-        if before < recorder.burn_in or draw >= min(self._draws_at(after), recorder.draws):
-            return
-        rounds = recorder.burn_in + (draw + 1) * recorder.thin - before
-        _, records = self.engine.record(self.engine.load(carry, self.folder, before), 1, rounds)
-        assert recorder.average is not None
-        stored, made = recorder.average[:, draw], np.moveaxis(records.average[0], -1, 0)
-        allowed = _ROUNDINGS * np.finfo(stored.dtype).eps * np.abs(stored).max(axis=0)
-        differs = float(not (np.abs(made - stored) <= allowed).all())
+    def _require_same_rounds(self, carry: Any) -> None:
+        """Store the average after the first rounds, or make these again and raise `ValueError` if it differs."""
+        store = CheckpointStore(process_folder(self.folder) / "first", self.pieces.tag)
+        _, records = self.engine.record(carry, 1, _FIRST_ROUNDS)
+        made: np.ndarray = records.average[0]
+        if not store.rounds():
+            store.write(_FIRST_ROUNDS, {"average": made})
+        stored = store.read(_FIRST_ROUNDS)["average"]
+        allowed = _ROUNDINGS * np.finfo(stored.dtype).eps * np.abs(stored).max(axis=1, keepdims=True)
+        same = bool((np.abs(made - stored) <= allowed).all()) or not np.isfinite(stored).all()
         # all processes raise if one does
-        if self.engine.agreed(-differs) < 0:
+        if not self.engine.agreed(float(same)):
             raise ValueError(
-                f"cannot resume from {self.folder}: draw {draw}, made again, differs from the stored one, so that the "
-                "method has changed since the run began; name a new checkpoint folder"
+                f"cannot resume from {self.folder}: the first {_FIRST_ROUNDS} rounds, made again, end elsewhere: "
+                "the method has changed since the run began. Name a new checkpoint folder"
             )
 
     def _draws_at(self, round: int) -> int:

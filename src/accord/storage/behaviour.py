@@ -56,22 +56,16 @@ def require_same_posterior(folder: Path, post: Posterior, key: bytes = b"") -> N
     Raises
     ------
     DataError
-        The numbers differ from the stored ones, or the file is damaged.
+        The numbers differ from the stored ones.
     """
     store, post = CheckpointStore(folder / "posterior", "posterior", key=key), post.in_parameters()
     found = np.stack([np.column_stack(post.each(slope_at, x)) for x in positions(post)], axis=1)
-    if not store.has(0):
+    if not store.rounds():
         store.write(0, {"slopes": found, "agents": np.array(post.held)})
-        return
-    try:
-        stored = store.read(0)
-    except ValueError as error:
-        raise DataError(f"{error}: name a new checkpoint folder") from None
+    stored = store.read(0)
     before = stored["slopes"]
     if before.shape != found.shape or not np.array_equal(stored["agents"], post.held):
-        raise DataError(
-            f"cannot resume from {folder}: it is of other agents or parameters; name a new checkpoint folder"
-        )
+        raise DataError(f"cannot resume from {folder}: its agents or parameters differ; name a new checkpoint folder")
     same = _is_same(found, before).all(axis=(1, 2))
     if not same.all():
         raise DataError(

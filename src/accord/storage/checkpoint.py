@@ -72,10 +72,6 @@ class CheckpointStore:
         self._whole = set(found)
         return found
 
-    def has(self, round: int) -> bool:
-        """Whether there is a file of a round, whole or not."""
-        return self._path(round).exists()
-
     def read(self, round: int) -> dict[str, np.ndarray]:
         """The arrays of a round.
 

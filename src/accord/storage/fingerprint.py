@@ -26,8 +26,8 @@ import scipy.sparse
 
 from ..base.given import Given
 from ..base.text import __version__
-from ..base.widths import in_doubles
 from ..base.whole import write_private
+from ..base.widths import in_doubles
 from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
