@@ -81,15 +81,14 @@ def in_either_width(function: Partial, *arguments: PyTree) -> Partial:
         found = in_doubles(lambda: trace(function, *arguments))
     except Exception:  # whatever users' code raises: it runs in single precision only
         return function
-    if not _closes_over_arrays(found):
+    arrays = [array for array in _constants(found) if isinstance(array, np.ndarray) and array.ndim > 0]
+    floats = [array for array in arrays if array.dtype.kind == "f"]
+    if not floats:
         return function
+    # what is in single precision may be left of another trace
+    known = _width.is_wide is not False and all(array.dtype.itemsize == 8 for array in floats)
+    _width.is_wide = True if known else None
     return Partial(_InWidth(function.func), *function.args, **function.keywords)
-
-
-def _closes_over_arrays(trace: ClosedJaxpr) -> bool:
-    """Whether a trace has constants that are arrays of floats which NumPy holds."""
-    constants = _constants(trace)
-    return any(isinstance(array, np.ndarray) and array.ndim > 0 and array.dtype.kind == "f" for array in constants)
 
 
 def _constants(value: Any) -> Iterator[Any]:
