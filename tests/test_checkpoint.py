@@ -58,6 +58,17 @@ def lose(monkeypatch, saves, *arguments, error=LostError, **options):
     return made
 
 
+def first_rounds_alone(patch):
+    """Let the local engine make the first rounds, by which a run is recognised, and no others."""
+    record = accord.engines.local.LocalEngine.record
+
+    def few(self, carry, draws, thin):
+        assert (int(carry.round), draws, thin) == (0, 1, checkpointing._FIRST_ROUNDS)
+        return record(self, carry, draws, thin)
+
+    patch.setattr(accord.engines.local.LocalEngine, "record", few)
+
+
 def assert_same(found, expected):
     np.testing.assert_array_equal(found.draws, expected.draws)
     np.testing.assert_array_equal(found.average, expected.average)
@@ -98,7 +109,7 @@ def test_every_round_is_a_draw_and_none_is_lost_or_doubled(tmp_path, monkeypatch
     # the newest state holds: 32 - 20 draws are there
     assert lose(monkeypatch, 4, folder=tmp_path, thin=1) == [8, 16, 24, 32]
     with monkeypatch.context() as patch:
-        patch.setattr(accord.engines.local.LocalEngine, "record", None)
+        first_rounds_alone(patch)
         assert_same(draw(folder=tmp_path, thin=1), expected)
     # and the one before it goes on where its draws end
     files(tmp_path, "states")[-1].unlink()
@@ -108,7 +119,7 @@ def test_every_round_is_a_draw_and_none_is_lost_or_doubled(tmp_path, monkeypatch
 def test_a_finished_run_is_returned_and_more_draws_go_on_from_it(tmp_path, monkeypatch):
     first = draw(folder=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(accord.engines.local.LocalEngine, "record", None)
+        first_rounds_alone(patch)
         patch.setattr(accord.engines.local.LocalEngine, "advance", None)
         again = draw(folder=tmp_path)
         assert_same(again, first)
@@ -248,7 +259,8 @@ def test_a_signal_keeps_the_draws_and_writes_the_checkpoint(engine, number, tmp_
 
     def interrupted(self, *arguments):
         calls.append(1)
-        if len(calls) == 2:
+        # the first call makes the rounds by which a run is recognised
+        if len(calls) == 3:
             os.kill(os.getpid(), number)
         return record(self, *arguments)
 
@@ -385,14 +397,15 @@ def test_every_torn_file_and_every_flipped_byte_is_found(tmp_path):
         assert store.rounds() == []
 
 
-def test_files_of_the_older_format_are_named_and_left_out(tmp_path, monkeypatch):
-    expected = draw()
-    lose(monkeypatch, 2, folder=tmp_path)
-    for path in files(tmp_path, "states") + files(tmp_path, "draws"):
-        path.with_suffix(".checkpoint").write_bytes(b"accord checkpoint 1\n" + bytes(50))
-        path.unlink()
-    with pytest.warns(UserWarning, match="(states|draws) holds checkpoints of an older accord; they are left out"):
-        assert_same(draw(folder=tmp_path), expected)
+def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path):
+    draw(folder=tmp_path)
+    path = tmp_path / "process-0" / "run.json"
+    written = json.loads(path.read_text())
+    # the first versions wrote no format
+    for older in ({}, {"format": "1"}):
+        path.write_text(json.dumps({name: text for name, text in written.items() if name != "format"} | older))
+        with pytest.raises(ValueError, match="was written by another version of accord: name a new one"):
+            draw(folder=tmp_path)
 
 
 def test_a_fingerprint_tells_runs_apart_and_nothing_of_the_data(tmp_path):

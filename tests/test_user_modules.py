@@ -228,3 +228,27 @@ def test_a_byte_order_mark_is_no_part_of_a_file(folder, name):
     path = folder / name
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert config.load(folder / "job.toml").agreed.columns.keys() == {"x", "y"}
+
+
+MODEL = """
+import jax.numpy as jnp, {helpers}, accord
+def build(shards):
+    log_likelihood = lambda x, rows: -0.5 * (rows[1] - x) ** 2
+    return accord.Posterior(log_likelihood, {helpers}.log_prior, shards, 0.0)
+"""
+
+
+def test_a_run_of_an_edited_module_is_another_one(folder):
+    own = re.sub(r"\W", "_", folder.name)
+    source, helpers = MODEL.format(helpers=f"{own}_helpers"), folder / f"{own}_helpers.py"
+    prior = "def log_prior(x):\n    return -0.5 * x**2\n"
+    helpers.write_text(prior)
+    assert [invoke(folder, source)[0].exit_code for _ in range(2)] == [0, 0]
+    result, _ = invoke(folder, source + "# other\n")
+    assert f"holds another run (with another module {own}): add --overwrite" in error_of(result)
+    # and one that it imports
+    helpers.write_text(prior + "# other\n")
+    result, _ = invoke(folder, source)
+    assert f"holds another run (with another module {own}_helpers): add --overwrite" in error_of(result)
+    helpers.write_text(prior)
+    assert invoke(folder, source)[0].exit_code == 0

@@ -76,8 +76,9 @@ def require_same_posterior(folder: Path, post: Posterior, key: bytes = b"") -> N
 
 def _is_same(now: Float[np.ndarray, "agent 2 number"], before: Float[np.ndarray, "agent 2 number"]) -> np.ndarray:
     """Which numbers are the same up to rounding."""
+    finite = np.isfinite(before)
+    largest = np.abs(np.where(finite, before, 0.0)).max(axis=2, keepdims=True)
     with np.errstate(invalid="ignore"):
-        largest = np.abs(before).max(axis=2, keepdims=True)
         near = np.abs(now - before) <= _SAME * np.abs(before) + _CANCELLED * largest
     # a potential that is infinite at a position has to be so again
-    return np.where(np.isfinite(before), near, np.equal(now, before) | (np.isnan(now) & np.isnan(before)))
+    return np.where(finite, near, np.equal(now, before) | (np.isnan(now) & np.isnan(before)))

@@ -59,8 +59,6 @@ class CheckpointStore:
         ValueError
             A file belongs to another run.
         """
-        if any(self.folder.glob("round-*.checkpoint")):
-            warnings.warn(f"{self.folder} holds checkpoints of an older accord; they are left out", stacklevel=2)
         found = []
         for round in self._written():
             try:

@@ -169,7 +169,7 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
         raise ValueError(f"{error}; name a new checkpoint folder") from error
     if theirs is None:
         record(folder, mine)
-    elif theirs.keys() & _FORMAT.keys() == set() or theirs["format"] != mine["format"]:
+    elif theirs.get("format") != mine["format"]:
         raise ValueError(f"the checkpoint folder {folder} was written by another version of accord: name a new one")
     elif (difference := first_difference(mine, theirs)) is not None:
         raise ValueError(
