@@ -28,14 +28,13 @@ def shard(agent, owner):
     return X, (rng.random(len(X)) < 0.5).astype(float)
 
 
-def draw(owners, method, engine):
+def draw(owners, method, engine, checkpoint=None):
     """A short run with data that process `owners[agent]` alone can read."""
     sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
     post = accord.models.logistic_regression(sources, 4.0, names=["a", "b"])
     net = accord.Network.ring(AGENTS)
-    return accord.sample(
-        post, net, accord.Rounds(METHODS[method](), burn_in=20, thin=1), draws=10, chains=2, seed=2, engine=engine
-    )
+    walk = accord.Rounds(METHODS[method](), burn_in=20, thin=1)
+    return accord.sample(post, net, walk, draws=10, chains=2, seed=2, engine=engine, checkpoint=checkpoint)
 
 
 def effects(params, latents, row):
@@ -63,6 +62,9 @@ def main(output, address, process):
     owners = [0, 0, 0, 0, 1, 1]
     with join(address, 2, int(process)):
         runs = {method: draw(owners, method, "mesh") for method in METHODS}
+        # kept, and taken up again
+        kept = [draw(owners, "minibatches", "mesh", f"{output}-kept").draws for _ in range(2)]
+        np.testing.assert_array_equal(kept, [runs["minibatches"].draws] * 2)
         local = draw_latents(owners, "mesh").local
         own = [agent for agent, owner in enumerate(owners) if owner == int(process)]
         assert list(local) == own, list(local)

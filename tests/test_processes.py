@@ -224,6 +224,25 @@ def test_a_checkpoint_of_other_processes_is_refused(room, folder):
 
 @pytest.mark.slow
 @needs_a_room
+def test_other_rows_are_found_in_all_processes(room, folder):
+    finish(start(room, folder, 2, "--checkpoint", "kept"))
+    agents = []
+    for process in range(2):
+        (path,) = (folder / "kept" / f"process-{process}" / "posterior").glob("*.npz")
+        with np.load(path) as content:
+            agents.append(content["agents"].tolist())
+    assert agents == [[0, 1, 2, 3, 4, 5]] * 2
+    frame = pd.read_csv(folder / "site-5.csv")
+    frame.loc[2, "y"] += 1e-3
+    frame.to_csv(folder / "site-5.csv", index=False)
+    for one in start(room, folder, 2, "--checkpoint", "kept", "--output", "more"):
+        assert one.end() == 1
+        (line,) = one.errors
+        assert "the data of agent 5 (site-5), or a function of the posterior, has changed" in line
+
+
+@pytest.mark.slow
+@needs_a_room
 def test_ctrl_c_in_one_stops_all_after_the_same_draw(room, folder):
     write(folder, draws=20000)
     both = start(room, folder, 2, "--checkpoint", "kept")

@@ -280,9 +280,11 @@ def test_data_that_changed_before_it_is_read_again_is_refused(ray, tmp_path):
         np.savez_compressed(tmp_path / "rows.npz", rows=ROWS[1])
         pool.revive()
         assert pool.restarts.tolist() == [0, 1]
-        np.savez(tmp_path / "rows.npz", rows=ROWS[1] + 1e-9)
+        np.savez(tmp_path / "rows.npz", rows=ROWS[1] + 1e-6)
         ray.kill(ray.actors[1], no_restart=False)
-        with pytest.raises(accord.base.errors.DataError, match="data of agent 1 is not what it was when the run"):
+        with pytest.raises(
+            accord.base.errors.DataError, match="the data of agent 1, or a function of the posterior, has changed"
+        ):
             pool.revive()
 
 
@@ -312,7 +314,7 @@ def interrupted(monkeypatch, **options):
 def test_a_run_is_not_taken_up_with_other_data(ray, monkeypatch, tmp_path):
     options = {"engine": "silo", "checkpoint": tmp_path / "kept"}
     interrupted(monkeypatch, shards=list(ROWS[:2]), **options)
-    with pytest.raises(accord.base.errors.DataError, match=r"agent 1 is not what .*kept/agent-1/rows\): begin"):
+    with pytest.raises(accord.base.errors.DataError, match="kept/agent-1: the data of agent 1, or a function"):
         run([ROWS[0], ROWS[2]], checkpoint_every=5, **options)
     found = run(list(ROWS[:2]), checkpoint_every=5, **options)
     np.testing.assert_allclose(found.draws, run(list(ROWS[:2])).draws, rtol=1e-5)
@@ -325,7 +327,11 @@ def test_checkpoints_of_a_site_are_signed_and_for_their_user_only(ray, monkeypat
     site = tmp_path / "kept" / "agent-0"
     assert site.stat().st_mode & 0o777 == 0o700
     files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
-    assert {path.name for path in files} >= {"key", "rows", "run.json"} and list(site.glob("*.npz"))
+    assert (
+        {path.name for path in files} >= {"key", "run.json"}
+        and list(site.glob("*.npz"))
+        and list(site.glob("posterior/*.npz"))
+    )
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     # the right numbers in the right form, by somebody who knows all but the key
     newest = max(site.glob("*.npz"))
@@ -350,8 +356,8 @@ def test_nothing_is_left_among_the_temporary_files_of_a_site(ray, monkeypatch, t
 
     monkeypatch.setattr(SiloEngine, "record", watched)
     run(list(ROWS[:2]), engine="silo")
-    # states and digests of rows were there
-    assert "rows" in seen and any(name.endswith(".npz") for name in seen)
+    # states and values of the potential were there
+    assert "posterior" in seen and any(name.endswith(".npz") for name in seen)
     assert list(site.iterdir()) == []
     for error in (RuntimeError, KeyboardInterrupt):
         interrupted_by = lambda self, *arguments, error=error: (_ for _ in ()).throw(error)  # noqa: E731
@@ -369,10 +375,10 @@ def test_folders_of_a_killed_driver_are_cleared_away_after_a_day(monkeypatch, tm
     long_ago = time.time() - 90_000.0
     for folder in (old, held, new, foreign):
         (folder / "agent-0").mkdir(parents=True)
-        (folder / "agent-0" / "rows").write_text("digest")
+        (folder / "agent-0" / "state").write_text("numbers")
         for path in [*folder.rglob("*"), folder]:
             os.utime(path, (long_ago, long_ago))
-    (new / "agent-0" / "rows").write_text("digest")
+    (new / "agent-0" / "state").write_text("numbers")
     holds = Holds()
     holds.hold(held)
     clear_forgotten()
