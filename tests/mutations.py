@@ -27,6 +27,7 @@ class Fault(NamedTuple):
 
 
 LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
+IDENTITY = "test_identity.py"
 FAULTS = [
     # models
     Fault("log gamma", "base/log_gamma.py", "5 / 66", "5 / 67", "test_log_gamma.py"),
@@ -548,28 +549,6 @@ FAULTS = [
         "for known in basis[:1]",
         "test_warmup.py",
     ),
-    Fault(
-        "a method as it is traced",
-        "engines/build.py",
-        "replace(problem, code=_as_traced(problem)) if problem.code else problem",
-        "problem",
-        "test_traced.py",
-    ),
-    Fault("a method's traces of before", "engines/build.py", 'code="",', "code=problem.code,", "test_traced.py"),
-    Fault(
-        "what a method calls as it is",
-        "engines/round.py",
-        "    with numbered(problem.code):\n        return _transition",
-        "    if True:\n        return _transition",
-        "test_traced.py",
-    ),
-    Fault(
-        "a checkpoint of a traced method",
-        "engines/arrays.py",
-        "            require_same_method(own, self.problem.code, own_key(own))\n",
-        "",
-        "test_traced.py",
-    ),
     Fault("pilot run's step", "tuning/pilot_run.py", ".max()) ** -0.5", ".max()) ** 0.5", "test_warmup.py"),
     Fault("weights", "tuning/weighted_points.py", "value - lowest", "-(value - lowest)", "test_warmup.py"),
     Fault(
@@ -579,16 +558,6 @@ FAULTS = [
         "return max(0, round - self.recorder.burn_in + 1) // self.recorder.thin",
         "test_checkpoint.py",
     ),
-    Fault("constants of a trace", "base/traced.py", "yield from value.consts", "", "test_traced.py"),
-    Fault(
-        "code of other numbers",
-        "base/traced.py",
-        "if self.digest != other.digest:",
-        "if False:",
-        "test_traced.py",
-    ),
-    Fault("what functions call", "base/traced.py", "with numbered(self.digest):", "if True:", "test_traced.py"),
-    Fault("traces that are kept", "base/traced.py", "with _numbers(object()):", "if True:", "test_traced.py"),
     Fault(
         "values from the centre",
         "posterior/quadratic.py",
@@ -596,12 +565,49 @@ FAULTS = [
         "level=self.level",
         "test_quadratic.py",
     ),
+    Fault("functions of another posterior", "base/given.py", "Partial(Given(function))", "Partial(function)", IDENTITY),
+    Fault("programs of one posterior", "base/given.py", "if isinstance(function, Partial)", "if False", IDENTITY),
+    Fault("links as they were", "network/links.py", "return None, Given(schedule)", "return None, schedule", IDENTITY),
     Fault(
         "rows of a checkpoint",
         "engines/arrays.py",
-        "require_same_posterior(own, self.post, own_key(own))",
-        "own_key(own)",
-        "test_traced.py",
+        "                require_same_posterior(own, held)\n",
+        "                pass\n",
+        IDENTITY,
+    ),
+    Fault("first agent alone", "storage/behaviour.py", "if not same.all():", "if not same[0]:", IDENTITY),
+    Fault(
+        "rounding of values",
+        "storage/behaviour.py",
+        "_SAME * np.abs(before) + _CANCELLED * largest",
+        "_SAME * largest",
+        IDENTITY,
+    ),
+    Fault(
+        "values in coordinates",
+        "storage/behaviour.py",
+        "key=key), post.in_parameters()",
+        "key=key), post",
+        IDENTITY,
+    ),
+    Fault("prior of a checkpoint", "storage/fingerprint.py", "map(_rounded, prior_values(post))", "()", IDENTITY),
+    Fault("schedule of a checkpoint", "storage/fingerprint.py", "*_schedule(value)]", "]", IDENTITY),
+    Fault("links of a checkpoint", "storage/fingerprint.py", "range(_LINK_ROUNDS)", "range(1)", IDENTITY),
+    Fault(
+        "method of a checkpoint",
+        "sampling/checkpointing.py",
+        "            self._require_same_rounds(carry)\n",
+        "            pass\n",
+        IDENTITY,
+    ),
+    Fault("format of a checkpoint", "storage/fingerprint.py", '!= mine["format"]:', "is False:", "test_checkpoint.py"),
+    Fault("edited modules", "cli/config.py", "**data, **files,", "**data,", "test_user_modules.py"),
+    Fault(
+        "arrays in the other width",
+        "base/widths.py",
+        "return Partial(_InWidth(function.func), *function.args, **function.keywords)",
+        "return function",
+        IDENTITY,
     ),
     Fault(
         "bytes sent",

@@ -172,26 +172,34 @@ def _scaled(scale, x):
 
 
 def test_a_method_and_links_have_the_numbers_of_now():
-    step, up = [0.05], [True]
+    step, turn = [0.05], [0]
 
     def schedule(k):
         return step[0] + 0.0 * k
 
     def links(k):
-        return jnp.full(3, up[0])
+        return (k + turn[0]) % 3 != jnp.arange(3)
 
     def draws(net=NET):
         return walk(post, net, DESGLD(schedule), burn_in=5, thin=1, whiten=False, draws=20, seed=0).draws
 
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
-    wide = draws().std()
+    wide, joined = draws().std(), draws(NET.links(schedule=links))
+    turn[0] = 1
+    assert np.abs(draws(NET.links(schedule=links)) - joined).max() > 1e-3
     step[0] = 1e-6
     assert draws().std() < 0.1 * wide
-    joined = NET.links(schedule=links)
-    assert draws(joined).shape == (4, 20, 3, 1)
-    up[0] = False
-    with pytest.raises(ValueError, match="never joins all agents"):
-        NET.links(schedule=links)
+
+
+def test_arrays_that_functions_close_over_are_right_in_both_float_widths():
+    center, steps = np.array([0.25, 0.5]), np.array([0.01, 0.02])
+    post = accord.Posterior(log_likelihood, lambda x: -0.5 * jnp.sum((x - center) ** 2), ROWS, 0.0)
+    method = accord.Rounds(DESGLD(lambda k: jnp.sum(steps * 0.5)), burn_in=5, thin=1)
+    for width, walks in ((np.float32, True), (np.float64, False)) * 2:
+        run = accord.sample(post, NET, method if walks else None, draws=20, seed=0)
+        assert run.draws.dtype == width
+    expected = (np.sum(ROWS) + center.sum()) / 20.0
+    np.testing.assert_allclose(run.points.mean, expected, atol=0.01)
 
 
 METHOD = """

@@ -74,9 +74,9 @@ def sample(
     checkpoint
         A folder that the run is kept in while it runs. The same call takes a run up where it was lost, and ends with
         the draws that it would have had undisturbed, bit by bit; of a finished run it returns the draws, and with more
-        `draws` it goes on from there (methods by sums do not). The folder knows a run by everything given here,
-        and keeps digests of the rows and functions; methods by sums make two of their sums again instead. One
-        run at a time uses a folder; several processes may each have their own disk.
+        `draws` it goes on from there (methods by sums do not). The folder belongs to one run, which it recognises by
+        everything given here and by values of the posterior's functions, not by their code. One run at a time uses a
+        folder; several processes may each have their own disk.
     progress
         Show what is being done, on standard error: a line that moves on a terminal or changes in a notebook, and a line
         every ten seconds elsewhere. False shows nothing; nor does None where the environment has ACCORD_PROGRESS=off.
