@@ -8,10 +8,9 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
 
 from .base.checks import positive
-from .base.given import given
+from .base.given import Schedule, given
 from .base.pytree import pytree
 from .base.widths import in_either_width
 
@@ -45,20 +44,6 @@ class Polynomial:
     def __call__(self, k: Any) -> Any:
         """The step of round k."""
         return self.a / (self.b + k) ** self.chi
-
-
-@pytree
-class Schedule:
-    """A user's function of the round, which must be pure."""
-
-    function: Partial
-
-    def __call__(self, k: Any) -> Any:
-        """The step of round k."""
-        return self.function(k)
-
-    def __repr__(self) -> str:
-        return repr(self.function)
 
 
 def diminishing(first: float, chi: float = 0.55) -> Polynomial:

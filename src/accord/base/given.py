@@ -7,6 +7,8 @@ from typing import Any
 
 from jax.tree_util import Partial
 
+from .pytree import pytree
+
 
 class Given:
     """A user's function, equal to no other object.
@@ -29,3 +31,17 @@ class Given:
 def given(function: Callable[..., Any]) -> Partial:
     """The function as a pytree: a bare one wrapped anew, a `Partial` as it is, whose programs are shared."""
     return function if isinstance(function, Partial) else Partial(Given(function))
+
+
+@pytree
+class Schedule:
+    """A user's function of the round, which must be pure."""
+
+    function: Partial
+
+    def __call__(self, k: Any) -> Any:
+        """The step of round k."""
+        return self.function(k)
+
+    def __repr__(self) -> str:
+        return repr(self.function)

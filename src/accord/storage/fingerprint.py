@@ -24,7 +24,7 @@ import jaxlib
 import numpy as np
 import scipy.sparse
 
-from ..base.given import Given
+from ..base.given import Given, Schedule
 from ..base.text import __version__
 from ..base.whole import write_private
 from ..base.widths import in_doubles
@@ -32,7 +32,6 @@ from ..network import Network
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
 from ..samplers.protocol import Sampler
-from ..schedules import Schedule
 from .behaviour import prior_values
 
 # How far a run goes and how often it is saved change nothing of its draws: a resumed run may change them.
