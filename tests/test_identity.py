@@ -180,15 +180,15 @@ def test_a_method_and_links_have_the_numbers_of_now():
     def links(k):
         return (k + turn[0]) % 3 != jnp.arange(3)
 
-    def draws(net=NET):
-        return walk(post, net, DESGLD(schedule), burn_in=5, thin=1, whiten=False, draws=20, seed=0).draws
+    def draws(net=NET, step_size=0.05):
+        return walk(post, net, DESGLD(step_size), burn_in=5, thin=1, whiten=False, draws=20, seed=0).draws
 
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
-    wide, joined = draws().std(), draws(NET.links(schedule=links))
+    wide, joined = draws(step_size=schedule).std(), draws(NET.links(schedule=links))
     turn[0] = 1
     assert np.abs(draws(NET.links(schedule=links)) - joined).max() > 1e-3
     step[0] = 1e-6
-    assert draws().std() < 0.1 * wide
+    assert draws(step_size=schedule).std() < 0.1 * wide
 
 
 def test_arrays_that_functions_close_over_are_right_in_both_float_widths():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from ..data.meeting import Meeting
@@ -171,7 +172,7 @@ def as_parameters(
 
 def local(design: Formula) -> Local:
     """The standardised effects of a group, which a site integrates out."""
-    return Local(_standard_normal, np.zeros(len(design.effects)), None if design.group_is_site else _group)
+    return Local(Partial(_standard_normal), np.zeros(len(design.effects)), None if design.group_is_site else _group)
 
 
 def _standard_normal(params: dict[str, Array], latents: Float[Array, " effect"], row: dict[str, Array]) -> Array:
