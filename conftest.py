@@ -29,7 +29,7 @@ import pytest
 gc.set_threshold(100_000, 50, 100)
 
 # The same programs come again: a later run, or the other worker, reads them.
-jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parents[1] / ".cache" / "jax"))
+jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 jax.config.update("jax_numpy_rank_promotion", "raise")

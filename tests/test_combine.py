@@ -8,18 +8,18 @@ import jax
 import numpy as np
 import ot
 import pytest
+from accord.combine.nonparametric import kernel_product
+from accord.combine.semiparametric import corrected_product
+from accord.combine.trees import CUTS, _corners, forest, grow
+from accord.combine.weierstrass import tree_of_pairs
 from tables import POSTERIORS, Z_BOUND, quadrature, quadrature_moments
 
 import accord
 from accord.combine import kernels, subsets
 from accord.combine.consensus import weighted_average
 from accord.combine.median import geometric_median, weiszfeld
-from accord.combine.nonparametric import kernel_product
 from accord.combine.parametric import gaussian_product
-from accord.combine.semiparametric import corrected_product
-from accord.combine.trees import CUTS, _corners, forest, grow
 from accord.combine.wasp import barycentre
-from accord.combine.weierstrass import tree_of_pairs
 
 pytestmark = pytest.mark.busy
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.optimize
 import scipy.special
+from accord.combine.variational import fitted_average
 from arviz_stats.base.array import array_stats
 from tables import POSTERIORS, Z_BOUND, unequal_shards, worst_z
 
@@ -15,7 +16,6 @@ import accord
 from accord.combine.bfi import added, local_fits
 from accord.combine.consensus import weighted_average
 from accord.combine.surrogate import tilted
-from accord.combine.variational import fitted_average
 
 pytestmark = pytest.mark.long
 

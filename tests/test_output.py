@@ -19,13 +19,13 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from accord.experiments import frame
 from typer.testing import CliRunner
 
 import accord
 from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
-from accord.experiments import frame
 from accord.fitting.network_sums import NetworkSums, expand
 from accord.results import netcdf
 from accord.results.asked import Asked

@@ -6,12 +6,12 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import sklearn.datasets
+from accord.experiments.frame import Claim, Experiment, Size
+from accord.experiments.verdicts import Verdict
 from typer.testing import CliRunner
 
 from accord import datasets, experiments
 from accord.cli.commands import app
-from accord.experiments.frame import Claim, Experiment, Size
-from accord.experiments.verdicts import Verdict
 
 
 def digits(rows=20):

@@ -7,6 +7,9 @@ import sys
 
 import numpy as np
 import pytest
+from accord.experiments import agreement, frame
+from accord.experiments.frame import Claim, Experiment, Size
+from accord.experiments.verdicts import Verdict
 from scipy import stats
 from screens import in_terminal, piped, rows, shown, unfolded
 from typer.testing import CliRunner
@@ -16,9 +19,6 @@ from accord import experiments
 from accord.base import figures
 from accord.cli import commands
 from accord.cli.commands import app
-from accord.experiments import agreement, frame
-from accord.experiments.frame import Claim, Experiment, Size
-from accord.experiments.verdicts import Verdict
 
 SIZE = Size(minutes=0.5, memory=0.2, numbers={"chains": 3})
 

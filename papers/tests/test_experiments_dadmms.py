@@ -4,10 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
-
-import accord
-from accord import Gaussian
 from accord.experiments import EXPERIMENTS, frame
 from accord.experiments.agreement import Tally
 from accord.experiments.dadmms import common as dadmms
@@ -15,6 +11,10 @@ from accord.experiments.dadmms.curves import Curve, both, distances, fitted, out
 from accord.experiments.dadmms.logistic import Data
 from accord.experiments.frame import Size
 from accord.experiments.verdicts import Verdict
+from scipy import optimize, stats
+
+import accord
+from accord import Gaussian
 
 TINY = {
     "dadmms-fig1": {"agents": 5, "simulated": 5, "every_method": 1, "data_sets": 1},

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from accord import Gaussian, law, metrics
 from accord.experiments import frame
 from accord.experiments.desgld import common as desgld
 from accord.experiments.desgld import fig4 as desgld_fig4
@@ -13,6 +11,8 @@ from accord.experiments.desgld import fig_networks as desgld_fig_networks
 from accord.experiments.desgld import fig_networks_kinetic as desghmc_fig_networks
 from accord.experiments.frame import Size
 from accord.experiments.verdicts import Verdict
+
+from accord import Gaussian, law, metrics
 from accord.network import Network
 from accord.samplers import DESGLD
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from accord import law
 from accord.experiments import frame
 from accord.experiments.dglmc import fig2 as dglmc_fig2
 from accord.experiments.dglmc import scaling as dglmc_scaling
@@ -13,6 +11,8 @@ from accord.experiments.dglmc import table1 as dglmc_table1
 from accord.experiments.dglmc import toy as dglmc_toy
 from accord.experiments.frame import Size
 from accord.experiments.verdicts import Verdict
+
+from accord import law
 from accord.network import Network
 from accord.samplers import DGLMC
 

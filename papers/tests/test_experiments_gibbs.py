@@ -5,8 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.optimize
-
-import accord
 from accord.experiments import frame
 from accord.experiments.gibbs import common as gibbs
 from accord.experiments.gibbs import fig2 as gibbs_fig2
@@ -15,6 +13,8 @@ from accord.experiments.gibbs import fig5 as gibbs_fig5
 from accord.experiments.gibbs import table1 as gibbs_table1
 from accord.experiments.gibbs import table2 as gibbs_table2
 from accord.experiments.verdicts import Verdict
+
+import accord
 
 pytestmark = pytest.mark.long
 

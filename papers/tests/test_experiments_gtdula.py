@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from accord import law, metrics
 from accord.experiments import frame
 from accord.experiments.frame import Size
 from accord.experiments.gtdula import claims as gtdula_claims
@@ -15,6 +13,8 @@ from accord.experiments.gtdula import fig1 as gtdula_fig1
 from accord.experiments.gtdula import fig2 as gtdula_fig2
 from accord.experiments.gtdula import ring as gtdula_ring
 from accord.experiments.verdicts import Verdict
+
+from accord import law, metrics
 from accord.network import Network
 
 

@@ -8,9 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
-import accord
-from accord import datasets
 from accord.experiments import frame, longrun
 from accord.experiments import neural as networks
 from accord.experiments.dglmc import fig3 as dglmc_fig3
@@ -19,6 +16,9 @@ from accord.experiments.dglmc import laws as dglmc_laws
 from accord.experiments.frame import Size
 from accord.experiments.gtdula import fig3 as gtdula_fig3
 from accord.experiments.verdicts import Verdict
+
+import accord
+from accord import datasets
 from accord.samplers import DGLMC, DULA, GCMC, HubSGLD
 
 pytestmark = pytest.mark.long

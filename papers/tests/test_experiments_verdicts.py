@@ -10,16 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from accord.experiments import frame, gallery, verdicts
+from accord.experiments.dadmms import fig6 as dadmms_fig6
+from accord.experiments.frame import Claim, Experiment, Size
+from accord.experiments.verdicts import Estimate, Verdict
 from screens import rows
 from typer.testing import CliRunner
 
 from accord import experiments
 from accord.cli import commands
 from accord.cli.commands import app
-from accord.experiments import frame, gallery, verdicts
-from accord.experiments.dadmms import fig6 as dadmms_fig6
-from accord.experiments.frame import Claim, Experiment, Size
-from accord.experiments.verdicts import Estimate, Verdict
 
 HOLDS, FAILS, UNDECIDED = Verdict
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
+from . import balance, combine, data, metrics, models, samplers, schedules
 from .adapters import from_numpyro, from_pymc
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
@@ -43,7 +43,6 @@ __all__ = [
     "conditional",
     "convex_sets",
     "data",
-    "datasets",
     "from_numpyro",
     "from_pymc",
     "law",
@@ -55,7 +54,6 @@ __all__ = [
     "sample",
     "samplers",
     "schedules",
-    "theory",
     "warmup",
 ]
 

@@ -134,7 +134,7 @@ def _fetched(name: str, fetch: Callable[[], Mapping[str, np.ndarray]]) -> Mappin
         import sklearn.datasets  # noqa: F401
     except ImportError as error:
         raise ImportError(
-            f"fetching {name} needs scikit-learn: pip install 'accord[demo]', or set {FOLDER} to a folder with "
+            f"fetching {name} needs scikit-learn: pip install accord-papers, or set {FOLDER} to a folder with "
             f"{name}.npz"
         ) from error
     try:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .subsets import Combination
+from accord.combine import Combination
 
 
 class Offers(NamedTuple):

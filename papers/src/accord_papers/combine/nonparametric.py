@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
+from accord import Posterior, Run
+from accord.combine import Combination, moments, one_shot, pooled
+
 from ..base.checks import whole_number
-from ..posterior import Posterior
-from ..results.run import Run
 from .components import Components, Offers, bandwidths, draw_components
-from .kernels import check_bandwidth, default_bandwidth, moments, pooled, shrinkage_factor
-from .subsets import Combination, one_shot
+from .kernels import check_bandwidth, default_bandwidth, shrinkage_factor
 
 
 def nonparametric(

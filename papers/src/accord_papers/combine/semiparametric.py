@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import scipy.linalg
 
+from accord import Posterior, Run
+from accord.combine import Combination, Moments, moments, one_shot, pooled
+
 from ..base.checks import whole_number
-from ..posterior import Posterior
-from ..results.run import Run
 from .components import Components, Offers, bandwidths, draw_components
-from .kernels import Moments, check_bandwidth, default_bandwidth, effective_shares, moments, pooled
-from .subsets import Combination, one_shot
+from .kernels import check_bandwidth, default_bandwidth, effective_shares
 
 # With fewer effective draws than this of some agent, the product is noise.
 _FEWEST = 25.0

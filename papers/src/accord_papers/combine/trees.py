@@ -8,12 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.checks import whole_number
-from ..base.errors import unknown_name_error
-from ..posterior import Posterior
-from ..results.run import Run
-from .kernels import pooled
-from .subsets import Combination, one_shot
+from accord import Posterior, Run
+from accord.combine import Combination, one_shot, pooled
+
+from ..base.checks import unknown_name_error, whole_number
 
 # The shortest side of a block, of the range of all draws.
 _SHORTEST = 1e-3

@@ -10,14 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from ..base.checks import whole_number
+from accord import Posterior, Run
+from accord.combine import Combination, moments, one_shot, pooled
+from accord.posterior import Potential, Shard
+
+from ..base.checks import unknown_name_error, whole_number
 from ..base.compiler import compiled
-from ..base.errors import unknown_name_error
-from ..posterior import Posterior
-from ..posterior.potential import Potential, Shard
-from ..results.run import Run
-from .kernels import moments, pooled
-from .subsets import Combination, one_shot
 
 # L-BFGS stops far before this.
 _ITERATIONS = 200

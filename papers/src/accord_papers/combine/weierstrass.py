@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..posterior import Posterior
-from ..results.run import Run
-from .kernels import Moments, check_bandwidth, default_bandwidth, moments, pooled, shrinkage_factor
-from .subsets import Combination, one_shot
+from accord import Posterior, Run
+from accord.combine import Combination, Moments, moments, one_shot, pooled
+
+from .kernels import check_bandwidth, default_bandwidth, shrinkage_factor
 
 # Rows of pairs weighed at once: a block of 256 rows against 4000 points is 8 MB.
 _BLOCK = 256

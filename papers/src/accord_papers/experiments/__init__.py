@@ -1,7 +1,6 @@
 """The papers' figures and tables, a folder for each paper; `accord reproduce NAME` runs one.
 
-They lie in the package, and not beside it, so that an installed wheel has them. A module of a paper's folder with an
-`EXPERIMENT` is one.
+A module of a paper's folder with an `EXPERIMENT` is one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pkgutil import iter_modules
 
-from ..base.errors import unknown_name_error
+from ..base.checks import unknown_name_error
 from . import dadmms, desgld, dglmc, gibbs, gtdula
 from .frame import Experiment
 

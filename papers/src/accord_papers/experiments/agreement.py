@@ -8,11 +8,8 @@ import jax
 import numpy as np
 from scipy import stats
 
-from ..exact.law import law
-from ..network import Network
-from ..posterior import Posterior
-from ..results.run import Run
-from ..samplers.protocol import Sampler
+from accord import Network, Posterior, Run, Sampler, law
+
 from .frame import whole_run
 
 # Chains of one run: what bounds memory, not the result.

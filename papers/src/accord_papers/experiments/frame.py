@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..base.errors import unknown_name_error
-from ..base.text import __version__, no_formula
-from ..posterior import Posterior
-from ..results.run import Run
-from ..sampling.sample import sample
+from accord import Posterior, Run, __version__, sample
+
+from ..base import figures
+from ..base.checks import unknown_name_error
+from ..base.text import no_formula
 from .verdicts import Verdict
 
 # What is being done, and the share of the whole that is done, from 0 to 1.
@@ -154,8 +154,6 @@ def reproduce(
     ValueError
         There is no such size, or the folder exists and holds something else than a run of an experiment.
     """
-    from ..base import figures
-
     chosen = experiment.size(size)
     figures.require()
     folder = parent / experiment.name

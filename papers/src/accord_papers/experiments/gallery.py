@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import os
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from ..base.page import Cell, document, number, paragraph, table
 from ..base.text import counted
-from ..base.whole import write_whole
 from .frame import CARD, CLAIMS, FORMAT
 from .verdicts import Verdict, tally
 
@@ -138,7 +138,9 @@ def _card(path: Path) -> dict[str, Any]:
 
 def _replaced(page: Path, text: str) -> Path:
     """Write a page; it is whole or as it was, like the folders."""
-    write_whole(page, text.encode())
+    unfinished = page.with_name(page.name + ".partial")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, page)
     return page
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from ..posterior import Posterior
-from ..results.run import Run
+from accord import Posterior, Run
+
 from .frame import Claim, Size, whole_run
 from .verdicts import Verdict
 

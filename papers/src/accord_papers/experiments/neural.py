@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from ..posterior import Posterior
+from accord import Posterior
 
 PIXEL = 255.0  # pictures stay bytes until they are read: a quarter of the memory
 
@@ -23,7 +23,7 @@ def require() -> None:
     try:
         import flax  # noqa: F401
     except ImportError as error:
-        raise ImportError("neural networks need flax: pip install 'accord[reproduce]'") from error
+        raise ImportError("neural networks need flax: pip install accord-papers") from error
 
 
 @cache

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accord import Gaussian, Network
+
 from ..base.checks import positive, whole_number
-from ..base.gaussian import Gaussian
-from ..network import Network
 from .problem import Constants, Start, check_problem
 
 

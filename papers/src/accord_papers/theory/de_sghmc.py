@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
-from ..network import Network
-from ..network.spectrum import extreme_eigenvalues
+from accord import Network
+from accord.network import extreme_eigenvalues
+
 from .problem import Constants, below, check_problem
 
 

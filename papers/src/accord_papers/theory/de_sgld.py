@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from accord import Network
+from accord.network import extreme_eigenvalues
+
 from ..base.checks import whole_number
-from ..network import Network
-from ..network.spectrum import extreme_eigenvalues
 from .problem import Constants, Start, below, check_problem
 
 

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy
 
+from accord import Network
+from accord.network import extreme_eigenvalues
+
 from ..base.checks import positive
-from ..network import Network
-from ..network.spectrum import extreme_eigenvalues
 from .problem import Constants, check_curvature, check_problem
 
 

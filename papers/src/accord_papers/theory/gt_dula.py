@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accord import Network
+
 from ..base.checks import whole_number
-from ..network import Network
 from .problem import Constants, below, check_problem
 
 

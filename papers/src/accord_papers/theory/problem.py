@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..network import Network
-from ..posterior import Posterior
-from ..posterior.starts import starting_law
+from accord import Network, Posterior
+from accord.posterior import starting_law
 
 
 class Constants(NamedTuple):

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...posterior import Posterior
+from accord import Posterior
+
 from ..frame import Claim, listed
 from ..verdicts import Verdict
 from .common import ALONE, BASELINES, NETWORKS, RHO, ROUNDS, TRIALS, recursion

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import block_diag
 
+from accord import Gaussian, Network, Posterior, Sampler
+from accord.models import linear_regression
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA
+from accord.schedules import Polynomial
+
 from ...base.figures import COLORS
-from ...base.gaussian import Gaussian
-from ...models import linear_regression
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers import DADMMS, DESGHMC, DESGLD, DULA
-from ...samplers.protocol import Sampler
-from ...schedules import Polynomial
 
 PAPER = (
     "Tzikas, Romao, Pilanci, Abate and Kochenderfer: Distributed Markov Chain Monte Carlo Sampling based on the "

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from ...base.gaussian import Gaussian
-from ...exact.law import Law, Moments, law
-from ...metrics import wasserstein2
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers.protocol import Sampler
+from accord import Gaussian, Law, Network, Posterior, Sampler, law
+from accord.exact import Moments
+from accord.metrics import wasserstein2
+
 from ..agreement import Tally, bound
 from ..frame import Claim, whole_run
 from ..verdicts import Verdict

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from accord.metrics import wasserstein2
+from accord.samplers import DADMMS
+
 from ...base.figures import COLORS, figure
-from ...metrics import wasserstein2
-from ...samplers import DADMMS
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table
 from ..verdicts import Verdict
 from .common import NETWORKS, PAPER, ROUNDS, TRIALS, recursion, regression

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from accord import Gaussian
+from accord.metrics import wasserstein2
+
 from ...base.figures import COLORS, figure
-from ...base.gaussian import Gaussian
-from ...metrics import wasserstein2
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table
 from ..verdicts import Verdict
 from .common import METHODS, NETWORKS, PAPER, ROUNDS, START, TRIALS, recursion, regression

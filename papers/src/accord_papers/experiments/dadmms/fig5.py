@@ -10,9 +10,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from accord import Gaussian, law
+
 from ...base.figures import COLORS, figure
-from ...base.gaussian import Gaussian
-from ...exact.law import law
 from ..agreement import Tally, bound
 from ..frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
 from ..verdicts import Verdict

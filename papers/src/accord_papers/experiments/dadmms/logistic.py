@@ -12,12 +12,11 @@ from functools import cached_property
 import numpy as np
 from scipy.special import expit
 
-from ...models import logistic_regression
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers import DADMMS, DESGHMC, DESGLD, DULA
-from ...samplers.protocol import Sampler
-from ...schedules import Polynomial
+from accord import Network, Posterior, Sampler
+from accord.models import logistic_regression
+from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA
+from accord.schedules import Polynomial
+
 from .common import PRIOR_VARIANCE, RHO, ULA, ULA_CONSENSUS, ULA_OFFSET, ULA_STEP
 
 ROWS, DIM, ROUNDS = 50, 3, 20

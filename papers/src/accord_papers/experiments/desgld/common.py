@@ -15,13 +15,10 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import block_diag
 
+from accord import Gaussian, Law, Network, Posterior, Sampler
+from accord.models import linear_regression
+
 from ...base.figures import COLORS
-from ...base.gaussian import Gaussian
-from ...exact.law import Law
-from ...models import linear_regression
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers.protocol import Sampler
 from ..agreement import Tally, batches, bound
 
 PAPER = (

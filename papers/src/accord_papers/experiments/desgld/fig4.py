@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from accord.samplers import DESGLD
+
 from ...base.figures import COLORS, figure
-from ...samplers import DESGLD
 from ..frame import Claim, Experiment, Progress, Size, write_table
 from ..verdicts import Verdict
 from .common import NETWORKS, PAPER, RUNS, by_recursion, fitted, regression, simulate, worst_score

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...samplers import DESGLD
+from accord.samplers import DESGLD
+
 from ...theory import constants, de_sgld, start
 from ..frame import Claim, Experiment, Progress, Size
 from ..verdicts import Verdict

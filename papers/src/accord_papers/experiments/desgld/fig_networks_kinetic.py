@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...samplers import DESGHMC
+from accord.samplers import DESGHMC
+
 from ...theory import constants, de_sghmc
 from ..frame import Claim, Experiment, Progress, Size
 from ..verdicts import Verdict

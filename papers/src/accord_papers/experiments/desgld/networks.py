@@ -7,12 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from accord import Gaussian, Network, Posterior, Sampler, law
+
 from ...base import figures
-from ...base.gaussian import Gaussian
-from ...exact.law import law
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers.protocol import Sampler
 from ..frame import Claim, Progress, Size, write_table
 from ..verdicts import Verdict
 from .common import NETWORKS, RUNS, STYLE, Moments, by_law, fitted, floor, regression, simulate, split, worst_score

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from accord import Gaussian, Network, law
+from accord.samplers import DGLMC, HubSGLD
+
 from ...base.figures import COLORS, figure
-from ...base.gaussian import Gaussian
-from ...exact.law import law
-from ...network import Network
-from ...samplers import DGLMC, HubSGLD
 from ..frame import Claim, Experiment, Progress, Size, whole_run, write_table
 from ..verdicts import Verdict
 from .laws import PAPER

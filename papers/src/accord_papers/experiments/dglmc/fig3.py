@@ -24,16 +24,14 @@ import numpy as np
 from jaxtyping import Array
 from scipy.optimize import brentq
 
+from accord import Network, Posterior, Run, Sampler
+from accord.models import logistic_regression
+from accord.posterior import Potential, Shard
+from accord.samplers import DGLMC, GCMC, HubSGLD, Replicated
+from accord.samplers.conditional import MALA, curvatures
+
 from ... import datasets
 from ...base.figures import COLORS, figure
-from ...models import logistic_regression
-from ...network import Network
-from ...posterior import Posterior
-from ...posterior.potential import Potential, Shard
-from ...results.run import Run
-from ...samplers import DGLMC, GCMC, HubSGLD, Replicated
-from ...samplers.conditional import MALA, curvatures
-from ...samplers.protocol import Sampler
 from ..frame import Claim, Experiment, Progress, Size, write_table
 from ..longrun import LongRuns, cost
 from ..verdicts import Estimate, Verdict, by_copies, moving

@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from accord import Network, Run, Sampler
+from accord.samplers import DGLMC, HubSGLD
+from accord.samplers.conditional import curvatures
+
 from ... import datasets
 from ...base.figures import COLORS, figure
-from ...network import Network
-from ...results.run import Run
-from ...samplers import DGLMC, HubSGLD
-from ...samplers.conditional import curvatures
-from ...samplers.protocol import Sampler
 from .. import neural as networks
 from ..frame import Claim, Experiment, Progress, Size, write_table
 from ..longrun import LongRuns, cost

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from accord import Network, law
+from accord.metrics import wasserstein2
+from accord.models import quadratic
+from accord.samplers import DGLMC
+
 from ...base.figures import COLORS, figure
-from ...exact.law import law
-from ...metrics import wasserstein2
-from ...models import quadratic
-from ...network import Network
-from ...samplers import DGLMC
 from ...theory.dg_lmc import LIPSCHITZ_HESSIAN, SMOOTH, Powers
 from ..frame import Claim, Experiment, Progress, Size, write_table
 from ..verdicts import Verdict

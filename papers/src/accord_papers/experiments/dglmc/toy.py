@@ -10,11 +10,11 @@ from jax.tree_util import Partial
 from scipy import stats
 from scipy.optimize import brentq
 
-from ...base.gaussian import Gaussian
-from ...metrics import wasserstein2
-from ...models import quadratic
-from ...posterior import Posterior
-from ...samplers import DGLMC
+from accord import Gaussian, Posterior
+from accord.metrics import wasserstein2
+from accord.models import quadratic
+from accord.samplers import DGLMC
+
 from ..agreement import bound
 from .laws import gibbs
 

@@ -18,13 +18,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from accord import Gaussian, Network, Posterior, law
+from accord.models import gaussian
+from accord.samplers import Gibbs
+
 from ...base.figures import COLORS
-from ...base.gaussian import Gaussian
-from ...exact.law import law
-from ...models import gaussian
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers import Gibbs
 from ..agreement import Tally, bound
 from ..frame import Claim, listed, whole_run
 from ..verdicts import Verdict, mean_of

@@ -17,12 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from accord import Network, Posterior, Sampler
+from accord.samplers import DESGLD, Gibbs
+from accord.schedules import at, diminishing
+
 from ...base.figures import COLORS, figure
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers import DESGLD, Gibbs
-from ...samplers.protocol import Sampler
-from ...schedules import at, diminishing
 from ..agreement import Tally, bound
 from ..frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
 from ..verdicts import Estimate, Verdict, mean_of, moving

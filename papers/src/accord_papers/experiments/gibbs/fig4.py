@@ -14,14 +14,13 @@ import jax
 import numpy as np
 from scipy import stats
 
+from accord import Gaussian, Network, Posterior
+from accord.exact import Response, respond
+from accord.metrics import wasserstein2
+from accord.models import gaussian
+from accord.samplers import Gibbs
+
 from ...base.figures import COLORS, figure
-from ...base.gaussian import Gaussian
-from ...exact.impulse_response import Response, respond
-from ...metrics import wasserstein2
-from ...models import gaussian
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers import Gibbs
 from ..agreement import bound
 from ..frame import Claim, Experiment, Progress, Size, listed, whole_run, write_table
 from ..verdicts import Verdict

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from accord import Network
+
 from ...base.figures import COLORS, figure
-from ...network import Network
 from ...theory import constants
 from ...theory.gibbs import contraction
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from accord import law
+from accord.metrics import wasserstein2
+
 from ...base.figures import COLORS, figure
-from ...exact.law import law
-from ...metrics import wasserstein2
 from ...theory import constants
 from ...theory.gibbs import bias
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table

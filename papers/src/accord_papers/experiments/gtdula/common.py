@@ -13,12 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ...base.gaussian import Gaussian
-from ...models import quadratic
-from ...network import Network
-from ...posterior import Posterior
-from ...samplers import DULA, GTDULA
-from ...samplers.protocol import Sampler
+from accord import Gaussian, Network, Posterior, Sampler
+from accord.models import quadratic
+from accord.samplers import DULA, GTDULA
+
 from ..agreement import Tally, batches, bound, laws
 
 PAPER = (

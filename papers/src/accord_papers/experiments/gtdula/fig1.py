@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from accord.samplers import GTDULA
+
 from ...base.figures import COLORS, figure
-from ...samplers import GTDULA
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table
 from ..verdicts import Verdict
 from .claims import SATURATION, Curves, Setting, claims

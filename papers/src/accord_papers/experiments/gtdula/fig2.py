@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from accord import Network, law
+from accord.metrics import kl
+from accord.models import quadratic
+
 from ...base.figures import COLORS, figure
-from ...exact.law import law
-from ...metrics import kl
-from ...models import quadratic
-from ...network import Network
 from ..frame import Claim, Experiment, Progress, Size, listed, write_table
 from ..verdicts import SURE, Estimate, Verdict, by_copies
 from .common import METHODS, PAPER, POINTS, SIGMA, SIGMA_THETA, Equations, method, potentials

@@ -24,13 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
+from accord import DivergenceError, Network, Posterior, Run
+from accord.samplers import DULA, GTDULA
+
 from ... import datasets
-from ...base.errors import DivergenceError
 from ...base.figures import COLORS, figure
-from ...network import Network
-from ...posterior import Posterior
-from ...results.run import Run
-from ...samplers import DULA, GTDULA
 from .. import neural as networks
 from ..frame import Claim, Experiment, Progress, Size, write_table
 from ..longrun import LongRuns, cost

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.gaussian import Gaussian
-from ...network import Network
+from accord import Gaussian, Network
+
 from .common import POINTS, SIGMA, SIGMA_THETA, gaussian_kl
 
 # Panels of frequencies, equally wide in log frequency, and Gauss-Legendre nodes in each: nine digits of a variance.
