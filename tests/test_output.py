@@ -19,7 +19,6 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from accord.experiments import frame
 from typer.testing import CliRunner
 
 import accord
@@ -451,8 +450,6 @@ def test_no_cell_of_a_table_is_a_formula(folder):
     # numbers stay numbers, whatever their sign
     np.testing.assert_allclose(table["average mean"], average.mean(axis=(0, 1)), rtol=1e-4)
     assert (table["average mean"] < 0).all()
-    frame.write_table(folder / "table.csv", ["=a", "b"], [["=1", -1.5], ["x", -2]])
-    assert (folder / "table.csv").read_text().split() == ["'=a,b", "'=1,-1.5", "x,-2"]
 
 
 @pytest.mark.parametrize("place", ["nowhere/run.nc", "folder"])

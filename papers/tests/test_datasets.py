@@ -6,12 +6,12 @@ from urllib.error import URLError
 import numpy as np
 import pytest
 import sklearn.datasets
-from accord.experiments.frame import Claim, Experiment, Size
-from accord.experiments.verdicts import Verdict
 from typer.testing import CliRunner
 
-from accord import datasets, experiments
 from accord.cli.commands import app
+from accord_papers import datasets, experiments
+from accord_papers.experiments.frame import Claim, Experiment, Size
+from accord_papers.experiments.verdicts import Verdict
 
 
 def digits(rows=20):
@@ -113,7 +113,7 @@ def test_without_scikit_learn_the_remedies_are_named(monkeypatch):
     monkeypatch.delenv("ACCORD_DATA", raising=False)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     monkeypatch.delattr("sklearn.datasets")
-    with pytest.raises(ImportError, match=r"accord\[demo\]'.* set ACCORD_DATA to a folder with mnist.npz"):
+    with pytest.raises(ImportError, match=r"pip install accord-papers.* set ACCORD_DATA to a folder with mnist.npz"):
         datasets.mnist()
 
 

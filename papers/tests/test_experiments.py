@@ -7,18 +7,17 @@ import sys
 
 import numpy as np
 import pytest
-from accord.experiments import agreement, frame
-from accord.experiments.frame import Claim, Experiment, Size
-from accord.experiments.verdicts import Verdict
 from scipy import stats
 from screens import in_terminal, piped, rows, shown, unfolded
 from typer.testing import CliRunner
 
 import accord
-from accord import experiments
-from accord.base import figures
-from accord.cli import commands
 from accord.cli.commands import app
+from accord_papers import commands, experiments
+from accord_papers.base import figures
+from accord_papers.experiments import agreement, frame
+from accord_papers.experiments.frame import Claim, Experiment, Size
+from accord_papers.experiments.verdicts import Verdict
 
 SIZE = Size(minutes=0.5, memory=0.2, numbers={"chains": 3})
 
@@ -69,6 +68,11 @@ def test_a_folder_holds_data_figure_claims_and_card(tmp_path):
     card = json.loads((folder / "experiment.json").read_text())
     assert (card["seed"], card["size"], card["numbers"]) == (7, "small", {"chains": 3})
     assert (folder / "data.csv").read_text() == "seed,chains\n7,3\n"
+
+
+def test_no_cell_of_a_table_is_a_formula(tmp_path):
+    frame.write_table(tmp_path / "table.csv", ["=a", "b"], [["=1", -1.5], ["x", -2], ["plain\r=1", 3]])
+    assert (tmp_path / "table.csv").read_text().split("\n") == ["'=a,b", "'=1,-1.5", "x,-2", '"plain', '=1",3', ""]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -175,7 +179,7 @@ def test_an_unknown_name_gets_the_nearest_right_one(tmp_path):
 def test_without_matplotlib_the_remedy_is_named(tmp_path, monkeypatch, trials):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = invoke("reproduce", "trial", "--output", tmp_path)
-    assert result.exit_code == 1 and "pip install 'accord[plot]'" in result.stderr
+    assert result.exit_code == 1 and "pip install accord-papers" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from accord.experiments import EXPERIMENTS, frame
-from accord.experiments.agreement import Tally
-from accord.experiments.dadmms import common as dadmms
-from accord.experiments.dadmms.curves import Curve, both, distances, fitted, outside, refitted, written_out
-from accord.experiments.dadmms.logistic import Data
-from accord.experiments.frame import Size
-from accord.experiments.verdicts import Verdict
 from scipy import optimize, stats
 
 import accord
 from accord import Gaussian
+from accord_papers.experiments import EXPERIMENTS, frame
+from accord_papers.experiments.agreement import Tally
+from accord_papers.experiments.dadmms import common as dadmms
+from accord_papers.experiments.dadmms.curves import Curve, both, distances, fitted, outside, refitted, written_out
+from accord_papers.experiments.dadmms.logistic import Data
+from accord_papers.experiments.frame import Size
+from accord_papers.experiments.verdicts import Verdict
 
 TINY = {
     "dadmms-fig1": {"agents": 5, "simulated": 5, "every_method": 1, "data_sets": 1},

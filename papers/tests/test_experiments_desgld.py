@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from accord.experiments import frame
-from accord.experiments.desgld import common as desgld
-from accord.experiments.desgld import fig4 as desgld_fig4
-from accord.experiments.desgld import fig_networks as desgld_fig_networks
-from accord.experiments.desgld import fig_networks_kinetic as desghmc_fig_networks
-from accord.experiments.frame import Size
-from accord.experiments.verdicts import Verdict
 
 from accord import Gaussian, law, metrics
 from accord.network import Network
 from accord.samplers import DESGLD
+from accord_papers.experiments import frame
+from accord_papers.experiments.desgld import common as desgld
+from accord_papers.experiments.desgld import fig4 as desgld_fig4
+from accord_papers.experiments.desgld import fig_networks as desgld_fig_networks
+from accord_papers.experiments.desgld import fig_networks_kinetic as desghmc_fig_networks
+from accord_papers.experiments.frame import Size
+from accord_papers.experiments.verdicts import Verdict
 
 TINY = {
     desgld_fig_networks: {"agents": 6, "rounds": 12, "runs": 120},

@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from accord.experiments import frame
-from accord.experiments.dglmc import fig2 as dglmc_fig2
-from accord.experiments.dglmc import scaling as dglmc_scaling
-from accord.experiments.dglmc import table1 as dglmc_table1
-from accord.experiments.dglmc import toy as dglmc_toy
-from accord.experiments.frame import Size
-from accord.experiments.verdicts import Verdict
 
 from accord import law
 from accord.network import Network
 from accord.samplers import DGLMC
+from accord_papers.experiments import frame
+from accord_papers.experiments.dglmc import fig2 as dglmc_fig2
+from accord_papers.experiments.dglmc import scaling as dglmc_scaling
+from accord_papers.experiments.dglmc import table1 as dglmc_table1
+from accord_papers.experiments.dglmc import toy as dglmc_toy
+from accord_papers.experiments.frame import Size
+from accord_papers.experiments.verdicts import Verdict
 
 TINY = {dglmc_fig2: {"rows": 400, "chains": 12, "rounds": 600}, dglmc_table1: {"points": 4}}
 

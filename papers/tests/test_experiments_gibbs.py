@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.optimize
-from accord.experiments import frame
-from accord.experiments.gibbs import common as gibbs
-from accord.experiments.gibbs import fig2 as gibbs_fig2
-from accord.experiments.gibbs import fig4 as gibbs_fig4
-from accord.experiments.gibbs import fig5 as gibbs_fig5
-from accord.experiments.gibbs import table1 as gibbs_table1
-from accord.experiments.gibbs import table2 as gibbs_table2
-from accord.experiments.verdicts import Verdict
 
 import accord
+from accord_papers.experiments import frame
+from accord_papers.experiments.gibbs import common as gibbs
+from accord_papers.experiments.gibbs import fig2 as gibbs_fig2
+from accord_papers.experiments.gibbs import fig4 as gibbs_fig4
+from accord_papers.experiments.gibbs import fig5 as gibbs_fig5
+from accord_papers.experiments.gibbs import table1 as gibbs_table1
+from accord_papers.experiments.gibbs import table2 as gibbs_table2
+from accord_papers.experiments.verdicts import Verdict
 
 pytestmark = pytest.mark.long
 

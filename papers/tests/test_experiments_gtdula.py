@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from accord.experiments import frame
-from accord.experiments.frame import Size
-from accord.experiments.gtdula import claims as gtdula_claims
-from accord.experiments.gtdula import common as gtdula
-from accord.experiments.gtdula import fig1 as gtdula_fig1
-from accord.experiments.gtdula import fig2 as gtdula_fig2
-from accord.experiments.gtdula import ring as gtdula_ring
-from accord.experiments.verdicts import Verdict
 
 from accord import law, metrics
 from accord.network import Network
+from accord_papers.experiments import frame
+from accord_papers.experiments.frame import Size
+from accord_papers.experiments.gtdula import claims as gtdula_claims
+from accord_papers.experiments.gtdula import common as gtdula
+from accord_papers.experiments.gtdula import fig1 as gtdula_fig1
+from accord_papers.experiments.gtdula import fig2 as gtdula_fig2
+from accord_papers.experiments.gtdula import ring as gtdula_ring
+from accord_papers.experiments.verdicts import Verdict
 
 
 def points(seed):

@@ -8,18 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from accord.experiments import frame, longrun
-from accord.experiments import neural as networks
-from accord.experiments.dglmc import fig3 as dglmc_fig3
-from accord.experiments.dglmc import fig4 as dglmc_fig4
-from accord.experiments.dglmc import laws as dglmc_laws
-from accord.experiments.frame import Size
-from accord.experiments.gtdula import fig3 as gtdula_fig3
-from accord.experiments.verdicts import Verdict
 
 import accord
-from accord import datasets
 from accord.samplers import DGLMC, DULA, GCMC, HubSGLD
+from accord_papers import datasets
+from accord_papers.experiments import frame, longrun
+from accord_papers.experiments import neural as networks
+from accord_papers.experiments.dglmc import fig3 as dglmc_fig3
+from accord_papers.experiments.dglmc import fig4 as dglmc_fig4
+from accord_papers.experiments.dglmc import laws as dglmc_laws
+from accord_papers.experiments.frame import Size
+from accord_papers.experiments.gtdula import fig3 as gtdula_fig3
+from accord_papers.experiments.verdicts import Verdict
 
 pytestmark = pytest.mark.long
 
@@ -61,7 +61,7 @@ def test_missing_data_is_said_before_anything_is_done(tmp_path, monkeypatch, mod
 
 def test_missing_flax_is_said_with_the_remedy(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "flax", None)
-    with pytest.raises(ImportError, match=r"accord\[reproduce\]"):
+    with pytest.raises(ImportError, match=r"accord-papers"):
         frame.reproduce(dglmc_fig4.EXPERIMENT, tmp_path / "out")
 
 

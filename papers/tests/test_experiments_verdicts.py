@@ -10,16 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from accord.experiments import frame, gallery, verdicts
-from accord.experiments.dadmms import fig6 as dadmms_fig6
-from accord.experiments.frame import Claim, Experiment, Size
-from accord.experiments.verdicts import Estimate, Verdict
 from screens import rows
 from typer.testing import CliRunner
 
-from accord import experiments
-from accord.cli import commands
 from accord.cli.commands import app
+from accord_papers import commands, experiments
+from accord_papers.experiments import frame, gallery, verdicts
+from accord_papers.experiments.dadmms import fig6 as dadmms_fig6
+from accord_papers.experiments.frame import Claim, Experiment, Size
+from accord_papers.experiments.verdicts import Estimate, Verdict
 
 HOLDS, FAILS, UNDECIDED = Verdict
 
@@ -313,7 +312,7 @@ def test_sizes_are_chosen_by_name(reproduced, tmp_path):
 
 
 def test_the_gallery_of_the_docs_has_verdicts_and_no_two_for_one():
-    tables = sorted((Path(__file__).parents[1] / "docs" / "gallery").glob("*/claims.csv"))
+    tables = sorted((Path(__file__).parents[2] / "docs" / "gallery").glob("*/claims.csv"))
     assert len(tables) == len(experiments.EXPERIMENTS)
     for path in tables:
         with path.open(newline="", encoding="utf-8") as file:

@@ -10,8 +10,8 @@ from ..results.run import Run
 from .bfi import bfi
 from .consensus import consensus
 from .median import median
-from .moments import Moments, moments, pooled
 from .parametric import parametric
+from .pooling import Moments, moments, pooled
 from .subsets import Combination, one_shot
 from .surrogate import surrogate
 from .wasp import wasp

@@ -42,9 +42,9 @@ def nonparametric(
     Parameters
     ----------
     post, draws, chains, seed
-        As in `consensus`. The kernels are made of the draws of all chains.
+        As in `accord.combine.consensus`. The kernels are made of the draws of all chains.
     warmup
-        As in `consensus`, and as many sweeps at the first bandwidth before the first draw.
+        As in `accord.combine.consensus`, and as many sweeps at the first bandwidth before the first draw.
     bandwidth
         One h for all sweeps: in (0, 1], in units of the draws' standard deviations, left out
         `kernels.default_bandwidth`; with `shrinkage=False` > 0, in units of the parameters, left out the paper's
@@ -63,13 +63,14 @@ def nonparametric(
     Raises
     ------
     ValueError, ImportError
-        As in `consensus`; or a bandwidth out of its range.
+        As in `accord.combine.consensus`; or a bandwidth out of its range.
 
     Examples
     --------
     >>> import accord
+    >>> from accord_papers.combine import nonparametric
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.nonparametric(post, draws=50, chains=2, warmup=200)
+    >>> run = nonparametric(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

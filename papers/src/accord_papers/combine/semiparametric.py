@@ -67,8 +67,9 @@ def semiparametric(
     Examples
     --------
     >>> import accord
+    >>> from accord_papers.combine import semiparametric
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.semiparametric(post, draws=50, chains=2, warmup=200)
+    >>> run = semiparametric(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

@@ -54,7 +54,8 @@ def trees(
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `consensus`. The draws of all chains are combined together; draws of the result are exchangeable.
+        As in `accord.combine.consensus`. The draws of all chains are combined together; draws of the result are
+        exchangeable.
     count
         Trees, over which the density is averaged, >= 1.
     share
@@ -73,13 +74,14 @@ def trees(
     Raises
     ------
     ValueError, ImportError
-        As in `consensus`; or an option out of its range.
+        As in `accord.combine.consensus`; or an option out of its range.
 
     Examples
     --------
     >>> import accord
+    >>> from accord_papers.combine import trees
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.trees(post, draws=50, chains=2, warmup=200, share=0.1)
+    >>> run = trees(post, draws=50, chains=2, warmup=200, share=0.1)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

@@ -15,7 +15,6 @@ from accord.combine import Combination, moments, one_shot, pooled
 from accord.posterior import Potential, Shard
 
 from ..base.checks import unknown_name_error, whole_number
-from ..base.compiler import compiled
 
 # L-BFGS stops far before this.
 _ITERATIONS = 200
@@ -49,7 +48,7 @@ def variational(
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `consensus`.
+        As in `accord.combine.consensus`.
     points
         Draws at which F is asked for, >= 2; all where there are fewer.
     entropy
@@ -64,13 +63,14 @@ def variational(
     Raises
     ------
     ValueError, ImportError
-        As in `consensus`; or an option out of its range.
+        As in `accord.combine.consensus`; or an option out of its range.
 
     Examples
     --------
     >>> import accord
+    >>> from accord_papers.combine import variational
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.variational(post, draws=50, chains=2, warmup=200)
+    >>> run = variational(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """
@@ -141,7 +141,7 @@ def _bound(V: jax.Array, y: jax.Array) -> jax.Array:
 ENTROPIES = {"gaussian": _gaussian, "bound": _bound}
 
 
-@compiled(static_argnames=("entropy",))
+@partial(jax.jit, static_argnames=("entropy",))
 @partial(jax.value_and_grad, argnums=0)
 def _objective(
     change: jax.Array,

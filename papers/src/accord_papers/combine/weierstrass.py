@@ -47,8 +47,8 @@ def weierstrass(
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `consensus`. The draws of all chains are combined together; draws of the result are exchangeable.
-        Time and the square of draws * chains grow together.
+        As in `accord.combine.consensus`. The draws of all chains are combined together; draws of the result are
+        exchangeable. Time and the square of draws * chains grow together.
     bandwidth
         h, in (0, 1], in units of the draws' standard deviations; > 0 with `shrinkage=False`. Left out it is chosen
         for each pair by `kernels.default_bandwidth`: Scott's rule, or more where the two sets overlap little.
@@ -64,13 +64,14 @@ def weierstrass(
     Raises
     ------
     ValueError, ImportError
-        As in `consensus`; or a bandwidth out of its range.
+        As in `accord.combine.consensus`; or a bandwidth out of its range.
 
     Examples
     --------
     >>> import accord
+    >>> from accord_papers.combine import weierstrass
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.weierstrass(post, draws=50, chains=2, warmup=200)
+    >>> run = weierstrass(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """
