@@ -25,6 +25,7 @@ from arviz_stats.base.array import array_stats
 from rich.console import Console
 
 import accord
+import accord_papers.combine
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
 from accord.samplers import (
@@ -182,7 +183,8 @@ ENTRIES = (
     ),
 )
 BY_TOTALS = (("Importance sampling", Importance()), ("ChEES-HMC", ChEES()))
-ONE_SHOT = tuple((f"one-shot: {name}", getattr(accord.combine, name)) for name in accord.combine.__all__)
+ALONE = accord.combine.METHODS | {name: getattr(accord_papers.combine, name) for name in accord_papers.combine.__all__}
+ONE_SHOT = tuple((f"one-shot: {name}", ALONE[name]) for name in sorted(ALONE))
 
 
 @dataclass
@@ -392,7 +394,7 @@ def one_shot_row(target: Target, budget: Budget, label: str, combine: Callable[.
 
 def check_complete(rows: list[Row]) -> None:
     """Raise where a method of the library has no row."""
-    missing = {*accord.samplers.__all__, *accord.combine.__all__} - {row.method for row in rows}
+    missing = {*accord.samplers.__all__, *ALONE} - {row.method for row in rows}
     if missing:
         raise AssertionError(f"methods without a row: {', '.join(sorted(missing))}")
 

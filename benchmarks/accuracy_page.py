@@ -45,8 +45,8 @@ def introduction(results: list[dict], budget) -> str:
     minutes = sum(result["seconds"] for result in results) / 60
     return f"""# All methods on three posteriors
 
-Every method of `accord.samplers` and `accord.combine` on every one of three posteriors, good or bad: the script stops
-if one of them has no row. The command that wrote this page, about {minutes:.0f} minutes:
+Every method of `accord.samplers`, `accord.combine` and `accord_papers.combine` on every one of three posteriors, good
+or bad: the script stops if one of them has no row. The command that wrote this page, about {minutes:.0f} minutes:
 
     make accuracy
 

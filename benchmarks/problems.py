@@ -54,8 +54,8 @@ def spheres(agents: int, dim: int) -> accord.Posterior:
 
 
 def lenet(agents: int, pictures: int) -> accord.Posterior:
-    """LeNet-5 on random pictures; the time of a round does not depend on what is on them. Needs flax."""
-    from accord.experiments.gtdula import fig3
+    """LeNet-5 on random pictures; the time of a round does not depend on what is on them. Needs accord-papers."""
+    from accord_papers.experiments.gtdula import fig3
 
     rng = np.random.default_rng(0)
     shards = [

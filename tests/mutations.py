@@ -1,8 +1,8 @@
 """Seeded faults, each of which the quick tests must catch: python tests/mutations.py [WORD ...] prints a table.
 
-Each fault replaces one piece of text in a copy of both packages and runs the quick tests of the files that should notice, which
-stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1. Some words
-choose the faults whose name holds one of them.
+Each fault replaces one piece of text in a copy of both packages and runs the quick tests of the files that should
+notice, which stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1.
+Some words choose the faults whose name holds one of them.
 """
 
 import os
