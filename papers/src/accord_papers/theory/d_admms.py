@@ -110,7 +110,8 @@ def graph_condition(network: Network) -> float:
     Examples
     --------
     >>> import accord
-    >>> f"{accord.theory.d_admms.graph_condition(accord.Network.ring(5)):.2f}"
+    >>> from accord_papers import theory
+    >>> f"{theory.d_admms.graph_condition(accord.Network.ring(5)):.2f}"
     '1.70'
     """
     return float(np.sqrt(np.divide(*_incidence(network))))

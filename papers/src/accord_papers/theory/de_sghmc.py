@@ -81,9 +81,10 @@ def friction_range(
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> net, problem = accord.Network.ring(3), accord.theory.constants(post)
-    >>> found = accord.theory.de_sghmc.friction_range(net, problem, step_size=0.2)
+    >>> net, problem = accord.Network.ring(3), theory.constants(post)
+    >>> found = theory.de_sghmc.friction_range(net, problem, step_size=0.2)
     >>> 0.999 * found.high < found.low < found.high
     True
     """

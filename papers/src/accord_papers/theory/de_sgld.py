@@ -53,8 +53,9 @@ def max_step(network: Network, problem: Constants, *, mixing: Any = "metropolis"
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> accord.theory.de_sgld.max_step(accord.Network.ring(3), accord.theory.constants(post))
+    >>> theory.de_sgld.max_step(accord.Network.ring(3), theory.constants(post))
     0.2
     """
     check_problem(network, problem)
@@ -157,9 +158,10 @@ def bound(
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> net, problem = accord.Network.ring(3), accord.theory.constants(post)
-    >>> found = accord.theory.de_sgld.bound(net, problem, accord.theory.start(post), step_size=0.01, rounds=1000)
+    >>> net, problem = accord.Network.ring(3), theory.constants(post)
+    >>> found = theory.de_sgld.bound(net, problem, theory.start(post), step_size=0.01, rounds=1000)
     >>> found.average < found.agents
     True
     """

@@ -93,8 +93,9 @@ def max_step(problem: Constants, *, rho: Any) -> np.ndarray:
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> accord.theory.dg_lmc.max_step(accord.theory.constants(post), rho=0.5)
+    >>> theory.dg_lmc.max_step(theory.constants(post), rho=0.5)
     array([0.5       , 0.33333333, 0.2       ])
     """
     rho = _each("rho", rho, problem)
@@ -223,8 +224,9 @@ def guidelines(problem: Constants, *, fraction: float = 0.25) -> Guidelines:
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> found = accord.theory.dg_lmc.guidelines(accord.theory.constants(post))
+    >>> found = theory.dg_lmc.guidelines(theory.constants(post))
     >>> found.rho, found.local_steps
     (array([1.  , 0.5 , 0.25]), 4)
     """

@@ -112,8 +112,9 @@ def contraction(network: Network, problem: Constants, *, eta: float, mixing: Any
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([0.0, 0.0, 0.0], [1.0, 0.5, 0.25])
-    >>> rate = accord.theory.gibbs.contraction(accord.Network.path(3), accord.theory.constants(post), eta=0.1)
+    >>> rate = theory.gibbs.contraction(accord.Network.path(3), theory.constants(post), eta=0.1)
     >>> f"{rate:.3f}"
     '0.254'
     """

@@ -89,9 +89,10 @@ def ranges(network: Network, problem: Constants, *, consensus_step: float) -> Ra
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> net, problem = accord.Network.ring(3), accord.theory.constants(post)
-    >>> found = accord.theory.gt_dula.ranges(net, problem, consensus_step=0.2)
+    >>> net, problem = accord.Network.ring(3), theory.constants(post)
+    >>> found = theory.gt_dula.ranges(net, problem, consensus_step=0.2)
     >>> f"{found.consensus_step:.3f} {found.step_size:.3f} {found.tracking_step:.3f}"
     '0.333 0.025 0.200'
     """

@@ -101,8 +101,9 @@ def constants(post: Posterior) -> Constants:
     Examples
     --------
     >>> import accord
+    >>> from accord_papers import theory
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 0.5, 0.25])
-    >>> found = accord.theory.constants(post)
+    >>> found = theory.constants(post)
     >>> found.smallest, found.largest, found.total_strong_convexity
     (1.0, 4.0, 7.0)
     """

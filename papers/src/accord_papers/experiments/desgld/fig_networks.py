@@ -44,7 +44,7 @@ def theorem(found: Results) -> list[Claim]:
     if not tight:
         return [found_range]
     kept = Claim(
-        "Theorem 1 (corrected as in accord.theory.de_sgld)",
+        "Theorem 1 (corrected as in accord_papers.theory.de_sgld)",
         "W2 of the average, and the mean of the agents', are below its bounds at every round",
         Verdict.of(min(tight) >= 1.0),
         f"bound over exact distance from round 1 on, where the step is in range ({len(tight) // 2} rounds): at least "
