@@ -25,7 +25,6 @@ import accord
 from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
-from accord.experiments import frame
 from accord.results import netcdf
 from accord.results.asked import Asked
 from accord.results.certificate import Certificate, Check
@@ -452,8 +451,6 @@ def test_no_cell_of_a_table_is_a_formula(folder):
     # numbers stay numbers, whatever their sign
     np.testing.assert_allclose(table["average mean"], average.mean(axis=(0, 1)), rtol=1e-4)
     assert (table["average mean"] < 0).all()
-    frame.write_table(folder / "table.csv", ["=a", "b"], [["=1", -1.5], ["x", -2]])
-    assert (folder / "table.csv").read_text().split() == ["'=a,b", "'=1,-1.5", "x,-2"]
 
 
 @pytest.mark.parametrize("place", ["nowhere/run.nc", "folder"])

@@ -2,7 +2,7 @@
 
 import sys
 
-from . import balance, combine, data, datasets, engines, metrics, models, samplers, schedules, theory
+from . import balance, combine, data, engines, metrics, models, samplers, schedules
 from .adapters import from_numpyro, from_pymc
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
@@ -45,7 +45,6 @@ __all__ = [
     "conditional",
     "convex_sets",
     "data",
-    "datasets",
     "engines",
     "from_numpyro",
     "from_pymc",
@@ -58,7 +57,6 @@ __all__ = [
     "sample",
     "samplers",
     "schedules",
-    "theory",
     "warmup",
 ]
 

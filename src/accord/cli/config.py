@@ -35,7 +35,7 @@ from ..schedules import Polynomial, diminishing
 from ..storage.fingerprint import inputs
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
-ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
+ONE_SHOT = combine.METHODS
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "run")
 OPTIONAL_SECTIONS = ("method", "silo", "priors")

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..posterior import Posterior
 from ..results.run import Run
-from .kernels import moments, pooled
+from .pooling import moments, pooled
 from .subsets import Combination, one_shot
 
 

@@ -12,7 +12,7 @@ import scipy
 from ..base.checks import positive, whole_number
 from ..posterior import Posterior
 from ..results.run import Run
-from .kernels import pooled
+from .pooling import pooled
 from .subsets import Combination, one_shot
 
 _TOLERANCE, _ITERATIONS = 1e-12, 10_000

@@ -80,25 +80,50 @@ def one_shot(
     *,
     method: str,
     likelihood_power: int = 1,
-    draws: int,
-    chains: int,
-    seed: int,
-    warmup: int,
+    draws: int = 1000,
+    chains: int = 4,
+    seed: int = 0,
+    warmup: int = 1000,
 ) -> Run:
     """Sample every subset posterior, combine the draws at a hub, and give them to all agents.
+
+    All one-shot methods that combine draws are this function with a rule of their own.
 
     Parameters
     ----------
     post
-        The posterior.
+        The posterior; every shard must identify all parameters alone.
     combine
-        Maps subset draws (chain, draw, agent, dim) and a source of randomness to the combined draws.
+        The rule: maps subset draws (chain, draw, agent, dim) and a source of randomness to the combined draws.
     method
-        The method with its options, as text.
+        The method with its options, as text for the run's settings.
     likelihood_power
         p of the subset posteriors exp(-p f_i): 1, or N where each stands for the whole posterior.
     draws, chains, seed, warmup
-        As in every one-shot method.
+        As in `consensus`.
+
+    Returns
+    -------
+    Run
+        The same draws for every agent.
+
+    Raises
+    ------
+    ValueError, ImportError
+        As in `consensus`.
+
+    Examples
+    --------
+    The plain average of the agents' draws:
+
+    >>> import accord
+    >>> from accord.combine import Combination, one_shot
+    >>> def average(subsets, rng):
+    ...     return Combination(subsets.mean(axis=2))
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> run = one_shot(post, average, method="average()", draws=50, chains=2, warmup=200)
+    >>> run.draws.shape
+    (2, 50, 3, 1)
     """
     began = time.perf_counter()
     subsets = sample_subsets(post, likelihood_power, draws=draws, chains=chains, seed=seed, warmup=warmup)

@@ -9,7 +9,7 @@ import numpy as np
 from ..base.checks import whole_number
 from ..posterior import Posterior
 from ..results.run import Run
-from .kernels import pooled
+from .pooling import pooled
 from .subsets import Combination, one_shot
 
 # Assignments repeat themselves exactly once they are found, far before this.

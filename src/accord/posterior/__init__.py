@@ -2,5 +2,7 @@
 
 from .latents import Local
 from .posterior import Posterior
+from .potential import Potential, Shard
+from .starts import starting_law
 
-__all__ = ["Local", "Posterior"]
+__all__ = ["Local", "Posterior", "Potential", "Shard", "starting_law"]
