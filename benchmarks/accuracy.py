@@ -30,12 +30,14 @@ from accord.results.traffic import Traffic
 from accord.samplers import DGLMC, ChEES, Importance, Replicated
 from accord.samplers.by_sums.method import BySums
 from accord.samplers.protocol import HasLaw, Tunable
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 from accord.tuning.warmup import warm_up
 
 PAGE = DOCS / "methods.md"
 BY_TOTALS = (("Importance sampling", Importance()), ("ChEES-HMC", ChEES()))
-ALONE = accord.combine.METHODS | {name: getattr(accord_papers.combine, name) for name in accord_papers.combine.__all__}
+ALONE = accord.samplers.combine.METHODS | {
+    name: getattr(accord_papers.combine, name) for name in accord_papers.combine.__all__
+}
 ONE_SHOT = tuple((f"one-shot: {name}", ALONE[name]) for name in sorted(ALONE))
 # steps of adaptation of one-shot methods
 WARMUP = 500

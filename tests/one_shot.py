@@ -8,7 +8,7 @@ import pytest
 from tables import POSTERIORS, Z_BOUND, quadrature, quadrature_moments
 
 import accord
-from accord.combine import subsets
+from accord.samplers.combine import subsets
 
 # On few compiled programs: one posterior and one set of sizes.
 SIZES = dict(draws=400, chains=12, warmup=300)

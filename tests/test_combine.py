@@ -27,11 +27,11 @@ from one_shot import (
 from tables import POSTERIORS, Z_BOUND
 
 import accord
-from accord.combine import consensus, median, parametric, subsets, wasp
-from accord.combine.consensus import weighted_average
-from accord.combine.median import geometric_median, weiszfeld
-from accord.combine.parametric import gaussian_product
-from accord.combine.wasp import barycentre
+from accord.samplers.combine import consensus, median, parametric, subsets, wasp
+from accord.samplers.combine.consensus import weighted_average
+from accord.samplers.combine.median import geometric_median, weiszfeld
+from accord.samplers.combine.parametric import gaussian_product
+from accord.samplers.combine.wasp import barycentre
 
 pytestmark = pytest.mark.busy
 
@@ -176,14 +176,14 @@ def regression():
 
 
 def test_every_method_is_here():
-    assert sorted([*METHODS, *MODES]) == sorted(accord.combine.METHODS)
+    assert sorted([*METHODS, *MODES]) == sorted(accord.samplers.combine.METHODS)
 
 
 def test_a_rule_of_the_users_own_is_a_method(post, sampled):
     def average(draws, rng):
-        return accord.combine.Combination(draws.mean(axis=2), facts={"note": "plain"})
+        return accord.samplers.combine.Combination(draws.mean(axis=2), facts={"note": "plain"})
 
-    run = accord.combine.one_shot(post, average, method="average()", seed=3, **SIZES)
+    run = accord.samplers.combine.one_shot(post, average, method="average()", seed=3, **SIZES)
     np.testing.assert_array_equal(run.average, sampled[1].mean(axis=2).astype(np.float32))
     assert (run.settings["method"], run.settings["note"]) == ("average()", "plain")
 
@@ -281,7 +281,7 @@ def test_modes_without_a_curvature_are_found_with_their_spread(exponent):
 @pytest.mark.slow
 def test_power_potentials_are_combined():
     centers = np.array([0.0, 0.5, 1.0, 1.5])
-    run = accord.combine.consensus(accord.models.power(centers, 1.5), draws=200, chains=4, warmup=200)
+    run = accord.samplers.combine.consensus(accord.models.power(centers, 1.5), draws=200, chains=4, warmup=200)
     # the posterior is symmetric about the middle of the centres, and so is what consensus makes of it
     x = run.average[..., 0].astype(np.float64)
     ess = arviz_array.array_stats.ess(x[..., None], chain_axis=0, draw_axis=1)[0]
@@ -311,7 +311,7 @@ GOOD = (np.array([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([1.
 )
 def test_an_improper_shard_is_named_with_its_rows(shard, message):
     with pytest.raises(ValueError, match=message):
-        accord.combine.consensus(flat_logistic([GOOD, shard]))
+        accord.samplers.combine.consensus(flat_logistic([GOOD, shard]))
 
 
 def test_a_shard_without_a_mode_is_named():
@@ -323,7 +323,7 @@ def test_a_shard_without_a_mode_is_named():
         np.ones(1),
     )
     with pytest.raises(ValueError, match=r"the subset posterior of agent 1 .* (has no mode|is improper)"):
-        accord.combine.parametric(post)
+        accord.samplers.combine.parametric(post)
 
 
 def test_draws_in_a_plane_are_named():
@@ -337,7 +337,7 @@ def test_draws_in_a_plane_are_named():
 def test_a_missing_extra_is_named(monkeypatch, module, post):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=rf"pip install 'accord\[{'nuts' if module == 'blackjax' else 'metrics'}\]'"):
-        accord.combine.wasp(post)
+        accord.samplers.combine.wasp(post)
 
 
 def test_bad_transitions_are_named(monkeypatch, post):

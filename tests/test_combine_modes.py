@@ -8,8 +8,8 @@ from arviz_stats.base.array import array_stats
 from tables import POSTERIORS, Z_BOUND, unequal_shards, worst_z
 
 import accord
-from accord.combine.bfi import added, local_fits
-from accord.combine.surrogate import tilted
+from accord.samplers.combine.bfi import added, local_fits
+from accord.samplers.combine.surrogate import tilted
 
 pytestmark = pytest.mark.long
 
@@ -89,12 +89,12 @@ def test_bfi_errs_by_less_of_a_standard_deviation_as_shards_grow():
 
 def test_a_run_of_bfi():
     post = unequal_shards(2)
-    run = accord.combine.bfi(post, draws=2000, chains=3, seed=1)
+    run = accord.samplers.combine.bfi(post, draws=2000, chains=3, seed=1)
     assert run.draws.shape == (3, 2000, 6, 2)
     assert worst_z(run.average.reshape(-1, 1, 2), post.exact()) < Z_BOUND
     assert (run.traffic.bytes_sent == np.ceil(5 * 8 / 3)).all() and run.traffic.rounds == 1
     assert run.settings["method"] == "bfi(local_prior=1)" and run.settings["gradients_largest"] > 0
-    again = accord.combine.bfi(post, draws=2000, chains=3, seed=1)
+    again = accord.samplers.combine.bfi(post, draws=2000, chains=3, seed=1)
     np.testing.assert_array_equal(run.average, again.average)
 
 
@@ -109,7 +109,7 @@ def test_a_run_of_bfi():
 )
 def test_wrong_numbers_of_bfi_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        accord.combine.bfi(unequal_shards(2), **options)
+        accord.samplers.combine.bfi(unequal_shards(2), **options)
 
 
 def test_too_much_taken_away_is_named():
@@ -199,7 +199,7 @@ def test_error_bars_are_those_of_the_agent_that_samples():
 @pytest.mark.long
 def test_a_run_of_the_surrogate():
     post = unequal_shards(2)
-    run = accord.combine.surrogate(post, draws=200, chains=10, warmup=300, rounds=2)
+    run = accord.samplers.combine.surrogate(post, draws=200, chains=10, warmup=300, rounds=2)
     H, _, prior = of_rows(post)
     weight = post.sizes.sum() / post.sizes[5]
     law = accord.Gaussian(tilted(post, 5, 2).mode, np.linalg.inv(weight * H[5] + prior))
@@ -227,4 +227,4 @@ def test_a_run_of_the_surrogate():
 )
 def test_wrong_numbers_of_the_surrogate_are_named(options, message):
     with pytest.raises(ValueError, match=message):
-        accord.combine.surrogate(unequal_shards(2), **options)
+        accord.samplers.combine.surrogate(unequal_shards(2), **options)

@@ -17,9 +17,9 @@ QUESTIONS = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
 # rooms that users import from, and of theirs only what is public
 PUBLIC = [
     "accord",
-    "accord.combine",
+    "accord.samplers.combine",
     "accord.data",
-    "accord.exact",
+    "accord.tuning",
     "accord.flower",
     "accord.models",
     "accord.models.families",
@@ -29,9 +29,9 @@ PUBLIC = [
     "accord.samplers.protocol",
 ]
 # of modules without a list of public names, what is made there
-MODULES = ["accord.balance", "accord.metrics", "accord.schedules", "accord.warmup"]
+MODULES = ["accord.samplers.balance", "accord.metrics", "accord.samplers.schedules", "accord.tuning.warmup"]
 # a value, not a thing to document
-PLAIN = {"accord.__version__", "accord.combine.METHODS", "accord.data.SPLITS"}
+PLAIN = {"accord.__version__", "accord.samplers.combine.METHODS", "accord.data.SPLITS"}
 
 
 def listed(pages: list[str]) -> set[str]:

@@ -24,8 +24,8 @@ from tables import POSTERIORS, Z_BOUND
 
 import accord
 import accord_papers.combine
-from accord.combine import Moments, moments, subsets
-from accord.combine.consensus import weighted_average
+from accord.samplers.combine import Moments, moments, subsets
+from accord.samplers.combine.consensus import weighted_average
 from accord_papers.combine import kernels, nonparametric, semiparametric, trees, weierstrass
 from accord_papers.combine.nonparametric import kernel_product
 from accord_papers.combine.semiparametric import corrected_product

@@ -10,7 +10,7 @@ import scipy.special
 from tables import POSTERIORS, Z_BOUND, unequal_shards
 
 import accord
-from accord.combine.consensus import weighted_average
+from accord.samplers.combine.consensus import weighted_average
 from accord_papers.combine import variational
 from accord_papers.combine.variational import fitted_average
 

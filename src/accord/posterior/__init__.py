@@ -1,5 +1,6 @@
 """The posterior: shards, parameters, latents, local potentials, coordinates, starting points."""
 
+from . import reference as reference
 from .latents import Local
 from .posterior import Posterior
 from .potential import Potential, Shard

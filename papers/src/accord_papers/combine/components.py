@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from accord.combine import Combination
+from accord.samplers.combine import Combination
 
 
 class Offers(NamedTuple):

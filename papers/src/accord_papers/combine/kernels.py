@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from accord.combine import Moments
+from accord.samplers.combine import Moments
 
 
 def shrinkage_factor(bandwidth: np.ndarray | float) -> np.ndarray:

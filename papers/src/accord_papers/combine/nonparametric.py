@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from accord import Posterior, Run
-from accord.combine import Combination, moments, one_shot, pooled
+from accord.samplers.combine import Combination, moments, one_shot, pooled
 
 from ..base.checks import whole_number
 from .components import Components, Offers, bandwidths, draw_components
@@ -42,9 +42,9 @@ def nonparametric(
     Parameters
     ----------
     post, draws, chains, seed
-        As in `accord.combine.consensus`. The kernels are made of the draws of all chains.
+        As in `accord.samplers.combine.consensus`. The kernels are made of the draws of all chains.
     warmup
-        As in `accord.combine.consensus`, and as many sweeps at the first bandwidth before the first draw.
+        As in `accord.samplers.combine.consensus`, and as many sweeps at the first bandwidth before the first draw.
     bandwidth
         One h for all sweeps: in (0, 1], in units of the draws' standard deviations, left out
         `kernels.default_bandwidth`; with `shrinkage=False` > 0, in units of the parameters, left out the paper's
@@ -63,7 +63,7 @@ def nonparametric(
     Raises
     ------
     ValueError, ImportError
-        As in `accord.combine.consensus`; or a bandwidth out of its range.
+        As in `accord.samplers.combine.consensus`; or a bandwidth out of its range.
 
     Examples
     --------

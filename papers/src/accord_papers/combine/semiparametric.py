@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from accord import Posterior, Run
-from accord.combine import Combination, Moments, moments, one_shot, pooled
+from accord.samplers.combine import Combination, Moments, moments, one_shot, pooled
 
 from ..base.checks import whole_number
 from .components import Components, Offers, bandwidths, draw_components

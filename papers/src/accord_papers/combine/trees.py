@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from accord import Posterior, Run
-from accord.combine import Combination, one_shot, pooled
+from accord.samplers.combine import Combination, one_shot, pooled
 
 from ..base.checks import unknown_name_error, whole_number
 
@@ -54,8 +54,8 @@ def trees(
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `accord.combine.consensus`. The draws of all chains are combined together; draws of the result are
-        exchangeable.
+        As in `accord.samplers.combine.consensus`. The draws of all chains are combined together; draws of the result
+        are exchangeable.
     count
         Trees, over which the density is averaged, >= 1.
     share
@@ -74,7 +74,7 @@ def trees(
     Raises
     ------
     ValueError, ImportError
-        As in `accord.combine.consensus`; or an option out of its range.
+        As in `accord.samplers.combine.consensus`; or an option out of its range.
 
     Examples
     --------

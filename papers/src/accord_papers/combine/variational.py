@@ -11,8 +11,8 @@ import numpy as np
 import scipy
 
 from accord import Posterior, Run
-from accord.combine import Combination, moments, one_shot, pooled
 from accord.posterior import Potential, Shard
+from accord.samplers.combine import Combination, moments, one_shot, pooled
 
 from ..base.checks import unknown_name_error, whole_number
 
@@ -48,7 +48,7 @@ def variational(
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `accord.combine.consensus`.
+        As in `accord.samplers.combine.consensus`.
     points
         Draws at which F is asked for, >= 2; all where there are fewer.
     entropy
@@ -63,7 +63,7 @@ def variational(
     Raises
     ------
     ValueError, ImportError
-        As in `accord.combine.consensus`; or an option out of its range.
+        As in `accord.samplers.combine.consensus`; or an option out of its range.
 
     Examples
     --------

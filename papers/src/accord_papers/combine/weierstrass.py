@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from accord import Posterior, Run
-from accord.combine import Combination, Moments, moments, one_shot, pooled
+from accord.samplers.combine import Combination, Moments, moments, one_shot, pooled
 
 from .kernels import check_bandwidth, default_bandwidth, shrinkage_factor
 
@@ -47,8 +47,8 @@ def weierstrass(
     Parameters
     ----------
     post, draws, chains, seed, warmup
-        As in `accord.combine.consensus`. The draws of all chains are combined together; draws of the result are
-        exchangeable. Time and the square of draws * chains grow together.
+        As in `accord.samplers.combine.consensus`. The draws of all chains are combined together; draws of the result
+        are exchangeable. Time and the square of draws * chains grow together.
     bandwidth
         h, in (0, 1], in units of the draws' standard deviations; > 0 with `shrinkage=False`. Left out it is chosen
         for each pair by `kernels.default_bandwidth`: Scott's rule, or more where the two sets overlap little.
@@ -64,7 +64,7 @@ def weierstrass(
     Raises
     ------
     ValueError, ImportError
-        As in `accord.combine.consensus`; or a bandwidth out of its range.
+        As in `accord.samplers.combine.consensus`; or a bandwidth out of its range.
 
     Examples
     --------

@@ -19,7 +19,7 @@ from scipy.linalg import block_diag
 from accord import Gaussian, Network, Posterior, Sampler
 from accord.models import linear_regression
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 from ...base.figures import COLORS
 

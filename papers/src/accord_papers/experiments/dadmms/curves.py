@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from accord import Gaussian, Law, Network, Posterior, Sampler, law
-from accord.exact import Moments
 from accord.metrics import wasserstein2
+from accord.tuning import Moments
 
 from ..agreement import Tally, bound
 from ..frame import Claim, whole_run

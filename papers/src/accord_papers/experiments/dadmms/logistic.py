@@ -15,7 +15,7 @@ from scipy.special import expit
 from accord import Network, Posterior, Sampler
 from accord.models import logistic_regression
 from accord.samplers import DADMMS, DESGHMC, DESGLD, DULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 from .common import PRIOR_VARIANCE, RHO, ULA, ULA_CONSENSUS, ULA_OFFSET, ULA_STEP
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from accord import Network, Posterior, Sampler
 from accord.samplers import DESGLD, Gibbs
-from accord.schedules import at, diminishing
+from accord.samplers.schedules import at, diminishing
 
 from ...base.figures import COLORS, figure
 from ..agreement import Tally, bound

@@ -15,10 +15,10 @@ import numpy as np
 from scipy import stats
 
 from accord import Gaussian, Network, Posterior
-from accord.exact import Response, respond
 from accord.metrics import wasserstein2
 from accord.models import gaussian
 from accord.samplers import Gibbs
+from accord.tuning import Response, respond
 
 from ...base.figures import COLORS, figure
 from ..agreement import bound

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.gaussian import Gaussian
+from ...base.gaussian import Gaussian
 
 
 class Moments(NamedTuple):

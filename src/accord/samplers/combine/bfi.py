@@ -8,13 +8,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..base.checks import whole_number
-from ..base.compiler import compiled
-from ..base.gaussian import Gaussian
-from ..base.memory import require_memory
-from ..posterior import Posterior
-from ..posterior.potential import Potential, Shard
-from ..results.run import Run
+from ...base.checks import whole_number
+from ...base.compiler import compiled
+from ...base.gaussian import Gaussian
+from ...base.memory import require_memory
+from ...posterior import Posterior
+from ...posterior.potential import Potential, Shard
+from ...results.run import Run
 from .subsets import Combination, as_run, lowest_alone
 
 
@@ -69,7 +69,7 @@ def bfi(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int = 0, l
     --------
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.bfi(post, draws=50, chains=2)
+    >>> run = accord.samplers.combine.bfi(post, draws=50, chains=2)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

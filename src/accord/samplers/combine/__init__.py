@@ -6,7 +6,7 @@ shard, told of the others' slopes in a few rounds. `one_shot` makes a method of 
 
 from collections.abc import Callable
 
-from ..results.run import Run
+from ...results.run import Run
 from .bfi import bfi
 from .consensus import consensus
 from .median import median

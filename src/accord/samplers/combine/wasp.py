@@ -6,9 +6,9 @@ from functools import partial
 
 import numpy as np
 
-from ..base.checks import whole_number
-from ..posterior import Posterior
-from ..results.run import Run
+from ...base.checks import whole_number
+from ...posterior import Posterior
+from ...results.run import Run
 from .pooling import pooled
 from .subsets import Combination, one_shot
 
@@ -56,7 +56,7 @@ def wasp(
     --------
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.wasp(post, draws=50, chains=2, warmup=200)
+    >>> run = accord.samplers.combine.wasp(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

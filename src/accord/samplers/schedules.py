@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax.tree_util import Partial
 
-from .base.checks import positive
-from .base.pytree import pytree
-from .base.traced import ROUND, traced_now
+from ..base.checks import positive
+from ..base.pytree import pytree
+from ..base.traced import ROUND, traced_now
 
 Step = float | Callable[[Any], Any]
 

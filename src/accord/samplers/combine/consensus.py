@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..posterior import Posterior
-from ..results.run import Run
+from ...posterior import Posterior
+from ...results.run import Run
 from .pooling import moments, pooled
 from .subsets import Combination, one_shot
 
@@ -47,7 +47,7 @@ def consensus(post: Posterior, *, draws: int = 1000, chains: int = 4, seed: int 
     --------
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.consensus(post, draws=50, chains=2, warmup=200)
+    >>> run = accord.samplers.combine.consensus(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

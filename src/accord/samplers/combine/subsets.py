@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from ..base.checks import whole_number
-from ..base.compiler import compiled
-from ..base.memory import require_matrices, require_memory
-from ..posterior import Posterior
-from ..posterior.pooled_nuts import nuts_chain, require_blackjax
-from ..posterior.potential import Potential, Shard
-from ..results.run import Run, Traffic
-from ..results.scales import in_both_scales
+from ...base.checks import whole_number
+from ...base.compiler import compiled
+from ...base.memory import require_matrices, require_memory
+from ...posterior import Posterior
+from ...posterior.potential import Potential, Shard
+from ...posterior.reference import nuts_chain, require_blackjax
+from ...results.run import Run, Traffic
+from ...results.scales import in_both_scales
 
 # A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
 # sides of its mode and along every axis of its curvature, has no posterior that draws could describe.
@@ -117,7 +117,7 @@ def one_shot(
     The plain average of the agents' draws:
 
     >>> import accord
-    >>> from accord.combine import Combination, one_shot
+    >>> from accord.samplers.combine import Combination, one_shot
     >>> def average(subsets, rng):
     ...     return Combination(subsets.mean(axis=2))
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..base.errors import DataError
+from ...base.errors import DataError
 
 
 def require_numbers(given: Mapping[str, Any], what: str) -> None:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .base.checks import positive
-from .base.compiler import compiled
-from .posterior import Posterior
+from ..base.checks import positive
+from ..base.compiler import compiled
+from ..posterior import Posterior
 
 
 def balanced_steps(average: float, seconds: Sequence[float] | np.ndarray) -> tuple[int, ...]:

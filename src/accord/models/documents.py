@@ -11,9 +11,9 @@ from typing import Any
 
 from .. import data, models
 from ..base.errors import DivergenceError, unknown_name_error
-from ..models.glm import FAMILIES
-from ..models.priors import Prior
 from ..posterior import Posterior
+from .glm import FAMILIES
+from .priors import Prior
 from .sections import call, call_users, imported, pop_name, require_given, require_known, require_type, require_types
 
 MODELS: dict[str, Callable[..., Posterior]] = {

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..base.checks import whole_number
-from ..base.compiler import compiled
-from ..base.memory import require_memory
-from ..posterior import Posterior
-from ..posterior.pooled_nuts import nuts_chain, require_blackjax
-from ..posterior.potential import Potential, Shard
-from ..results.run import Run
+from ...base.checks import whole_number
+from ...base.compiler import compiled
+from ...base.memory import require_memory
+from ...posterior import Posterior
+from ...posterior.potential import Potential, Shard
+from ...posterior.reference import nuts_chain, require_blackjax
+from ...results.run import Run
 from .subsets import Combination, as_run, lowest_alone
 
 
@@ -89,7 +89,7 @@ def surrogate(
     --------
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.surrogate(post, draws=50, chains=2, warmup=200, rounds=5)
+    >>> run = accord.samplers.combine.surrogate(post, draws=50, chains=2, warmup=200, rounds=5)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

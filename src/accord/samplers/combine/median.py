@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import scipy
 
-from ..base.checks import positive, whole_number
-from ..posterior import Posterior
-from ..results.run import Run
+from ...base.checks import positive, whole_number
+from ...posterior import Posterior
+from ...results.run import Run
 from .pooling import pooled
 from .subsets import Combination, one_shot
 
@@ -63,7 +63,7 @@ def median(
     --------
     >>> import accord
     >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
-    >>> run = accord.combine.median(post, draws=50, chains=2, warmup=200)
+    >>> run = accord.samplers.combine.median(post, draws=50, chains=2, warmup=200)
     >>> run.draws.shape
     (2, 50, 3, 1)
     """

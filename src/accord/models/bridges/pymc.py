@@ -15,10 +15,10 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from ..base.errors import DataError
-from ..base.progress import Progress, stage
-from ..posterior import Posterior
-from ..posterior.shards import Source
+from ...base.errors import DataError
+from ...base.progress import Progress, stage
+from ...posterior import Posterior
+from ...posterior.shards import Source
 from .arguments import Size
 from .split import Densities, Latent, MisfitError, examples, posterior
 

@@ -13,10 +13,10 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, PyTree
 
-from ..base.errors import DataError
-from ..base.progress import stage, step
-from ..posterior import Local, Posterior
-from ..posterior.shards import Source, is_unread, read
+from ...base.errors import DataError
+from ...base.progress import stage, step
+from ...posterior import Local, Posterior
+from ...posterior.shards import Source, is_unread, read
 from .arguments import Arguments, Size, require_numbers, scattered
 
 
