@@ -48,7 +48,7 @@ FAULTS = [
     Fault("surrogate tilt", "samplers/combine/surrogate.py", "- weight * slopes", "- slopes", "test_combine_modes.py"),
     Fault(
         "trees volume",
-        "samplers/combine/trees.py",
+        "combine/trees.py",
         "(len(sets) - 1) * volume",
         "len(sets) * volume",
         "../papers/tests/test_kernels.py",
