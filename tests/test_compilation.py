@@ -10,8 +10,7 @@ import pytest
 from tables import NETWORKS, among, unequal_shards, walk
 
 import accord
-from accord.base.compiler import _VERSION
-from accord.base.program import Program
+from accord.base.compiler import _VERSION, Program
 from accord.engines.local import LocalEngine
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
 from accord.samplers.schedules import Polynomial

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from ..base.pytree import altered, pytree
 from ..base.traced import digest
 from ..network import Network
-from ..network.chebyshev import chebyshev_coefficients
+from ..network.averaging import chebyshev_coefficients
 from ..posterior import Posterior
 from ..posterior.potential import Shard
 from ..samplers.agent import Facts, Inbox

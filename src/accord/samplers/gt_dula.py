@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree
 from ..network import Network
-from ..network.chebyshev import identity_plus
+from ..network.averaging import identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
 from ..posterior import Posterior
 from .agent import Agent, Inbox, Noise

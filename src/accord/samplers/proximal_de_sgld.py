@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..network.chebyshev import identity_plus
+from ..network.averaging import identity_plus
 from ..network.spectrum import extreme_eigenvalues, largest_curvature, reciprocal
 from ..posterior import Posterior
 from .agent import Agent, Inbox, Noise

@@ -25,7 +25,7 @@ from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job
-from ..storage.lock import held
+from ..storage.checkpoint import held
 from .departures import go_on_without
 from .opening import opened
 from .rounds import Rounds

@@ -30,8 +30,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers.mixing import Gossip
 from ..samplers.protocol import Bound, HasLaw, Sampler
-from .law import affine_bound
-from .states import flat, unflat
+from .law import affine_bound, flat, unflat
 
 # Rounds between two looks at whether the answers have died away.
 _BLOCK = 64

@@ -13,6 +13,7 @@ law is then what draws of many rounds follow together, a mean over rounds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,7 +39,6 @@ from ..posterior import Posterior
 from ..posterior.starts import starting_law
 from ..samplers import validation
 from ..samplers.protocol import Bound, HasLaw, Sampler
-from .states import flat, unflat
 
 # Covariances of all agents that a round holds: before it, after it, and of its noise.
 _MATRICES = 3
@@ -473,3 +473,21 @@ def _sandwich(A: Any, P: Matrix) -> Matrix:
     """A P A'."""
     half = A @ P
     return (A @ half.T).T
+
+
+def flat(state: Any) -> Float[Array, "number chain"]:
+    """The numbers of a pytree of arrays (..., chain), one leaf below the other."""
+    return jnp.concatenate([leaf.reshape(-1, leaf.shape[-1]) for leaf in jax.tree.leaves(state)])
+
+
+def unflat(rows: Float[Array, "number chain"], like: Any) -> Any:
+    """A pytree with the structure and the shapes of `like` up to the number of chains, which is that of `rows`."""
+    leaves: list[Array]
+    treedef: Any
+    leaves, treedef = jax.tree.flatten(like)
+    found, start = [], 0
+    for leaf in leaves:
+        stop = start + math.prod(leaf.shape[:-1])
+        found.append(rows[start:stop].reshape(*leaf.shape[:-1], rows.shape[1]).astype(leaf.dtype))
+        start = stop
+    return treedef.unflatten(found)

@@ -22,8 +22,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from ...base.compiler import compiled
-from ...base.program import Program
+from ...base.compiler import Program, compiled
 from ...base.pytree import unchecked
 from ...network import Network
 from ...posterior import Posterior

@@ -20,8 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from ...base.compiler import compiled
-from ...base.program import Program
+from ...base.compiler import Program, compiled
 from ...data.elsewhere import Work
 from ...data.meeting import ByCorrespondence, Unanswered
 from ...network import Network
