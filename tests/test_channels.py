@@ -203,85 +203,6 @@ def test_connections_are_made_anew():
             assert without_errors(at_once(jobs)) == [{(i - 1) % 4: b"x"} for i in range(4)]
 
 
-# --- exchanges until a deadline ---
-
-
-def in_time(one, number, outgoing, due, limit, most=10, attempt=1):
-    """What was heard in an exchange with a deadline, as (number, content) by neighbour, and how many were sent."""
-    found, _, sent = one.exchange_in_time(label(number, attempt=attempt), outgoing, due, most, limit)
-    return {peer: [(each.number, bytes(each.content)) for each in heard] for peer, heard in found.items()}, sent
-
-
-def test_who_is_late_is_not_waited_for_beyond_the_deadline():
-    with joined(Network.path(3)) as (first, second, third):
-        in_time(first, 0, {1: b"a"}, (), 0.1)
-        began = time.monotonic()
-        found, sent = in_time(second, 0, {0: b"b", 2: b"b"}, (0, 2), 0.3)
-        assert 0.3 <= time.monotonic() - began < 3.0
-        assert (found, sent) == ({0: [(0, b"a")], 2: []}, 2)
-        assert second.waiting_for == () and second.waited[2] >= 0.25
-        # what is late is heard with what follows
-        in_time(third, 0, {1: b"c0"}, (), 0.1)
-        in_time(third, 1, {1: b"c1"}, (), 0.1)
-        assert in_time(second, 1, {}, (2,), 20.0)[0] == {0: [], 2: [(0, b"c0"), (1, b"c1")]}
-
-
-def test_who_is_behind_finds_the_message_of_each_exchange_and_waits_for_none():
-    with joined(Network.path(2)) as (first, second):
-        for number in range(4):
-            in_time(first, number, {1: b"%d" % number}, (), 0.1)
-        began = time.monotonic()
-        found = [in_time(second, number, {}, (0,), 20.0)[0][0] for number in range(3)]
-        assert found == [[(0, b"0")], [(1, b"1")], [(2, b"2")]]
-        # one that is sent after it stands for one that was never sent
-        in_time(first, 6, {1: b"6"}, (), 0.1)
-        assert [in_time(second, number, {}, (0,), 20.0)[0][0] for number in (3, 4, 5, 6)] == [
-            [(3, b"3")],
-            [],
-            [],
-            [(6, b"6")],
-        ]
-        assert time.monotonic() - began < 10.0
-
-
-def test_a_message_with_no_room_is_dropped_whole():
-    size = 2**20
-    with joined(Network.path(2)) as (first, second):
-        sent = [in_time(first, number, {1: bytes([number]) * size}, (), 0.01)[1] for number in range(40)]
-        assert 0 < sum(sent) < 40
-        # nobody is told half of one, and the last is on its way again once there is room
-        heard = []
-        for number in range(40, 80):
-            sent.append(in_time(first, number, {1: bytes([number]) * size}, (), 0.001)[1])
-            heard += in_time(second, number, {}, (0,), 0.05, most=size)[0][0]
-        numbers = [number for number, _ in heard]
-        assert numbers == sorted(set(numbers)) and set(numbers) <= {k for k, one in enumerate(sent) if one}
-        assert max(numbers) >= 40 and all(content == bytes([number]) * size for number, content in heard)
-
-
-def test_a_connection_that_breaks_is_no_lateness():
-    with joined(Network.path(2)) as (first, second):
-        second.disconnect()
-        with pytest.raises(LostNeighbourError, match="the connection to agent 1 ended"):
-            in_time(first, 0, {}, (1,), 20.0)
-
-
-@pytest.mark.parametrize(
-    ("header", "size", "message"),
-    [
-        (label(3, attempt=2), 5, "attempt 2, where round 3, exchange 0, attempt 1 was due"),
-        (label(3, run=b"s" * 16), 5, "and of another run"),
-        (label(3, exchange=1), 5, "exchange 1, attempt 1, where"),
-        (label(3), 11, "announced a message of 11 bytes where 10 were due"),
-    ],
-)
-def test_only_numbers_may_differ_from_what_is_due(header, size, message):
-    with joined(Network.path(2)) as (first, second):
-        second.exchange(header, {0: bytes(size)}, {}, 5.0)
-        with pytest.raises(ForeignMessageError, match=message):
-            in_time(first, 3, {}, (1,), 5.0)
-
-
 # --- what goes wrong with a message ---
 
 
@@ -776,9 +697,9 @@ def test_without_cryptography_agents_do_not_talk(monkeypatch):
 
 
 @contextmanager
-def mails(network, limit=20.0, deadline=None):
+def mails(network, limit=20.0):
     with joined(network) as everyone:
-        found = [Communicator(network, i, own, RUN, limit, deadline) for i, own in enumerate(everyone)]
+        found = [Communicator(network, i, own, RUN, limit) for i, own in enumerate(everyone)]
         for communicator in found:
             communicator.begin(1, 0)
         yield found
@@ -816,44 +737,6 @@ def test_swap_brings_the_neighbours_messages(name):
         assert [communicator.bytes_sent for communicator in found] == (
             3 * messages * (x[0].nbytes + y[0].nbytes)
         ).tolist()
-
-
-def letters(communicator, round, number, x, tells=True):
-    """Swap letters of one array (1, slot, ...) in time: the neighbours' and their numbers."""
-    flags = np.full((1, len(communicator.neighbours)), tells), np.ones((1, len(communicator.neighbours)), bool)
-    found, numbers = communicator.swap_in_time(round, number, *flags, x)
-    return found[0], numbers[0].tolist()
-
-
-def test_swap_in_time_brings_each_neighbour_its_own_letter():
-    network = Network.ring(4)
-    x = np.random.default_rng(0).standard_normal((4, 1, 2, 3))
-    with mails(network, deadline=20.0) as found:
-        for number in range(3):
-            got = everywhere(found, lambda i, one, number=number: letters(one, number // 2, number, x[i] + number))
-            for i, (heard, numbers) in enumerate(got):
-                assert numbers == [number] * 2
-                for slot, j in enumerate(found[i].neighbours):
-                    np.testing.assert_array_equal(heard[slot], x[j, 0, found[j].neighbours.index(i)] + number)
-        assert [one.met().tolist() for one in found] == [[[3, 0, 0, 0]] * 2] * 4
-        assert [one.bytes_sent for one in found] == [3 * 2 * x[0, 0, 0].nbytes] * 4
-
-
-def test_swap_in_time_waits_in_the_first_exchange_only():
-    network, x = Network.path(2), np.ones((1, 1, 2))
-    with mails(network, deadline=0.05) as found:
-        jobs = [lambda: letters(found[0], 0, 0, x), lambda: (time.sleep(0.5), letters(found[1], 0, 0, 2.0 * x))[1]]
-        (first, numbers), _ = without_errors(at_once(jobs))
-        assert numbers == [0] and first.max() == 2.0
-        nothing, numbers = letters(found[0], 0, 1, x)
-        assert numbers == [-1] and not nothing.any()
-        # who is told nothing finds no number, and nothing is counted as sent
-        before = found[1].bytes_sent
-        assert letters(found[1], 0, 1, x, tells=False)[1] == [1] and found[1].bytes_sent == before
-        assert found[0].met().tolist() == [[2, 1, 1, 1]]
-    with mails(network, limit=0.3, deadline=0.05) as found:
-        with pytest.raises(LateNeighbourError, match=r"agent 0 waited 0.3 s for agent 1 in round 0"):
-            letters(found[0], 0, 0, x)
 
 
 @pytest.mark.parametrize("name", CONNECTED)

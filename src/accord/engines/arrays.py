@@ -82,10 +82,6 @@ class ArrayEngine(abc.ABC):
     def check(cls, post: Posterior, sampler: Sampler) -> None:
         """Any method."""
 
-    @classmethod  # noqa: B027 - and every link
-    def check_network(cls, network: Network) -> None:
-        """Any network."""
-
     @classmethod
     def states_here(cls, num_agents: int) -> int:
         """All of them."""
@@ -229,10 +225,6 @@ class ArrayEngine(abc.ABC):
 
     def listen(self, tell: Callable[[list[str]], None]) -> None:  # noqa: B027 - its agents are rows of arrays
         """Say nothing."""
-
-    def told(self) -> dict[str, Any]:
-        """Nothing: all went as was declared."""
-        return {}
 
     def close(self) -> None:  # noqa: B027 - nothing is held beyond the engine's own life
         """Give back what the engine holds."""

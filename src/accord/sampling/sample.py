@@ -168,7 +168,6 @@ def sample(
     post.require_unchanged()
     try:
         builder = _builder(engine)
-        builder.check_network(network)
         walks = {"burn_in": burn_in, "thin": thin, "init": init, "whiten": whiten}
         if isinstance(sampler, ByTotals):
             _refuse_rounds(sampler, walks)
@@ -327,7 +326,6 @@ def _run(
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
         # of what was drawn nothing is lost any more
         hold()
-    recorder.told = engine.told()
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
         if warning:

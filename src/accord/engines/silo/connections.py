@@ -72,13 +72,6 @@ class Label(NamedTuple):
     exchange: int
 
 
-class Numbered(NamedTuple):
-    """A message and the number of its exchange."""
-
-    number: int
-    content: bytes
-
-
 class Channels:
     """An agent's connections.
 
@@ -252,76 +245,20 @@ class Channels:
                 return found
             self._wait(unsent, missing, began, limit, label.round)
 
-    def exchange_in_time(
-        self, label: Label, outgoing: Mapping[int, Any], due: Iterable[int], most: int, limit: float
-    ) -> tuple[dict[int, list[Numbered]], set[int], int]:
-        """Send what can be sent and hear what comes in time.
-
-        Parameters
-        ----------
-        label
-            Its round is the number of the exchange. Messages of smaller numbers are heard too, those of larger ones
-            when their exchange comes.
-        outgoing
-            Bytes to send, by neighbour. Where an earlier message is still in the way this one is dropped whole.
-        due
-            Neighbours to wait for until one of this number has come, or one that was sent after it.
-        most
-            The most bytes that a message may have.
-        limit
-            Seconds to wait, > 0.
-
-        Returns
-        -------
-        tuple
-            The messages that came, by neighbour, their numbers growing; those who did not come so far; and how many
-            messages were sent.
-        """
-        sent = sum(self._post(peer, label, content) for peer, content in outgoing.items())
-        found: dict[int, list[Numbered]] = {peer: [] for peer in self._links}
-        missing, began = set(due), time.monotonic()
-        while True:
-            # what has come until now is read in any case
-            is_over = time.monotonic() >= began + limit
-            unsent = {peer for peer, link in self._links.items() if not link.flushed()}
-            for peer, link in self._links.items():
-                found[peer] += link.received_until(label, most)
-            missing = {peer for peer in missing if not self._links[peer].has_reached(label.round)}
-            if is_over or not (unsent or missing):
-                self.waiting_for = ()
-                return found, missing, sent
-            self._sleep(unsent, missing, began, limit)
-
-    def _post(self, peer: int, label: Label, content: Any) -> bool:
-        """Put a message on its way unless an earlier one is still in the way; whether that was done."""
-        link = self._links[peer]
-        if not link.flushed():
-            return False
-        content = memoryview(content).cast("B")
-        link.send(_HEADER.pack(*label, self.agent, content.nbytes))
-        if content.nbytes:
-            link.send(content)
-        return True
-
     def _wait(self, unsent: set[int], missing: set[int], began: float, limit: float, round: int) -> None:
         """Sleep until a socket is ready; `LateNeighbourError` where none is in time."""
-        if not self._sleep(unsent, missing, began, limit):
-            raise LateNeighbourError(self.agent, min(self.waiting_for), round, limit)
-        self.waiting_for = ()
-
-    def _sleep(self, unsent: set[int], missing: set[int], began: float, limit: float) -> bool:
-        """Sleep until a socket is ready, at most until the limit; count whom that was for, and say if one is."""
         poll = select.poll()
         for peer in unsent | missing:
             reads, writes = peer in missing, peer in unsent
             poll.register(self._links[peer].wire, (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0))
         since = time.monotonic()
         self.waiting_for = tuple(missing or unsent)
-        left = began + limit - since
-        ready = poll.poll(max(0.0, left) * 1e3)
+        ready = poll.poll(max(0.0, began + limit - since) * 1e3)
         for peer in self.waiting_for:
             self.waited[peer] += time.monotonic() - since
-        return bool(ready)
+        if not ready:
+            raise LateNeighbourError(self.agent, min(self.waiting_for), round, limit)
+        self.waiting_for = ()
 
     def disconnect(self) -> None:
         """End all connections; the agent can be called again."""
@@ -354,9 +291,6 @@ class _Link:
         self._header = bytearray(_HEADER.size + TAG_BYTES)
         self._content: bytearray | None = None
         self._filled = 0
-        # number of the message that is read, and one that came before its exchange
-        self._number = -1
-        self._early: Numbered | None = None
 
     def send(self, content: Any) -> None:
         """Put bytes, sealed, behind those that wait to be sent."""
@@ -379,33 +313,11 @@ class _Link:
 
     def received(self, label: Label, most: int) -> bytes | None:
         """The next message if it has come whole; it must bear the label, and no memory is taken for a longer one."""
-        found = self._next(label, most, is_late=False)
-        return None if found is None else found.content
-
-    def received_until(self, label: Label, most: int) -> list[Numbered]:
-        """The next messages that have come whole, of numbers up to the label's; they must bear it otherwise."""
-        found: list[Numbered] = []
-        while True:
-            if self._early is None:
-                self._early = self._next(label, most, is_late=True)
-            if self._early is None or self._early.number > label.round:
-                return found
-            found.append(self._early)
-            self._early = None
-
-    def has_reached(self, number: int) -> bool:
-        """Whether a message of this number has come whole, or one that was sent after it."""
-        return self._content is None and self._number >= number
-
-    def _next(self, label: Label, most: int, is_late: bool) -> Numbered | None:
-        """The next message if it has come whole; with `is_late` of whatever number."""
         if self._content is None:
             if not self._fill(self._header):
                 return None
             *found, sender, length = _HEADER.unpack(self._opened(self._header))
-            bears = Label(*found)
-            self._number = bears.round
-            if bears != (label._replace(round=bears.round) if is_late else label) or sender != self.peer:
+            if Label(*found) != label or sender != self.peer:
                 raise ForeignMessageError(
                     f"agent {self.peer} sent a message of agent {sender}, round {found[2]}, exchange {found[3]}, "
                     f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
@@ -419,7 +331,7 @@ class _Link:
         if not self._fill(self._content):
             return None
         content, self._content, self._filled = self._content, None, 0
-        return Numbered(self._number, self._opened(content) if content else b"")
+        return self._opened(content) if content else b""
 
     def _opened(self, content: bytearray) -> bytes:
         try:

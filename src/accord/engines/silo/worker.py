@@ -34,12 +34,10 @@ from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, require_same_method, require_same_posterior, versions
 from ..build import build_problem
-from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
-from .deadline import deadline_exchange
 from .latents import keep, prepare
 from .leftovers import Holds, clear_forgotten
 from .messages import Communicator
@@ -82,8 +80,6 @@ class Assignment(NamedTuple):
         The run's secret, by which agents know each other.
     limit
         Seconds to wait for a neighbour.
-    deadline
-        Seconds to wait for a message of a round, or None.
     """
 
     network: Network
@@ -94,7 +90,6 @@ class Assignment(NamedTuple):
     parts: dict[str, str]
     key: bytes
     limit: float
-    deadline: float | None = None
 
 
 class Goal(NamedTuple):
@@ -118,14 +113,11 @@ class Report(NamedTuple):
         Its positions, (draw, dim, chain), or None where it has none of its own, or none was asked for.
     watched
         What the method watches, by name, (draw, chain).
-    met
-        What was met on the links from the neighbours, (neighbour, 4), see `losses.Tally`; None where all is waited for.
     """
 
     finite: bool
     draws: np.ndarray | None
     watched: dict[str, np.ndarray]
-    met: np.ndarray | None = None
 
 
 class Status(NamedTuple):
@@ -259,7 +251,7 @@ class Worker:
         sampler = task.bound.sampler
         self.parts = {**task.parts, **fingerprint(post, network, sampler)}
         self.communicator = Communicator(
-            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit, task.deadline
+            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit
         )
         root = not network.is_connected or self.communicator.parent is None
         self.at_hub = sampler.needs(post.dim).at_hub
@@ -272,7 +264,6 @@ class Worker:
             place=partial(row, agent=self.index, neighbours=self.communicator.neighbours),
             collectives=SiloCollectives(communicator=self.communicator),
             agents=[self.index],
-            linked=linked_exchange if task.deadline is None else deadline_exchange,
         )
         if self.at_hub:
             # the hub starts where agent 0 would, wherever it is
@@ -367,7 +358,6 @@ class Worker:
 
     def _lead(self, goal: Goal) -> Report:
         assert self.carry is not None
-        self.communicator.meet()
         seen = None
         before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
         # a program that records nothing would take as long to compile
@@ -401,8 +391,7 @@ class Worker:
 
     def _report(self, seen: Any) -> Report:
         whole = bool(np.all(_finite(self.problem, self.carry)))
-        met = None if self.task.deadline is None else self.communicator.met()
-        return Report(whole, None, {}, met) if seen is None else Report(whole, seen[0][:, 0], seen[1], met)
+        return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
 
     def save(self, folder: Path, key: bytes) -> None:
         """Write the agent's checkpoint below a folder."""
