@@ -210,7 +210,7 @@ class SiloEngine:
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
         self._folder = pool.new_folder()
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], bound.own) for i in self._agents]
-        rest = (seed, chains, post.coordinates, parts, pool.key, pool.limits.timeout)
+        rest = (seed, chains, post.coordinates, parts, pool.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         # the round that all agents are at; -1 where some are at none

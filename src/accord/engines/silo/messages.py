@@ -10,6 +10,8 @@ import numpy as np
 from ...network import Network
 from .connections import Channels, ForeignMessageError, Label
 
+Content = bytes | bytearray
+
 _ASKED, _DONE = b"\x01", b"\x00"
 # Ways of a message within one talk of all agents, for its label: between neighbours, up the tree, down the tree.
 _WAYS = 3
@@ -166,7 +168,7 @@ class Communicator:
         self._talk = self._talk + 1 if round == self.round else 0
         self.round, self.talks = round, self.talks + 1
 
-    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytes]:
+    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytearray]:
         self.bytes_sent += sum(map(len, outgoing.values()))
         label = Label(self.run, self.attempt, self.round, _WAYS * self._talk + way)
         try:
@@ -185,7 +187,7 @@ def _packed(arrays: list[np.ndarray]) -> bytes:
     return b"".join(leaf.tobytes() for leaf in arrays)
 
 
-def _unpacked(content: bytes, like: list[np.ndarray]) -> list[np.ndarray]:
+def _unpacked(content: Content, like: list[np.ndarray]) -> list[np.ndarray]:
     """Arrays of known shapes from their bytes."""
     _require_length(content, sum(leaf.nbytes for leaf in like))
     arrays, start = [], 0
@@ -195,13 +197,13 @@ def _unpacked(content: bytes, like: list[np.ndarray]) -> list[np.ndarray]:
     return arrays
 
 
-def _letters(content: bytes, agents: list[int], length: int) -> dict[int, bytes]:
+def _letters(content: Content, agents: list[int], length: int) -> dict[int, bytes]:
     """Letters of one length, by agent."""
     _require_length(content, len(agents) * length)
     return {i: bytes(content[place * length : (place + 1) * length]) for place, i in enumerate(agents)}
 
 
-def _require_length(content: bytes, due: int) -> None:
+def _require_length(content: Content, due: int) -> None:
     if len(content) != due:
         raise ForeignMessageError(f"a message of {len(content)} bytes came where {due} were due")
 

@@ -41,7 +41,7 @@ from .connections import Channels
 from .latents import keep, prepare
 from .leftovers import Holds, clear_forgotten
 from .messages import Communicator
-from .sealing import Peer
+from .tls import Peer
 
 # What an agent is at, by the method that is called, as errors say it.
 _DOING = {
@@ -76,8 +76,6 @@ class Assignment(NamedTuple):
         What the method moves in, or None.
     parts
         The driver's fingerprint of the run.
-    key
-        The run's secret, by which agents know each other.
     limit
         Seconds to wait for a neighbour.
     """
@@ -88,7 +86,6 @@ class Assignment(NamedTuple):
     chains: int
     coordinates: Coordinates | None
     parts: dict[str, str]
-    key: bytes
     limit: float
 
 
@@ -290,7 +287,7 @@ class Worker:
         return jax.tree.map(np.asarray, own_state(self.problem, self.carry.state))
 
     def place(self) -> Peer:
-        """Where neighbours find this agent, and the public key by which they know it."""
+        """The address and the certificate of this agent."""
         return self.channels.own
 
     def meet(self, network: Network, limit: float, masks: bool = False) -> bytes | None:
@@ -333,10 +330,10 @@ class Worker:
         leaves, treedef = jax.tree.flatten(found)
         return treedef.unflatten(self.communicator.total(count, *leaves))
 
-    def connect(self, places: dict[int, Peer], key: bytes, attempt: int, limit: float) -> None:
-        """Join with the neighbours, in place of the connections there were."""
+    def connect(self, places: dict[int, Peer], attempt: int, limit: float) -> None:
+        """Connect to the neighbours, in place of earlier connections."""
         peers = {j: places[j] for j in self.communicator.neighbours}
-        self.channels.connect(peers, key, attempt, self.parts, limit)
+        self.channels.connect(peers, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
     def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:

@@ -355,7 +355,7 @@ class WorkerPool:
         """Let all agents join with their neighbours, in place of the connections there were."""
         self.attempt += 1
         places = dict(enumerate(self.call("place")))
-        self.call("connect", [(places, self.key, self.attempt, self.limits.timeout)] * self.size)
+        self.call("connect", [(places, self.attempt, self.limits.timeout)] * self.size)
 
     def warn_of_restarts(self) -> None:
         """Say which agents began anew since they were given their shards: it changes no draw, and has a cause."""
