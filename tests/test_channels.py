@@ -352,8 +352,10 @@ def plaintext(stranger):
 
 def trickle(stranger):
     with pytest.raises(OSError):
+        # the label of a TLS record, which then comes byte by byte
+        stranger.sendall(b"\x16\x03\x01\x40\x00")
         while True:
-            stranger.sendall(b"n")
+            stranger.sendall(b"\x01")
             time.sleep(0.05)
 
 
