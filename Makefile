@@ -8,7 +8,7 @@ PORTABILITY := $(patsubst %,tests/test_%.py,constraints network posterior law ru
 PRINT_VERSION := import sys; print("{}.{}".format(*sys.version_info))
 CONSTRAINTS = $(wildcard constraints/python$(shell $(BIN)/python -c '$(PRINT_VERSION)').txt)
 
-.PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy no-knobs links splittings picture reproduce constraints clean
+.PHONY: demo docs wheel test test-all nightly test-portability lint bench gate accuracy picture reproduce constraints clean
 .PHONY: flower kills lossy misses
 .PRECIOUS: $(VENV)/.installed-% $(VENV)/.made
 
@@ -32,10 +32,10 @@ test-all: $(VENV)/.installed-test
 nightly: test-all flower
 	$(BIN)/python tests/mutations.py
 
-# The package as it is published, in dist/.
+# The packages as they are published, in dist/.
 wheel: $(VENV)/.made
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./papers
 
 test-portability: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -x $(PORTABILITY)
@@ -46,35 +46,23 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# Ten minutes or more, where nothing else runs: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as
-# in make bench BENCH=--small, which takes tiny shapes and writes nothing.
+# Ten minutes or more on an idle machine: all ratios of docs/benchmarks.md, which it writes. BENCH has options, as in
+# make bench BENCH=--small, which measures tiny shapes and writes nothing.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/bench.py $(BENCH)
 
-# Half a minute: small rounds are at most half as slow again, beside their floors, as they were. Alone: tests beside it
-# would be measured too.
+# Half a minute: small rounds over their floors take at most 1.5 times their usual ratios. Run it alone, because work
+# beside it is measured too.
 gate: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/bench.py --gate
 
-# Minutes long: all methods on three posteriors, written to docs/methods.md.
-accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics $(VENV)/.installed-plot
+# Forty minutes: all methods on three posteriors, written to docs/methods.md.
+accuracy: $(VENV)/.installed-papers
 	$(BIN)/python benchmarks/accuracy.py
-
-# Minutes long: what is drawn without numbers on four data sets, beside NUTS.
-no-knobs: $(VENV)/.installed-demo
-	$(BIN)/python benchmarks/no_knobs.py
 
 # Five minutes: the default method on posteriors of known means and sds.
 misses: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/misses.py
-
-# Two minutes: GT-BAOAB beside other splittings, frictions and numbers of exchanges, exact and measured.
-splittings: $(VENV)/.installed-demo
-	$(BIN)/python benchmarks/splittings.py
-
-# Half an hour: the tables of docs/links.md, laws and draws on links that lose, delay, change or carry one way.
-links: $(VENV)/.installed-demo
-	$(BIN)/python benchmarks/links.py
 
 # Two minutes: docs/error-bars.svg, the picture of the README.
 picture: $(VENV)/.installed-demo $(VENV)/.installed-plot
@@ -101,7 +89,7 @@ lossy: $(VENV)/.installed-test .venv-flower/.installed
 
 # Ten minutes: figures of the papers again, small, gathered in reproduced/report.html; DATA is a folder of mnist.npz and
 # covtype.npz, which are fetched where it is not given.
-reproduce: $(VENV)/.installed-reproduce
+reproduce: $(VENV)/.installed-papers
 	$(BIN)/accord reproduce all $(if $(DATA),--data $(DATA))
 	$(BIN)/accord report
 
@@ -110,7 +98,7 @@ reproduce: $(VENV)/.installed-reproduce
 constraints:
 	rm -rf $(VENV)
 	$(MAKE) $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]" --editable ./papers
 	@version=$$($(BIN)/python -c '$(PRINT_VERSION)') && \
 	{ echo "# Versions that were tested together on Python $$version; make constraints renews them." && \
 	  $(BIN)/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt && \
@@ -120,10 +108,13 @@ constraints:
 clean:
 	rm -rf $(VENV) docs/api/generated .cache .mypy_cache .pytest_cache .ruff_cache build dist
 
-# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml or of the
-# constraints runs pip again. The environment's own stamp comes last, so that one half made is made again.
-$(VENV)/.installed-%: pyproject.toml $(wildcard constraints/*.txt) | $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %) --editable ".[$*]"
+# A stamp for each extra: going from demo to test adds what test lacks, and only a change of a pyproject.toml or of the
+# constraints runs pip again. The environment's own stamp comes last, so that one half made is made again. "papers" is
+# no extra but both packages; what tests, lints, documents or measures both installs both.
+WITH_PAPERS = bench dev docs papers test
+$(VENV)/.installed-%: pyproject.toml papers/pyproject.toml $(wildcard constraints/*.txt) | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %) \
+	  --editable ".$(if $(filter-out papers,$*),[$*])" $(if $(filter $(WITH_PAPERS),$*),--editable ./papers)
 	@touch $@
 
 $(VENV)/.made:

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from arviz_stats.base.array import array_stats
 
 import accord
 from accord.cli import demo
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A posterior over a network with its truth.
+    """A posterior over a network with its true mean and covariance.
 
-    `reference` is the posterior's mean and covariance; `surrogate` is Gaussian, with local potentials like the
-    posterior's, and serves to choose steps; `quantile` maps probabilities to those of one coordinate where all share
-    it.
+    `surrogate` is Gaussian, with local potentials like the posterior's, and serves to choose steps.
     """
 
     name: str
     title: str
-    text: str
     post: accord.Posterior
     net: accord.Network
     reference: accord.Gaussian
     surrogate: accord.Posterior
     # independent draws that the reference was made of; None where it is exact
     reference_draws: float | None = None
-    quantile: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def fitted(self, draws: np.ndarray, scaled: bool = True) -> tuple[accord.Gaussian, accord.Gaussian]:
-        """Gaussian with the draws' moments, and the reference, in units of the reference's sds or unscaled."""
-        scale = self.reference.sd if scaled else np.ones(self.post.dim)
-        flat = draws.reshape(-1, self.post.dim) / scale
-        own = accord.Gaussian(flat.mean(axis=0), np.cov(flat.T, ddof=0).reshape(self.post.dim, self.post.dim))
+    @property
+    def agents(self) -> int:
+        return self.post.num_agents
+
+    @cached_property
+    def curvatures(self) -> np.ndarray:
+        """Eigenvalues of the surrogate's Hessian, ascending."""
+        return np.linalg.eigvalsh(self.surrogate.hessians().sum(axis=0))
+
+    def fitted(self, draws: np.ndarray) -> tuple[accord.Gaussian, accord.Gaussian]:
+        """Gaussian with the draws' moments, and the reference, in units of the reference's sds."""
+        scale, dim = self.reference.sd, self.post.dim
+        flat = draws.reshape(-1, dim) / scale
+        own = accord.Gaussian(flat.mean(axis=0), np.cov(flat.T, ddof=0).reshape(dim, dim))
         return own, accord.Gaussian(self.reference.mean / scale, self.reference.cov / np.outer(scale, scale))
 
 
@@ -50,13 +55,7 @@ def linear(small: bool) -> Target:
         Z = rng.standard_normal((50, 2))
         shards.append((Z, Z @ np.array([1.0, -1.0]) + 4.0 * rng.standard_normal(50)))
     post = accord.models.linear_regression(shards, noise_scale=4.0, prior_variance=10.0)
-    text = (
-        f"Section 6.2 of the D-ADMMS paper: `y = x'Z + noise`, 50 rows an agent, noise sd 4, prior variance 10, "
-        f"{post.dim} parameters, {agents} agents on a ring. The reference is the exact posterior."
-    )
-    return Target(
-        "linear", "Linear regression", text, post, accord.Network.ring(agents), post.exact(), post, quantile=None
-    )
+    return Target("linear", "Linear regression", post, accord.Network.ring(agents), post.exact(), post)
 
 
 def logistic(small: bool) -> Target:
@@ -66,14 +65,10 @@ def logistic(small: bool) -> Target:
     found = nuts(post, draws=draws, warmup=1000, chains=4, seed=0).astype(np.float64)
     flat = found.reshape(-1, post.dim)
     effective = float(array_stats.ess(found, chain_axis=0, draw_axis=1).min())
-    text = (
-        f"`accord demo`: {post.sizes.sum()} rows of breast-cancer data, {post.dim} parameters, {agents} agents on a "
-        f"ring, split by the mean radius of the tumour, so that some agents see one label only. The reference is "
-        f"pooled NUTS, 4 chains of {draws:,} draws, worth {effective:,.0f} independent ones in the worst parameter."
-    )
     reference = accord.Gaussian(flat.mean(axis=0), np.cov(flat.T))
-    net = accord.Network.ring(agents)
-    return Target("logistic", "Logistic regression", text, post, net, reference, post.laplace(), effective)
+    return Target(
+        "logistic", "Logistic regression", post, accord.Network.ring(agents), reference, post.laplace(), effective
+    )
 
 
 def power(small: bool) -> Target:
@@ -92,23 +87,8 @@ def power(small: bool) -> Target:
     curvature = slopes @ (weight * (x - mean)) / variance
     hessians = curvature[:, None, None] * np.eye(dim)
     surrogate = accord.models.quadratic(hessians, np.repeat((curvature * mean - slopes @ weight)[:, None], dim, axis=1))
-    cumulative = np.cumsum(weight)
-    text = (
-        f"Section 6 of the client-only Gibbs paper: potentials `sum_k |x_k - c_i|^{exponent}` with the centres "
-        f"{', '.join(f'{c:g}' for c in centers)}, in {dim} dimensions, which are independent and alike; "
-        f"{len(centers)} agents on a path, in the order of their centres. Neither strongly convex nor smooth. "
-        f"The reference is quadrature on a grid."
-    )
-    return Target(
-        "power",
-        "Power potentials",
-        text,
-        post,
-        accord.Network.path(len(centers)),
-        accord.Gaussian(np.full(dim, mean), variance * np.eye(dim)),
-        surrogate,
-        quantile=lambda p: np.interp(p, cumulative, x),
-    )
+    reference = accord.Gaussian(np.full(dim, mean), variance * np.eye(dim))
+    return Target("power", "Power potentials", post, accord.Network.path(len(centers)), reference, surrogate)
 
 
 TARGETS = {"linear": linear, "logistic": logistic, "power": power}

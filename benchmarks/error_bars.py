@@ -1,7 +1,7 @@
 """Each agent's error bars under five methods, beside the truth: the picture of the README, docs/error-bars.svg.
 
-The data, network and methods are those of `accord demo`, and so is the truth: NUTS on the pooled data. The parameter is
-the one in which DE-SGLD's agents are furthest from it.
+Data, network, methods and truth (NUTS on the pooled data) are those of `accord demo`. The parameter is the one in which
+DE-SGLD's agents are furthest from the truth.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from accord.base.figures import COLORS
 from accord.cli import demo
 
 PAGE = Path(__file__).parents[1] / "docs" / "error-bars.svg"
-# the demo's methods by their labels, and what their panels are called
+# titles of panels by the labels of the demo's methods
 HEADINGS = {
     "DE-SGLD": "DE-SGLD",
     "GT-DULA": "GT-DULA",
@@ -27,49 +27,45 @@ HEADINGS = {
     "D-ADMMS calibrated, common noise": "D-ADMMS, calibrated,\ncommon noise",
     "nothing given": "accord.sample(post, net)\nnothing else given",
 }
-# of a normal distribution, between its 5% and its 95% quantile
+# half of a 90% interval, in standard deviations
 HALF = 1.645
+RIGHT = "right,\nat every agent"
 
 
 def moments(post: accord.Posterior, network: accord.Network) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Means and standard deviations of every agent, (agent, dim), of each method."""
-    warmup = accord.warmup.warm_up(post, network)
+    warmup = accord.tuning.warm_up(post, network)
     placed = post.transformed(warmup.coordinates)
     found = {}
     for entry in demo.ENTRIES:
         if entry.label not in HEADINGS:
             continue
-        lengths: dict[str, Any] = {}
-        if entry.sampler is not None:
-            thin = max(1, entry.rounds // 1000)
-            lengths = {"draws": entry.rounds // thin, "burn_in": entry.burn_in, "thin": thin}
-        run = accord.sample(
-            post if entry.sampler is None else placed, network, entry.sampler, chains=demo.CHAINS, seed=0, **lengths
-        )
-        draws = run.draws.astype(np.float64)
-        found[entry.label] = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
+        method, draws = entry.run()
+        given = post if entry.sampler is None else placed
+        run = accord.sample(given, network, method, draws=draws, chains=demo.CHAINS, seed=0)
+        own = run.draws.astype(np.float64)
+        found[entry.label] = own.mean(axis=(0, 1)), own.std(axis=(0, 1))
     return found
 
 
-def verdict(mean: np.ndarray, sd: np.ndarray, truth: tuple[float, float]) -> tuple[str, str]:
-    """What the intervals of all agents are, by the tolerances of the demo, and the colour of that."""
-    off, ratio = np.abs(mean - truth[0]) / truth[1], sd / truth[1]
-    if off.max() > demo.MEAN_TOLERANCE and np.ptp(mean) > demo.MEAN_TOLERANCE * truth[1]:
-        return f"agents differ: their means\nare up to {off.max():.2f} sd off", COLORS["vermillion"]
+def verdict(off: np.ndarray, ratio: np.ndarray) -> str:
+    """The largest error of all agents by the tolerances of the demo, of means in sds and of ratios of sds."""
+    if np.abs(off).max() > demo.MEAN_TOLERANCE and np.ptp(off) > demo.MEAN_TOLERANCE:
+        return f"agents differ: their means\nare up to {np.abs(off).max():.2f} sd off"
     if ratio.max() > 1 + demo.SD_TOLERANCE:
-        return f"too wide,\nby up to {ratio.max() - 1:.0%}", COLORS["vermillion"]
+        return f"too wide,\nby up to {ratio.max() - 1:.0%}"
     if ratio.min() < 1 - demo.SD_TOLERANCE:
-        return f"too narrow,\nby up to {1 - ratio.min():.0%}", COLORS["vermillion"]
-    return "right,\nat every agent", COLORS["green"]
+        return f"too narrow,\nby up to {1 - ratio.min():.0%}"
+    return RIGHT
 
 
 def panel(axis: Axes, label: str, mean: np.ndarray, sd: np.ndarray, truth: tuple[float, float]) -> None:
     """One method: an interval an agent over the band of the truth."""
     axis.axvspan(truth[0] - HALF * truth[1], truth[0] + HALF * truth[1], color="#d0d7de", lw=0)
     axis.axvline(truth[0], color="#57606a", lw=1)
-    agents = np.arange(mean.size)
-    said, color = verdict(mean, sd, truth)
-    axis.errorbar(mean, agents, xerr=HALF * sd, fmt="o", ms=3.5, lw=1.8, color=color)
+    said = verdict((mean - truth[0]) / truth[1], sd / truth[1])
+    color = COLORS["green" if said == RIGHT else "vermillion"]
+    axis.errorbar(mean, np.arange(mean.size), xerr=HALF * sd, fmt="o", ms=3.5, lw=1.8, color=color)
     axis.set_title(HEADINGS[label], fontsize=9)
     axis.set_xlabel(said, fontsize=9, color=color, fontweight="bold")
     axis.set_ylim(mean.size - 0.4, -0.6)
@@ -96,7 +92,7 @@ def draw(found: dict[str, tuple[np.ndarray, np.ndarray]], truth: tuple[np.ndarra
 def main() -> None:
     """Sample, draw and write."""
     post, network = demo.breast_cancer(), accord.Network.ring(demo.AGENTS)
-    pooled = accord.reference.nuts(post, draws=2000, warmup=1000, chains=4, seed=0).reshape(-1, post.dim)
+    pooled = accord.posterior.reference.nuts(post, draws=2000, warmup=1000, chains=4, seed=0).reshape(-1, post.dim)
     pooled = pooled.astype(np.float64)
     figure = draw(moments(post, network), (pooled.mean(axis=0), pooled.std(axis=0)), post.names)
     FigureCanvasSVG(figure)

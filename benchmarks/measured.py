@@ -1,7 +1,12 @@
-"""What the sections of `bench.py` share: ratios of times measured side by side, and the lines that they make."""
+"""What benchmarks share: sides that take turns, processes of their own, ratios of times and the lines of tables."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,13 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-# Seconds between turns where a side is NumPy's linear algebra, whose threads keep a processor busy after their work.
-REST = 0.1
-
-
-def effort(small: bool, repeats: int = 9, seconds: float = 0.1) -> dict[str, Any]:
-    """How often two sides take turns, and for how many seconds each time; hardly at all where shapes are tiny too."""
-    return {"repeats": 3, "seconds": 0.002} if small else {"repeats": repeats, "seconds": seconds}
+_MARK = "measured "
 
 
 class Ratio(NamedTuple):
@@ -32,66 +31,57 @@ class Ratio(NamedTuple):
         return cls(float(median), float(low), float(high))
 
     def __str__(self) -> str:
-        return _short(self.median)
+        return short(self.median)
 
     @property
     def spread(self) -> str:
-        return "-" if self.low == self.high else f"{_short(self.low)} to {_short(self.high)}"
-
-
-class Goal(NamedTuple):
-    """A bound that a ratio is to keep."""
-
-    bound: float
-    least: bool
-
-    def met(self, ratio: Ratio) -> bool:
-        return ratio.median >= self.bound if self.least else ratio.median <= self.bound
-
-    def __str__(self) -> str:
-        return f"at {'least' if self.least else 'most'} {_short(self.bound)}"
-
-
-def at_most(bound: float) -> Goal:
-    return Goal(bound, False)
-
-
-def at_least(bound: float) -> Goal:
-    return Goal(bound, True)
+        return "-" if self.low == self.high else f"{short(self.low)} to {short(self.high)}"
 
 
 class Line(NamedTuple):
-    """One measured ratio. `note` says what it is made of, such as the times of both sides."""
+    """One measured ratio, with the bound that its median should keep. `note` has the times of both sides."""
 
     what: str
     shape: str
     ratio: Ratio
-    goal: Goal | None = None
     note: str = ""
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def goal(self) -> str:
+        if self.most is not None:
+            return f"at most {short(self.most)}"
+        return "-" if self.least is None else f"at least {short(self.least)}"
 
     @property
     def verdict(self) -> str:
-        if self.goal is None:
+        if self.goal == "-":
             return "-"
-        return "met" if self.goal.met(self.ratio) else "not met"
+        above = self.most is not None and self.ratio.median > self.most
+        below = self.least is not None and self.ratio.median < self.least
+        return "not met" if above or below else "met"
 
 
 class Skipped(NamedTuple):
-    """What is not measured here, and why."""
+    """A measurement that cannot be made on this machine, and the reason."""
 
     what: str
     reason: str
 
 
-def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: float = 0.0) -> dict[Any, np.ndarray]:
-    """Seconds of each side, (repeat,). Sides take turns, in either order; each runs once before, which compiles.
+def effort(small: bool, repeats: int = 9, seconds: float = 0.1) -> dict[str, Any]:
+    """Number of turns, and seconds of each."""
+    return {"repeats": 3, "seconds": 0.002} if small else {"repeats": repeats, "seconds": seconds}
 
-    `rest` are seconds before each turn."""
+
+def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: float = 0.0) -> dict[Any, np.ndarray]:
+    """Seconds of each side, (repeat,), after a first run that compiles. `rest` are seconds before each turn."""
     for work in sides.values():
         jax.block_until_ready(work())
     seconds: dict[Any, list[float]] = {side: [] for side in sides}
     for repeat in range(repeats):
-        # what runs second finds the machine as the first left it: each is second as often
+        # the order alternates, because a side leaves caches and clocks to the next one
         for side in list(sides)[:: 1 if repeat % 2 else -1]:
             time.sleep(rest)
             start = time.perf_counter()
@@ -101,27 +91,23 @@ def side_by_side(sides: Mapping[Any, Callable[[], Any]], repeats: int, rest: flo
 
 
 def enough(work: Callable[[int], Any], seconds: float) -> int:
-    """A number of rounds that takes so many seconds or more, a power of two."""
+    """The least power of two of rounds that takes `seconds` or more."""
     rounds = 1
     while True:
-        # a program may be compiled for each number of rounds, which is none of their time
+        # a program may be compiled for each number of rounds
         jax.block_until_ready(work(rounds))
         start = time.perf_counter()
         jax.block_until_ready(work(rounds))
         taken = time.perf_counter() - start
         if taken >= seconds:
             return rounds
-        # most of the way at once: a moment's work tells little about how long it takes
         rounds *= 2 if 4 * taken >= seconds else 4
 
 
 def compared(
     own: Callable[[int], Any], other: Callable[[int], Any], *, repeats: int, seconds: float
 ) -> tuple[Ratio, float, float]:
-    """The ratio of two sides' times for a round, own over other, and the median seconds of each.
-
-    Each side is given as many rounds as take it about so many seconds, so that no side is too short to be timed.
-    """
+    """The ratio of two sides' times for a round, own over other, and the median seconds of each."""
     sides = {"own": own, "other": other}
     rounds = {side: enough(work, seconds) for side, work in sides.items()}
     found = side_by_side({side: partial(work, rounds[side]) for side, work in sides.items()}, repeats)
@@ -130,10 +116,30 @@ def compared(
 
 
 def fastest(sides: Sequence[Callable[[int], Any]], *, repeats: int, seconds: float) -> Callable[[int], Any]:
-    """Of several ways to do the same rounds, the one that was fastest once."""
+    """The side whose least time is the smallest."""
     rounds = enough(sides[0], seconds)
     timed = side_by_side({str(place): partial(side, rounds) for place, side in enumerate(sides)}, repeats)
     return sides[int(min(timed, key=lambda place: timed[place].min()))]
+
+
+def in_process(script: str, *arguments: str, **environment: str) -> list[Any]:
+    """What a script reports in a process of its own. Raises `ChildProcessError` with the error of the process."""
+    # files, because a process that Ray leaves running for a moment would hold a pipe open
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        command, variables = [sys.executable, script, *arguments], {**os.environ, **environment}
+        ended = subprocess.run(command, env=variables, stdout=output, stderr=errors, check=False)
+        output.seek(0)
+        errors.seek(0)
+        if ended.returncode:
+            lines = errors.read().strip().splitlines() or ["no message"]
+            # the last line may be advice that follows the error
+            raise ChildProcessError(next((line for line in reversed(lines) if "Error" in line), lines[-1])[:120])
+        return [json.loads(line.removeprefix(_MARK)) for line in output if line.startswith(_MARK)]
+
+
+def report(value: Any) -> None:
+    """Send a value to the process that called `in_process`."""
+    print(_MARK + json.dumps(value), flush=True)
 
 
 def against(own: float, other: float) -> str:
@@ -149,5 +155,6 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _short(number: float) -> str:
+def short(number: float) -> str:
+    """A number with three digits."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

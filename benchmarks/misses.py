@@ -6,13 +6,13 @@ means are within .2 sd and all ratios of sds within .8 to 1.25. Another certifie
 `SILENT` if none did. A run that is not certified is `refused`. Easy regressions have no known truth: they count costs
 and false refusals.
 
-    python benchmarks/misses.py --only sine --seeds 4 --csv misses.csv
+    python benchmarks/misses.py --only sine --seeds 4
 """
 
 import argparse
-import csv
 import time
 import warnings
+from collections import Counter
 
 import numpy as np
 from misses_cases import cases
@@ -20,12 +20,11 @@ from misses_cases import cases
 import accord
 
 NETWORK = accord.Network.complete(3)
-COLUMNS = ("case", "seed", "verdict", "certified", "warned", "mean", "least", "most")
-COLUMNS = (*COLUMNS, "sums", "points", "evaluations", "seconds", "why")
+VERDICTS = ("ok", "refused", "warned", "SILENT")
 
 
 def judged(case, seed):
-    """One run of a case: a row of the table."""
+    """The verdict on one run of a case, its sums, points and evaluations, and its line."""
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always")
@@ -33,7 +32,7 @@ def judged(case, seed):
             run = accord.sample(case.post, NETWORK, accord.samplers.Importance(), draws=1000, seed=seed, progress=False)
             run.summary()
         except ArithmeticError as error:
-            return {"case": case.name, "seed": seed, "verdict": "refused", "why": f"{error}"}
+            return "refused", (0, 0, 0), f"{error}"[:80]
     seconds = time.perf_counter() - began
     draws = run.draws[:, :, 0].reshape(-1, run.draws.shape[-1]).astype(np.float64)
     off, least, most = 0.0, 1.0, 1.0
@@ -43,51 +42,35 @@ def judged(case, seed):
             off = np.nanmax(np.abs(draws.mean(axis=0) - case.mean) / case.sd, initial=0.0)
         least, most = ratio.min(), ratio.max()
     right = off <= 0.2 and least >= 0.8 and most <= 1.25
+    verdict = ("ok" if right else "warned" if raised else "SILENT") if run.certificate.holds else "refused"
     traffic = run.traffic
-    evaluations = (traffic.gradient_rows + traffic.value_rows).sum() / case.post.sizes.sum()
-    certified = run.certificate.holds
-    verdict = ("ok" if right else "warned" if raised else "SILENT") if certified else "refused"
-    cells = case.name, seed, verdict, certified, bool(raised), off, least, most, traffic.sums
-    cells = *cells, len(run.points.positions), round(evaluations), seconds, "" if certified else run.certificate.why
-    return dict(zip(COLUMNS, cells, strict=True))
+    evaluations = round((traffic.gradient_rows + traffic.value_rows).sum() / case.post.sizes.sum())
+    costs = traffic.sums, len(run.points.positions), evaluations
+    line = f"{off:5.2f} {least:6.2f} {most:6.2f} {costs[0]:>4} {costs[1]:>6} {costs[2]:>11} {seconds:7.1f}"
+    return verdict, costs, line if run.certificate.holds else f"{line} {run.certificate.why[:80]}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a family, or a part of the names of cases")
     parser.add_argument("--seeds", type=int, default=2, help="seeds of each case")
-    parser.add_argument("--csv", help="file that the table is written to")
     arguments = parser.parse_args()
-    rows = []
-    print(f"{'case':<68} seed verdict  warned  mean  least   most sums points evaluations seconds")
+    counts, spent = {}, {}
+    print(f"{'case':<68} seed verdict   mean  least   most sums points evaluations seconds")
     for make in cases():
         case = make()
         if arguments.only not in f"{case.family} {case.name}":
             continue
         for seed in range(arguments.seeds):
-            row = {"family": case.family, **dict.fromkeys(COLUMNS, ""), **judged(case, seed)}
-            rows.append(row)
-            numbers = [row[k] if row[k] != "" else np.nan for k in ("mean", "least", "most", "sums", "points")]
-            print(
-                f"{case.name[:68]:<68} {seed:>4} {row['verdict']:<8} {row['warned']!s:<6} {numbers[0]:5.2f} "
-                f"{numbers[1]:6.2f} {numbers[2]:6.2f} {numbers[3]:>4} {numbers[4]:>6} {row['evaluations']!s:>11} "
-                f"{row['seconds'] or np.nan:7.1f} {row['why'][:80]}",
-                flush=True,
-            )
-    print(f"\n{'family':<8} runs   ok refused warned SILENT   sums   points evaluations")
-    for family in dict.fromkeys(row["family"] for row in rows):
-        own = [row for row in rows if row["family"] == family]
-        count = [sum(row["verdict"] == v for row in own) for v in ("ok", "refused", "warned", "SILENT")]
-        sums, points, evaluations = (sum(row[k] or 0 for row in own) for k in ("sums", "points", "evaluations"))
-        print(
-            f"{family:<8} {len(own):>4} {count[0]:>4} {count[1]:>7} {count[2]:>6} {count[3]:>6} "
-            f"{sums:>6} {points:>8} {evaluations:>11}"
-        )
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, ["family", *COLUMNS])
-            writer.writeheader()
-            writer.writerows(rows)
+            verdict, costs, line = judged(case, seed)
+            counts.setdefault(case.family, Counter())[verdict] += 1
+            spent[case.family] = np.add(spent.get(case.family, 0), costs)
+            print(f"{case.name[:68]:<68} {seed:>4} {verdict:<8} {line}", flush=True)
+    print(f"\n{'family':<8}{''.join(f'{verdict:>8}' for verdict in VERDICTS)}    sums   points evaluations")
+    for family, count in counts.items():
+        sums, points, evaluations = spent[family]
+        verdicts = "".join(f"{count[verdict]:>8}" for verdict in VERDICTS)
+        print(f"{family:<8}{verdicts} {sums:>7} {points:>8} {evaluations:>11}")
 
 
 if __name__ == "__main__":

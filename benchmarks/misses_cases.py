@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import problems
 
 import accord
 
@@ -247,22 +248,8 @@ def few_rows(rows):
 # --- easy ---
 
 
-def easy(dim, kind, rows=300):
-    rng = np.random.default_rng(dim)
-    X = np.column_stack([np.ones(rows), rng.standard_normal((rows, dim - 1))])
-    eta = X @ (rng.standard_normal(dim) / sqrt(dim))
-    y = {
-        "logistic": lambda: (rng.random(rows) < 1.0 / (1.0 + np.exp(-eta))).astype(float),
-        "linear": lambda: eta + rng.standard_normal(rows),
-        "Poisson": lambda: rng.poisson(np.exp(eta)).astype(float),
-    }[kind]()
-    shards = list(zip(np.array_split(X, 3), np.array_split(y, 3), strict=True))
-    make = {
-        "logistic": lambda: accord.models.logistic_regression(shards, prior_variance=10.0),
-        "linear": lambda: accord.models.linear_regression(shards, None, 10.0),
-        "Poisson": lambda: accord.models.poisson_regression(shards, prior_variance=10.0),
-    }[kind]
-    return Case("easy", f"{kind} d={dim} rows={rows}", make())
+def easy(dim):
+    return Case("easy", f"logistic d={dim} rows=300", problems.logistic(3, dim, 100, 10.0))
 
 
 def cases():
@@ -297,5 +284,5 @@ def cases():
     made += [(positive, ("half Cauchy", 1.0, inf, inf)), *((few_rows, (rows,)) for rows in (3, 6, 12))]
     made += [(mixture, ("easy", "Gaussian d=10", [1.0], np.zeros((1, 10)), [equal(10, 0.7)]))]
     made += [(positive, ("gamma", 4.0, 4.0, 2.0, 1, 0.0, 1.0, "easy"))]
-    made += [(easy, (dim, "logistic")) for dim in (3, 5, 11, 20)] + [(easy, (5, "linear")), (easy, (4, "Poisson"))]
+    made += [(easy, (dim,)) for dim in (3, 5, 11, 20)]
     return [partial(make, *numbers) for make, numbers in made]

@@ -9,7 +9,7 @@ import accord
 
 
 def table(count: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Standard normal covariates, and answers of 0 and 1 by a logistic regression on them."""
+    """Standard normal covariates, and responses of 0 and 1 by a logistic regression on them."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((count, dim))
     y = rng.random(count) < 1.0 / (1.0 + np.exp(-X @ rng.standard_normal(dim) / dim**0.5))
@@ -21,12 +21,12 @@ def split(X: np.ndarray, y: np.ndarray, agents: int) -> list[tuple[np.ndarray, n
 
 
 def logistic(agents: int, dim: int, rows: int, prior_variance: float = 1.0) -> accord.Posterior:
-    """Logistic regression on so many rows an agent."""
+    """Logistic regression on `rows` rows an agent."""
     return accord.models.logistic_regression(split(*table(agents * rows, dim), agents), prior_variance)
 
 
 def linear(agents: int, dim: int, rows: int) -> accord.Posterior:
-    """Linear regression, whose potential is quadratic, on so many rows an agent."""
+    """Linear regression, whose potential is quadratic, on `rows` rows an agent."""
     X, noise = table(agents * rows, dim)
     return accord.models.linear_regression(split(X, X.sum(axis=1) + noise, agents), noise_scale=1.0)
 
@@ -48,18 +48,16 @@ def _flat(x):
 
 
 def spheres(agents: int, dim: int) -> accord.Posterior:
-    """|x - c_i|^2 / 2, as a model of the user's own: a gradient that costs as little as one can."""
+    """|x - c_i|^2 / 2 as a custom model: the cheapest gradient."""
     rows = np.random.default_rng(0).standard_normal((agents, 1, dim))
     return accord.Posterior(_log_likelihood, _flat, list(rows), np.zeros(dim))
 
 
-def lenet(agents: int, pictures: int) -> accord.Posterior:
-    """LeNet-5 on random pictures; the time of a round does not depend on what is on them. Needs flax."""
-    from accord.experiments.gtdula import fig3
+def breast_cancer(agents: int) -> accord.Posterior:
+    """Logistic regression, prior variance 10, on scikit-learn's data, sorted by the first of its 30 covariates."""
+    from sklearn.datasets import load_breast_cancer
 
-    rng = np.random.default_rng(0)
-    shards = [
-        (rng.integers(0, 256, (pictures, 28, 28), np.uint8), rng.integers(0, 10, pictures).astype(np.uint8))
-        for _ in range(agents)
-    ]
-    return fig3.posterior(shards, 0)
+    X, y = load_breast_cancer(return_X_y=True)
+    order = np.argsort(X[:, 0], kind="stable")
+    X = np.column_stack([np.ones(len(X)), (X - X.mean(axis=0)) / X.std(axis=0)])
+    return accord.models.logistic_regression(split(X[order], y[order].astype(float), agents), 10.0)

@@ -1,20 +1,20 @@
-"""Time of one round over the floor that no implementation can go below: its gradients and its normal numbers alone.
+"""The time of a round: over its floor, and as sizes grow.
 
-Both sides run in one process, in turn, each in one compiled loop; the floor draws the same normals and takes the same
-gradients, or proximal steps, and does nothing else with them than a step.
+A floor takes the same gradients (or proximal steps) and the same normal numbers as the round, in one compiled loop, and
+does nothing else but a step with them. Both sides run in one process and take turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import problems
-from measured import Line, Skipped, against, at_most, compared, effort, fastest
+from measured import Line, Ratio, against, compared, duration, effort, enough, fastest, side_by_side
 
 import accord
 from accord.base.program import Program
@@ -24,69 +24,14 @@ from accord.engines.loop import once_known
 from accord.engines.round import everywhere
 from accord.samplers.proximal import proximal_point
 
-TITLE = "A round over its floor"
-ABOUT = (
-    "One round over the gradients (or proximal steps) and the normal numbers that it needs, with the same shapes, in a "
-    "loop of the same kind. The note has the time of a round and that of its floor. Where agents and parameters are "
-    "many both wait for memory, and a round also writes new states beside those that neighbours still read: of 100,000 "
-    "agents one array of them with DE-SGLD, and three with GT-DULA. *Its arrays too*: over a floor that also reads and "
-    "writes, in their places, the arrays that the method keeps beside positions: D-ADMMS one, GT-DULA two. Below one: "
-    "the floor does less than the round, but XLA made worse loops of it, or the machine was slow for longer."
-)
-GOAL = at_most(1.15)
-# small enough that no shape diverges: numbers that are no numbers take other times
+# ratio of a round to its floor
+MOST = 1.15
+# slope of a time
+LINEAR = 1.05
+# a step at which no shape diverges
 STEP = 1e-6
-
-
-class Shape(NamedTuple):
-    """A posterior, a network and a method; posteriors are made when their turn has come."""
-
-    name: str
-    posterior: Callable[[], accord.Posterior]
-    network: Callable[[], accord.Network]
-    sampler: Any
-    chains: int
-    # arrays of the method's state beside positions, with which a second floor is measured
-    beside: int = 0
-
-
-def _random(agents: int, share: float) -> Callable[[], accord.Network]:
-    return partial(accord.Network.erdos_renyi, agents, share, seed=0)
-
-
-def shapes(small: bool) -> Iterator[Shape]:
-    """All that are measured; small ones have the same names and hardly any numbers."""
-    n, chains, many, rows, wide = (10, 4, 1000, 100, 1000) if small else (100, 100, 100_000, 1000, 100_000)
-    desgld, gtdula = accord.samplers.DESGLD(STEP), accord.samplers.GTDULA(1e-8, 0.3, 0.3)
-
-    def ring(agents: int) -> Callable[[], accord.Network]:
-        return partial(accord.Network.ring, agents)
-
-    name = f"N={n}, {chains} chains, d=2"
-    quadratic = partial(problems.linear, n, 2, 50)
-    yield Shape(f"ring, {name}, linear", quadratic, ring(n), desgld, chains)
-    yield Shape(f"ring, {name}, logistic, 50 rows", partial(problems.logistic, n, 2, 50), ring(n), desgld, chains)
-    yield Shape(f"random graph, {name}, linear", quadratic, _random(n, 0.5 if small else 0.1), desgld, chains)
-    yield Shape(f"ring, {name}, linear", quadratic, ring(n), accord.samplers.DADMMS(2.0), chains, beside=1)
-    large = partial(problems.gaussian, many, 10)
-    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), desgld, 1)
-    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, ring(many), gtdula, 1, beside=2)
-    name = f"ring, N=10, d=54, {10 * rows:,} rows, logistic"
-    yield Shape(name, partial(problems.logistic, 10, 54, rows), ring(10), desgld, 1)
-    yield Shape(f"ring, N=10, d={wide:,}", partial(problems.spheres, 10, wide), ring(10), desgld, 1)
-    agents, pictures = (2, 2) if small else (10, 27)
-    name = f"ring, N={agents}, LeNet-5, {pictures} images"
-    for method in (desgld,) if small else (desgld, gtdula):
-        yield Shape(name, partial(problems.lenet, agents, pictures), ring(agents), method, 1)
-
-
-def lines(small: bool) -> Iterator[Line | Skipped]:
-    """A line a shape."""
-    for shape in shapes(small):
-        try:
-            yield from measured(shape, **effort(small))
-        except ImportError as error:
-            yield Skipped(shape.name, str(error))
+# Slopes begin where a round takes this many times that of the smallest size, which is mostly fixed cost.
+BEYOND = 4.0
 
 
 def advancing(
@@ -94,72 +39,81 @@ def advancing(
 ) -> tuple[LocalEngine, Callable[[int], Any]]:
     """The local engine of a method, and its rounds as a function of their number."""
     engine = LocalEngine(post, net, sampler.bind(post, net), chains=chains, seed=0, keep=np.arange(1))
-    # of one record: rounds are measured, not the memory of draws
+    # memory for one record
     engine.capacity = 1
     carry = engine.start(np.broadcast_to(post.init, (post.num_agents, post.dim)), None)
     return engine, lambda rounds: engine.advance(carry, rounds)
 
 
-def measured(shape: Shape, repeats: int, seconds: float) -> Iterator[Line]:
-    """The line of one shape, by so many repeats of so many seconds each; and that over its second floor, if any."""
-    post, name = shape.posterior(), type(shape.sampler).__name__
-    engine, own = advancing(post, shape.network(), shape.sampler, shape.chains)
-    floors = [(name, 0, GOAL)]
+# --- over the floor ---
+
+
+class Shape(NamedTuple):
+    """A method on a posterior and a network."""
+
+    name: str
+    posterior: Callable[[], accord.Posterior]
+    network: Callable[[], accord.Network]
+    sampler: Any
+    chains: int
+    # arrays of the method's state beside positions, which a second floor reads and writes
+    beside: int = 0
+
+    def advancing(self) -> tuple[LocalEngine, Callable[[int], Any]]:
+        return advancing(self.posterior(), self.network(), self.sampler, self.chains)
+
+
+def _ring(agents: int) -> Callable[[], accord.Network]:
+    return partial(accord.Network.ring, agents)
+
+
+def _random(agents: int, share: float) -> Callable[[], accord.Network]:
+    return partial(accord.Network.erdos_renyi, agents, share, seed=0)
+
+
+DESGLD = accord.samplers.DESGLD(STEP)
+GTDULA = accord.samplers.GTDULA(1e-8, 0.3, 0.3)
+
+
+def shapes(small: bool) -> Iterator[Shape]:
+    n, chains, many, rows, wide = (10, 4, 1000, 100, 1000) if small else (100, 100, 100_000, 1000, 100_000)
+    name = f"N={n}, {chains} chains, d=2"
+    quadratic = partial(problems.linear, n, 2, 50)
+    yield Shape(f"ring, {name}, linear", quadratic, _ring(n), DESGLD, chains)
+    yield Shape(f"ring, {name}, logistic, 50 rows", partial(problems.logistic, n, 2, 50), _ring(n), DESGLD, chains)
+    yield Shape(f"random graph, {name}, linear", quadratic, _random(n, 0.5 if small else 0.1), DESGLD, chains)
+    yield Shape(f"ring, {name}, linear", quadratic, _ring(n), accord.samplers.DADMMS(2.0), chains, beside=1)
+    large = partial(problems.gaussian, many, 10)
+    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, _ring(many), DESGLD, 1)
+    yield Shape(f"ring, N={many:,}, d=10, Gaussian", large, _ring(many), GTDULA, 1, beside=2)
+    name = f"ring, N=10, d=54, {10 * rows:,} rows, logistic"
+    yield Shape(name, partial(problems.logistic, 10, 54, rows), _ring(10), DESGLD, 1)
+    yield Shape(f"ring, N=10, d={wide:,}", partial(problems.spheres, 10, wide), _ring(10), DESGLD, 1)
+
+
+def over_floors(small: bool) -> Iterator[Line]:
+    for shape in shapes(small):
+        yield from over_floor(shape, **effort(small))
+
+
+def over_floor(shape: Shape, repeats: int, seconds: float) -> Iterator[Line]:
+    """A round over its floor, and over its second floor if the shape has one."""
+    name = type(shape.sampler).__name__
+    engine, own = shape.advancing()
+    floors = [(name, 0, MOST)]
     if shape.beside:
         floors.append((f"{name}, its arrays too", shape.beside, None))
-    for what, beside, goal in floors:
-        least = floor(engine, post.init, repeats=7, seconds=seconds / 4, beside=beside)
+    for what, beside, most in floors:
+        least = floor(engine, repeats=7, seconds=seconds / 4, beside=beside)
         found, ours, bare = compared(own, least, repeats=repeats, seconds=seconds)
-        yield Line(what, shape.name, found, goal, against(ours, bare))
+        yield Line(what, shape.name, found, against(ours, bare), most=most)
 
 
-WATCHED_FOR = "Small shapes whose rounds are to be at most half as slow again, beside their floors, as they were."
-_DESGLD = accord.samplers.DESGLD(STEP)
-# Shapes that take moments, each with the ratio that it has where nothing is amiss.
-WATCHED = (
-    (
-        Shape("ring", partial(problems.linear, 100, 2, 50), partial(accord.Network.ring, 100), _DESGLD, 20),
-        1.3,
-    ),
-    (
-        Shape("random graph", partial(problems.linear, 100, 2, 50), _random(100, 0.1), _DESGLD, 20),
-        1.6,
-    ),
-    (
-        Shape("rows", partial(problems.logistic, 10, 20, 100), partial(accord.Network.ring, 10), _DESGLD, 1),
-        1.1,
-    ),
-)
-# A ratio so many times as large as usual is a round that has become slower.
-MARGIN = 1.5
-# Measurements of which one has to be good: on a machine that does other work too many are not.
-_TRIES = 5
-
-
-def watched() -> Iterator[Line]:
-    """A line for each shape that is watched, which is to be at most half as slow again as it was."""
-    for shape, usual in WATCHED:
-        yield not_worse(shape, usual)
-
-
-def not_worse(shape: Shape, usual: float) -> Line:
-    """The line of a shape whose ratio is to be at most `MARGIN` times what is usual: the first that is, or the last."""
-    for _ in range(_TRIES):
-        line = next(measured(shape, repeats=11, seconds=0.02))._replace(goal=at_most(MARGIN * usual))
-        if line.verdict == "met":
-            break
-    return line
-
-
-def floor(
-    engine: LocalEngine, start: np.ndarray, *, repeats: int, seconds: float, beside: int = 0
-) -> Callable[[int], Any]:
+def floor(engine: LocalEngine, *, repeats: int, seconds: float, beside: int = 0) -> Callable[[int], Any]:
     """x <- x - step grad f_i(x) + noise, or the proximal point of x + noise: a function of a number of rounds.
 
-    Gradients are of minibatches where the engine's method takes these, whose rows are noise too. The noise is drawn a
-    round ahead, once the state before it is known, as the engine does, or at any time, or in the round: whichever is
-    fastest here. So many arrays `beside` x are read and written in every round, in their places. It is compiled as the
-    engine's rounds are.
+    Noise is drawn a round ahead, once the state before it is known or at any time, or in the round, whichever is
+    fastest. `beside` more arrays are read and written in every round.
     """
     problem, chains = engine.problem, engine.chains
     step = _proximal if isinstance(problem.sampler, accord.samplers.DADMMS) else _gradient
@@ -182,16 +136,14 @@ def floor(
     def within(problem: Any, state: Any, rounds: Any) -> Any:
         return jax.lax.fori_loop(0, rounds, lambda k, state: moved(problem, k, state, draw(k)), state)
 
-    shape = problem.index.size, problem.dim, chains
-    x = jnp.broadcast_to(jnp.asarray(start, problem.degree.dtype)[:, None], shape)
+    def run(way: Callable[..., Any]) -> Callable[[int], Any]:
+        # compiled with the options of the engine's rounds
+        return partial(Program(way, static=()).of(chains), problem, state)
+
+    x = jnp.zeros((problem.index.size, problem.dim, chains), problem.degree.dtype)
     state = [x, *(jnp.zeros_like(x) for _ in range(beside))]
     ways = partial(ahead, once_known), partial(ahead, lambda _, k: k), within
-    runs = [_run(Program(way, static=()).of(chains), problem, state) for way in ways]
-    return fastest(runs, repeats=repeats, seconds=seconds)
-
-
-def _run(program: Any, problem: Any, state: Any) -> Callable[[int], Any]:
-    return lambda rounds: program(problem, state, rounds)
+    return fastest([run(way) for way in ways], repeats=repeats, seconds=seconds)
 
 
 def _gradient(agent, x, noise):
@@ -200,3 +152,85 @@ def _gradient(agent, x, noise):
 
 def _proximal(agent, x, noise):
     return proximal_point(agent, x + STEP * noise.normal, jnp.asarray(4.0, x.dtype), start=x, tolerance=STEP).point
+
+
+# --- the gate of continuous integration ---
+
+# shapes that take moments, each with its usual ratio to the floor
+WATCHED = (
+    (Shape("ring", partial(problems.linear, 100, 2, 50), _ring(100), DESGLD, 20), 1.3),
+    (Shape("random graph", partial(problems.linear, 100, 2, 50), _random(100, 0.1), DESGLD, 20), 1.6),
+    (Shape("rows", partial(problems.logistic, 10, 20, 100), _ring(10), DESGLD, 1), 1.1),
+)
+# ratio to the usual one at which a round has become slower
+MARGIN = 1.5
+# measurements, of which one must be good, because other work on the machine spoils many
+_TRIES = 5
+
+
+def watched() -> Iterator[Line]:
+    for shape, usual in WATCHED:
+        yield not_worse(shape, usual)
+
+
+def not_worse(shape: Shape, usual: float) -> Line:
+    """The first measurement within `MARGIN` times the usual ratio, or the last one."""
+    for _ in range(_TRIES):
+        line = next(over_floor(shape, repeats=11, seconds=0.02))._replace(most=MARGIN * usual)
+        if line.verdict == "met":
+            break
+    return line
+
+
+# --- growth ---
+
+
+def growth(small: bool) -> Iterator[Line]:
+    """Slopes of the time of a round on doubly logarithmic scales."""
+    turns = effort(small, 5, 0.05)
+
+    def line(name: str, at: Callable[[int], tuple[accord.Posterior, accord.Network, int]], sizes: list[int]) -> Line:
+        works = {}
+        for size in sizes[:2] if small else sizes:
+            post, net, chains = at(size)
+            works[size] = advancing(post, net, DESGLD, chains)[1]
+        return slope(name, works, **turns)
+
+    gaussian = cache(partial(problems.gaussian, dim=2))
+    many = [10**k for k in range(2, 7)]
+    yield line("agents on a ring, d=2, Gaussian", lambda n: (gaussian(n), accord.Network.ring(n), 1), many)
+    yield line("agents, 8-regular, d=2, Gaussian", lambda n: (gaussian(n), regular(n), 1), many)
+    gaussian.cache_clear()
+    regular.cache_clear()
+    ring = accord.Network.ring(10)
+    yield line("parameters, 10 agents", lambda dim: (problems.spheres(10, dim), ring, 1), [10**k for k in range(6)])
+    rows = [10**k for k in range(1, 6)]
+    yield line("rows of 10 agents, d=10, logistic", lambda rows: (problems.logistic(10, 10, rows // 10), ring, 1), rows)
+    few = problems.linear(10, 5, 50)
+    yield line("chains, 10 agents, d=5, linear", lambda chains: (few, ring, chains), [10**k for k in range(5)])
+
+
+@cache
+def regular(agents: int) -> accord.Network:
+    """Four random cycles through all agents."""
+    rng = np.random.default_rng(0)
+    cycles = [rng.permutation(agents) for _ in range(4)]
+    edges = np.concatenate([np.stack([cycle, np.roll(cycle, 1)], axis=1) for cycle in cycles])
+    return accord.Network.from_edges(agents, np.unique(np.sort(edges, axis=1), axis=0))
+
+
+def slope(name: str, works: dict[int, Callable[[int], Any]], repeats: int, seconds: float) -> Line:
+    """The slope of the time of a round over a size, of functions of a number of rounds by size."""
+    rounds = {size: enough(work, seconds) for size, work in works.items()}
+    found = side_by_side({size: partial(works[size], rounds[size]) for size in works}, repeats)
+    sizes = np.array(list(works))
+    times = np.array([found[size] / rounds[size] for size in works])
+    typical = np.median(times, axis=1)
+    beyond = typical >= BEYOND * typical[0]
+    if beyond.sum() < 2:
+        beyond[-2:] = True
+    each = np.polyfit(np.log(sizes[beyond]), np.log(times[beyond]), 1)[0]
+    first, last = sizes[beyond][[0, -1]]
+    note = " to ".join(f"{duration(typical[sizes == size][0])} at {size:,}" for size in (first, last))
+    jax.clear_caches()
+    return Line(name, f"{first:,} to {last:,}", Ratio.of(each), note, most=LINEAR)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from lossy_link import PRIVATE
 from several import HERE, environment
+from tables import walk
 
 
 class Case(NamedTuple):
@@ -88,7 +89,7 @@ def draw(case, folder):
     import mesh_worker
 
     post, network, method = mesh_worker.problem(case.method)
-    return accord.sample(post, network, method, draws=case.draws, burn_in=100, thin=2, chains=2, **options)
+    return walk(post, network, accord.Rounds(method, burn_in=100, thin=2), draws=case.draws, chains=2, **options)
 
 
 def run(place, folder, out, port, process):

@@ -71,16 +71,12 @@ def draw(case, engine):
     return accord.sample(
         post,
         network,
-        method,
+        accord.Rounds(method, burn_in=20, thin=2, init=start, whiten=case.endswith("whitened")),
         draws=10,
-        burn_in=20,
-        thin=2,
         chains=3,
         seed=7,
-        init=start,
         engine=engine,
         keep=[0, n - 2, n - 1],
-        whiten=case.endswith("whitened"),
     )
 
 

@@ -33,7 +33,9 @@ def draw(owners, method, engine):
     sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
     post = accord.models.logistic_regression(sources, 4.0, names=["a", "b"])
     net = accord.Network.ring(AGENTS)
-    return accord.sample(post, net, METHODS[method](), draws=10, burn_in=20, thin=1, chains=2, seed=2, engine=engine)
+    return accord.sample(
+        post, net, accord.Rounds(METHODS[method](), burn_in=20, thin=1), draws=10, chains=2, seed=2, engine=engine
+    )
 
 
 def effects(params, latents, row):

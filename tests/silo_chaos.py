@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+from tables import walk
 
 import accord
 from accord.samplers import GTDULA
@@ -30,13 +31,11 @@ def draw(engine, **options):
     shards = [rng.standard_normal((2 + agent, 50)) for agent in range(AGENTS)]
     post = accord.Posterior(log_likelihood, log_prior, shards, np.zeros(50))
     sampler = GTDULA(0.005, 0.2, 0.15)
-    return accord.sample(
+    return walk(
         post,
         accord.Network.ring(AGENTS),
-        sampler,
+        accord.Rounds(sampler, burn_in=1000, thin=2),
         draws=500,
-        burn_in=1000,
-        thin=2,
         chains=2,
         seed=5,
         engine=engine,

@@ -23,6 +23,7 @@ import silo_latents
 import xarray
 from mesh_worker import ALL, draw, problem
 from silo_chaos import agents_below
+from tables import walk
 from typer.testing import CliRunner
 from unsealed import unsealed
 
@@ -141,7 +142,7 @@ def test_a_shard_is_in_no_message_log_or_checkpoint(tmp_path):
         options = {"draws": 50, "burn_in": 50, "chains": 2, "checkpoint": folder, "checkpoint_every": 50}
         # whatever is sealed is not seen
         with unsealed():
-            run = accord.sample(post, RING, DESGLD(1e-9), engine="silo", **options)
+            run = walk(post, RING, DESGLD(1e-9), engine="silo", **options)
         time.sleep(1.0)
         wire.ended = True
         wire.join()
@@ -415,7 +416,7 @@ def test_twenty_kills_change_no_draw(tmp_path):
 def short(engine, **options):
     post = accord.models.gaussian(np.arange(8.0).reshape(4, 2), np.tile(np.eye(2), (4, 1, 1)))
     options = {"draws": 40, "burn_in": 20, "chains": 2, "seed": 4, **options}
-    return accord.sample(post, RING, DESGLD(0.1), engine=engine, **options)
+    return walk(post, RING, DESGLD(0.1), engine=engine, **options)
 
 
 @pytest.mark.slow
@@ -541,8 +542,15 @@ def test_a_run_goes_on_without_an_agent_that_is_gone_for_good(tmp_path):
     Leaver(silo, gone, tmp_path, 500).start()
     options = {"draws": 1000, "burn_in": 200}
     with pytest.warns(UserWarning, match="agent 4 left for good.*the other 9 agents' data"):
-        run = accord.sample(
-            post, TEN, method, chains=32, seed=1, engine=silo, checkpoint=tmp_path, checkpoint_every=200, **options
+        run = walk(
+            post,
+            TEN,
+            accord.Rounds(method, checkpoint_every=200),
+            chains=32,
+            seed=1,
+            engine=silo,
+            checkpoint=tmp_path,
+            **options,
         )
     assert run.draws.shape[2] == 9
     assert "agent 4 left for good" in run.settings["left"]
@@ -596,7 +604,7 @@ def test_divergence_names_agent_and_round_and_keeps_the_draws():
     errors = []
     for engine in ("local", "silo"):
         with pytest.raises(accord.DivergenceError, match="became non-finite in round") as caught:
-            accord.sample(post, RING, DESGLD(3.0), engine=engine, **options)
+            walk(post, RING, DESGLD(3.0), engine=engine, **options)
         errors.append(caught.value)
     assert (errors[0].agent, errors[0].round) == (errors[1].agent, errors[1].round)
     np.testing.assert_allclose(errors[0].run.draws, errors[1].run.draws, rtol=1e-3)
@@ -615,7 +623,7 @@ def test_numbers_that_were_left_out_are_found_where_the_data_lies(sampler):
     sources = [partial(shard, agent) for agent in range(4)]
     post = accord.models.logistic_regression(sources, names=["a", "b"])
     options = {"draws": 50, "burn_in": 5, "thin": 1}
-    runs = [accord.sample(post, RING, sampler, engine=engine, **options) for engine in ("silo", "local")]
+    runs = [walk(post, RING, sampler, engine=engine, **options) for engine in ("silo", "local")]
     np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(runs[0].traffic.bytes_sent, runs[1].traffic.bytes_sent)
 
@@ -702,11 +710,11 @@ def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
 @pytest.mark.parametrize("masks", [False, True])
 def test_methods_without_rounds_draw_what_they_draw_here(masks):
     post, options = logistic_of_four(), {"draws": 200, "masks": masks}
-    here, there = (accord.sample(post, RING, engine=engine, **options) for engine in ("local", "silo"))
+    here, there = (walk(post, RING, engine=engine, **options) for engine in ("local", "silo"))
     np.testing.assert_allclose(there.draws, here.draws, rtol=1e-9, atol=1e-10)
     assert there.traffic.sums == here.traffic.sums and there.certificate.holds
     # the agents' rows are asked where they are
-    walked = accord.sample(post, RING, DESGLD(0.01), draws=50, burn_in=50, engine="silo")
+    walked = accord.sample(post, RING, accord.Rounds(DESGLD(0.01), burn_in=50), draws=50, engine="silo")
     beside = accord.compare({"there": there, "walked": walked, "here": here})
     np.testing.assert_allclose(there.loo(), here.loo(), rtol=1e-6)
     np.testing.assert_allclose(beside.loos["there"], beside.loos["here"], rtol=1e-6)

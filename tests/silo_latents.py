@@ -12,6 +12,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+from tables import walk
 from unsealed import unsealed
 
 import accord
@@ -71,7 +72,7 @@ def write_rows(folder):
 def draw(folder, method, engine, **options):
     net = accord.Network.ring(AGENTS)
     sampler, own = METHODS[method]
-    return accord.sample(posterior(folder), net, sampler, engine=engine, **{**OPTIONS, **own, **options})
+    return walk(posterior(folder), net, sampler, engine=engine, **{**OPTIONS, **own, **options})
 
 
 def told(potential, shard, positions):

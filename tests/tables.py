@@ -1,6 +1,7 @@
 """The tables that tests take their product of, which part of it is quick, and bounds from Monte Carlo error."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +74,18 @@ LINKS = {
     "by a function": NETWORKS["ring"].links(loss=0.1, schedule=lambda k: k % 2 == np.arange(AGENTS) % 2),
     "one-way": NETWORKS["ring"].links(loss=0.3, directed=[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0)]),
 }
+
+
+# Options of `accord.Rounds`.
+WALKING = ("burn_in", "thin", "init", "whiten", "checkpoint_every")
+
+
+def walk(post, network, method=None, **options):
+    """A run whose options are those of `accord.sample` and, in the same call, of `accord.Rounds`."""
+    own = {name: options.pop(name) for name in WALKING if name in options}
+    if own:
+        method = replace(method, **own) if isinstance(method, accord.Rounds) else accord.Rounds(method, **own)
+    return accord.sample(post, network, method, **options)
 
 
 def rows(dim, agents=AGENTS, seed=0):

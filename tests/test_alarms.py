@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from posteriors import ROWS, flat, four_rows, rowwise, schools
-from tables import NETWORKS
+from tables import NETWORKS, walk
 from test_honesty import made, normal, random_intercepts, told
 
 import accord
@@ -317,7 +317,7 @@ def test_what_was_silently_wrong_is_right_or_warned_of(case):
         warnings.simplefilter("ignore")
         exact = accord.sample(post, FOUR, accord.samplers.ChEES(), draws=many, seed=9).average
     for seed in range(seeds):
-        run = accord.sample(post, FOUR, GTBAOAB(), seed=seed, **options)
+        run = walk(post, FOUR, GTBAOAB(), seed=seed, **options)
         # advice to draw more is no warning of what more draws do not mend, unless it says what so few do not show
         faults = [text for text in told(run) if "-hat is" not in text or "do not show" in text]
         assert faults or not wrong(run, exact), seed

@@ -44,7 +44,7 @@ def test_names_are_those_of_the_model_and_agents_are_one_where_they_agree(run, t
 def test_sites_are_the_coordinates_of_agents(tmp_path):
     post = accord.models.glm(study(), "stay ~ age", "student", priors={"sigma": accord.models.priors.HalfNormal(2.0)})
     net, method = accord.Network.ring(3), accord.samplers.DESGLD(1e-4)
-    run = accord.sample(post, net, method, draws=20, burn_in=5, chains=2, keep=[0, 2], whiten=True)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=5, whiten=True), draws=20, chains=2, keep=[0, 2])
     run.save(tmp_path / "run.nc")
     for one in (run, accord.Run.load(tmp_path / "run.nc")):
         age = one.to_datatree()["posterior"]["age"]
@@ -88,7 +88,10 @@ def test_log_likelihoods_that_there_are_not_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match="rows have no log likelihoods of their own: rows share latents"):
         mixed.to_datatree(log_likelihood=True)
     masked = accord.sample(
-        accord.models.glm(study(), "stay ~ age", "normal"), accord.Network.ring(3), draws=50, masks=True
+        accord.models.glm(study(), "stay ~ age", "normal"),
+        accord.Network.ring(3),
+        draws=50,
+        engine=accord.engines.Local(masks=True),
     )
     with pytest.raises(AttributeError, match="masked"):
         masked.to_datatree(log_likelihood=True)

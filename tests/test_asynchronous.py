@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import NETWORKS, Z_BOUND, equal_curvature, unequal_curvature, unequal_shards
+from tables import NETWORKS, Z_BOUND, equal_curvature, unequal_curvature, unequal_shards, walk
 
 import accord
 from accord.samplers import DULA, AsynchronousULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 NET = NETWORKS["irregular"]
 
@@ -57,7 +57,7 @@ class RandomRounds:
 def test_asynchronous_draws_have_the_moments_of_their_random_rounds(awake):
     post, method = unequal_curvature(1), AsynchronousULA(0.02, 0.15, awake)
     exact = RandomRounds(post, 0.02, 0.15, awake)
-    run = accord.sample(post, NET, method, draws=30, burn_in=0, chains=10_000, seed=3, init=np.zeros(1))
+    run = accord.sample(post, NET, accord.Rounds(method, burn_in=0, init=np.zeros(1)), draws=30, chains=10_000, seed=3)
     for k in (1, 2, 5, 30):
         mean, cov = exact.at(k)
         x = run.draws[:, k - 1, :, 0].astype(float) - mean
@@ -90,8 +90,8 @@ def test_where_all_are_awake_it_is_dula():
     steps = (Polynomial(0.05, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3))
     lengths = dict(draws=30, burn_in=0, chains=2, seed=2)
     with jax.enable_x64(True):
-        plain = accord.sample(unequal_shards(2), NET, DULA(*steps, batch_size=2), **lengths)
-        run = accord.sample(unequal_shards(2), NET, AsynchronousULA(*steps, 1.0, batch_size=2), **lengths)
+        plain = walk(unequal_shards(2), NET, DULA(*steps, batch_size=2), **lengths)
+        run = walk(unequal_shards(2), NET, AsynchronousULA(*steps, 1.0, batch_size=2), **lengths)
     np.testing.assert_allclose(run.draws, plain.draws, atol=1e-10)
 
 

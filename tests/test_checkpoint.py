@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from mesh_worker import ALL
-from tables import NETWORKS, unequal_shards
+from tables import NETWORKS, unequal_shards, walk
 from typer.testing import CliRunner
 
 import accord
@@ -39,7 +39,7 @@ def draw(case="ring/DESGLD", folder=None, **changes):
         "checkpoint": folder,
         "checkpoint_every": 8,
     }
-    return accord.sample(unequal_shards(2), NETWORKS[network], ALL[method](), **{**options, **changes})
+    return walk(unequal_shards(2), NETWORKS[network], ALL[method](), **{**options, **changes})
 
 
 def lose(monkeypatch, saves, *arguments, error=LostError, **options):

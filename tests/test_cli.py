@@ -16,7 +16,7 @@ import accord
 from accord.cli import commands, config
 from accord.cli.commands import app
 from accord.results.run import Traffic
-from accord.samplers.by_totals import ByTotals
+from accord.samplers.by_sums.method import BySums
 
 # what the command warns of, it prints
 pytestmark = pytest.mark.filterwarnings("default::UserWarning")
@@ -84,7 +84,7 @@ def test_the_draws_are_those_of_the_library(folder):
     table = accord.data.study(str(folder / "site-*.csv"), policy=accord.data.Policy.none()).matrix("y")
     post = accord.models.logistic_regression(table.shards, prior_variance=2.0)
     run = accord.sample(
-        post, accord.Network.path(3), accord.samplers.DESGLD(0.02), draws=20, burn_in=5, chains=2, seed=1
+        post, accord.Network.path(3), accord.Rounds(accord.samplers.DESGLD(0.02), burn_in=5), draws=20, chains=2, seed=1
     )
     np.testing.assert_array_equal(accord.Run.load(folder / "out" / "run.nc").draws, run.draws)
 
@@ -122,7 +122,7 @@ SMALL = {
 
 
 # methods without rounds have no burn-in, which the file gives
-WALK = [name for name in accord.samplers.__all__ if not issubclass(getattr(accord.samplers, name), ByTotals)]
+WALK = [name for name in accord.samplers.__all__ if not issubclass(getattr(accord.samplers, name), BySums)]
 
 
 @pytest.mark.parametrize("name", WALK)

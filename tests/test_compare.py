@@ -77,7 +77,7 @@ def runs(sampled, drawn):
     # chains of different length, with memory
     noisy = {name: np.cumsum(noise.standard_normal((4, 150 + len(name), 3)), axis=1) / 100.0 for name in POSTS}
     noisy["all columns"] += [1.0, -1.5, 0.4]
-    walk = accord.sample(POSTS["walked"][0], RING, GTBAOAB(0.05, 1.0), draws=150, burn_in=50)
+    walk = accord.sample(POSTS["walked"][0], RING, accord.Rounds(GTBAOAB(0.05, 1.0), burn_in=50), draws=150)
     other = {name: drawn(POSTS[name][0], noisy[name]) for name in ("all columns", "counts")}
     better = replace(sampled.points, log_proposal=sampled.points.log_proposal - 25.0)
     other["all columns"] = replace(other["all columns"], points=better)
@@ -186,7 +186,7 @@ def test_only_sums_leave_and_masks_change_nothing(runs, monkeypatch):
 
 @pytest.mark.parametrize("masks", [False, True])
 def test_sums_after_a_run_are_masked_where_its_own_were(masks):
-    run = accord.sample(POSTS["one column"][0], RING, Importance(), draws=50, masks=masks)
+    run = accord.sample(POSTS["one column"][0], RING, Importance(), draws=50, engine=accord.engines.Local(masks=masks))
     assert run.agents_data.masks == masks
 
 
@@ -355,7 +355,7 @@ def test_runs_that_say_nothing_of_the_posterior_are_refused(sampled, drawn, tmp_
             with pytest.raises(AttributeError, match="knows none: it was read from a file, updated or combined"):
                 ask()
     post = POSTS["one column"][0]
-    hot = accord.sample(post, RING, DESGLD(0.01, temperature=2.0), draws=50, burn_in=0)
+    hot = accord.sample(post, RING, accord.Rounds(DESGLD(0.01, temperature=2.0), burn_in=0), draws=50)
     with pytest.raises(ArithmeticError, match="drew at temperature 2: sample at temperature 1"):
         hot.loo()
     with pytest.raises(ValueError, match="at least 25 draws, and 4 a chain; found 4 chains of 5"):

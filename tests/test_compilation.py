@@ -7,16 +7,16 @@ import jax
 import jax.monitoring
 import numpy as np
 import pytest
-from tables import NETWORKS, among, unequal_shards
+from tables import NETWORKS, among, unequal_shards, walk
 
 import accord
 from accord.base.compiler import _VERSION
 from accord.base.program import Program
 from accord.engines.local import LocalEngine
-from accord.exact.impulse_response import respond
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.samplers.schedules import Polynomial
 from accord.sampling import chunks
-from accord.schedules import Polynomial
+from accord.tuning.impulse_response import respond
 
 _heard = []
 
@@ -65,7 +65,7 @@ def test_a_second_run_compiles_nothing(inbox, monkeypatch):
     def run(step=STEP, data=0, **changes):
         options = dict(draws=12, burn_in=5, thin=1, chains=3, seed=0, init=start)
         with compiled() as names:
-            accord.sample(unequal_shards(2, seed=data), net, METHODS[inbox](step), **{**options, **changes})
+            walk(unequal_shards(2, seed=data), net, METHODS[inbox](step), **{**options, **changes})
         return names
 
     assert {"jit(start)", "jit(record)"} <= set(run())

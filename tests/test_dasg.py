@@ -35,7 +35,7 @@ def test_it_ends_where_decentralised_gradient_descent_ends_and_sooner():
     rates = [-np.log(law.spectral_radius) for law in laws]
     assert rates[1] > 2.0 * rates[0]
     with jax.enable_x64(True):
-        run = accord.sample(post, net, fast, draws=1, burn_in=2000, chains=1)
+        run = accord.sample(post, net, accord.Rounds(fast, burn_in=2000), draws=1, chains=1)
     np.testing.assert_allclose(run.draws[0, 0].ravel(), laws[1].stationary().joint.mean, atol=1e-8)
 
 
@@ -43,7 +43,7 @@ def test_one_agent_is_nesterovs_method():
     H, b = np.array([[2.0, 0.3], [0.3, 0.5]]), np.array([1.0, -1.0])
     post = accord.models.quadratic(H[None], b[None])
     with jax.enable_x64(True):
-        run = accord.sample(post, accord.Network.ring(1), DASG(0.3, 0.5), draws=30, burn_in=0, chains=1)
+        run = accord.sample(post, accord.Network.ring(1), accord.Rounds(DASG(0.3, 0.5), burn_in=0), draws=30, chains=1)
     x = y = np.zeros(2)
     for k in range(30):
         new = y - 0.3 * (H @ y - b)
@@ -56,7 +56,12 @@ def test_minibatches_are_unbiased():
     point = np.array([0.7])
     runs = [
         accord.sample(
-            post, NETWORKS["path"], DASG(0.05, 0.5, batch_size=b), draws=3, burn_in=0, chains=c, init=point, seed=0
+            post,
+            NETWORKS["path"],
+            accord.Rounds(DASG(0.05, 0.5, batch_size=b), burn_in=0, init=point),
+            draws=3,
+            chains=c,
+            seed=0,
         ).draws[:, 2]
         for b, c in ((2, chains), (None, 1))
     ]
@@ -87,4 +92,4 @@ def test_bad_numbers_get_one_clear_error(make, message):
 
 def sample(method):
     post = accord.models.gaussian(np.zeros(2), np.ones(2))
-    return accord.sample(post, accord.Network.path(2), method, draws=1, burn_in=0, chains=1)
+    return accord.sample(post, accord.Network.path(2), accord.Rounds(method, burn_in=0), draws=1, chains=1)

@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, Z_BOUND, equal_curvature, unequal_curvature, unequal_shards, worst_z
+from tables import AGENTS, NETWORKS, Z_BOUND, equal_curvature, unequal_curvature, unequal_shards, walk, worst_z
 
 import accord
 from accord.samplers import DULA, EventTriggeredULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 NET = NETWORKS["irregular"]
 
@@ -19,8 +19,8 @@ def test_without_a_threshold_it_is_dula(noise, batch_size):
     steps = (Polynomial(0.05, 4.0, 0.8), Polynomial(0.3, 2.0, 0.3))
     options = dict(noise=noise, batch_size=batch_size, temperature=0.7)
     lengths = dict(draws=40, burn_in=0, chains=3, seed=2)
-    plain = accord.sample(unequal_shards(2), NET, DULA(*steps, **options), **lengths)
-    run = accord.sample(unequal_shards(2), NET, EventTriggeredULA(*steps, 0.0, **options), **lengths)
+    plain = walk(unequal_shards(2), NET, DULA(*steps, **options), **lengths)
+    run = walk(unequal_shards(2), NET, EventTriggeredULA(*steps, 0.0, **options), **lengths)
     np.testing.assert_array_equal(run.draws, plain.draws)
     # everybody has always moved, and says so
     np.testing.assert_array_equal(run.statistics["broadcasts"], np.tile(np.arange(1, 41), (3, 1)))
@@ -32,7 +32,9 @@ def test_the_average_has_dulas_law_at_any_threshold(threshold):
     post, start = equal_curvature(2), np.ones(2)
     law = accord.law(post, NET, DULA(0.02, 0.15), init=start)
     method = EventTriggeredULA(0.02, 0.15, threshold)
-    run = accord.sample(post, NET, method, draws=60, burn_in=0, chains=10_000, seed=1, init=start, keep=[0])
+    run = accord.sample(
+        post, NET, accord.Rounds(method, burn_in=0, init=start), draws=60, chains=10_000, seed=1, keep=[0]
+    )
     for k in (1, 2, 20, 60):
         assert worst_z(run.average[:, k - 1], law.at(k).average) < Z_BOUND
     if threshold == 1e6:
@@ -48,11 +50,9 @@ def test_broadcasts_are_the_rounds_in_which_an_agent_had_moved_far():
         run = accord.sample(
             post,
             accord.Network.path(2),
-            EventTriggeredULA(step, beta, threshold, temperature=0.0),
+            accord.Rounds(EventTriggeredULA(step, beta, threshold, temperature=0.0), burn_in=0, init=np.zeros(1)),
             draws=50,
-            burn_in=0,
             chains=1,
-            init=np.zeros(1),
         )
     x, sent, spoke = np.zeros(2), np.zeros(2), np.ones(2, int)
     for k in range(50):
@@ -70,7 +70,7 @@ def test_larger_thresholds_save_broadcasts_and_spread_agents():
     kick, shares, spread = np.sqrt(2.0 * step * AGENTS), [], []
     for size in (0.0, 1.0, 2.0):
         method = EventTriggeredULA(step, 0.3, size * kick)
-        run = accord.sample(post, net, method, draws=300, burn_in=50, chains=100, seed=0)
+        run = accord.sample(post, net, accord.Rounds(method, burn_in=50), draws=300, chains=100, seed=0)
         shares.append(run.statistics["broadcasts"][:, -1].mean() / 350)
         spread.append((run.draws - run.average[:, :, None]).var())
     assert shares[0] == 1.0 and 0.45 < shares[1] < 0.55 and 0.27 < shares[2] < 0.35
@@ -86,7 +86,7 @@ def test_a_threshold_that_falls_leaves_dulas_fixed_point():
 
     with jax.enable_x64(True):
         method = EventTriggeredULA(0.025, 0.15, fading, temperature=0.0)
-        run = accord.sample(post, net, method, draws=1, burn_in=2000, chains=1)
+        run = accord.sample(post, net, accord.Rounds(method, burn_in=2000), draws=1, chains=1)
     np.testing.assert_allclose(run.draws[0, 0].ravel(), fixed, atol=1e-8)
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import accord
-from accord.fitting.network_sums import NetworkSums
 from accord.samplers import Importance
-from accord.sums.exploration import look, other_modes
-from accord.sums.laplace import laplace
+from accord.samplers.by_sums.exploration import look, other_modes
+from accord.samplers.by_sums.laplace import laplace
+from accord.samplers.session import Job, Session
 
 NETWORK = accord.Network.complete(3)
 
@@ -69,9 +69,9 @@ def test_a_mode_that_the_first_look_misses_is_found_where_there_is_another():
         means = [np.zeros(5), *(12.0 * np.linalg.qr(rng.standard_normal((5, 2)))[0].T)]
         target = Mixture([0.4, 0.3, 0.3], means, [np.eye(5), 0.25 * np.eye(5), 0.25 * np.eye(5)])
         with jax.enable_x64(True):
-            sums = NetworkSums(target.post, NETWORK)
-            place = laplace(sums, target.post)
-            assert len(other_modes(sums, place, look(sums, place, seed), seed).modes) == 2, seed
+            session = Session(Job(target.post, NETWORK, seed=seed))
+            place = laplace(session)
+            assert len(other_modes(session, place, look(session, place)).modes) == 2, seed
 
 
 def test_a_shelf_along_one_parameter_is_drawn():
@@ -90,9 +90,9 @@ def test_slow_half_lines_of_a_second_mode_are_followed():
 def looked(target, seeds=(0,), scattered=384):
     """Looks from the mode at the origin."""
     with jax.enable_x64(True):
-        sums = NetworkSums(target.post, NETWORK)
-        place = laplace(sums, target.post)
-        return [look(sums, place, seed, scattered) for seed in seeds]
+        sessions = [Session(Job(target.post, NETWORK, seed=seed)) for seed in seeds]
+        place = laplace(sessions[0])
+        return [look(session, place, scattered) for session in sessions]
 
 
 def test_the_stated_probability_is_the_frequency_of_noticing_a_mode():
@@ -129,13 +129,13 @@ def test_a_log_concave_posterior_is_searched_in_one_sum_more():
     y = (rng.random(60) < 1.0 / (1.0 + np.exp(-X @ [1.0, -1.0, 0.5]))).astype(float)
     post = accord.models.logistic_regression([(X[i::3], y[i::3]) for i in range(3)], 10.0)
     with jax.enable_x64(True):
-        sums = NetworkSums(post, NETWORK)
-        place = laplace(sums, post)
-        before = sums.count
-        lines = look(sums, place, 0)
+        session = Session(Job(post, NETWORK))
+        place = laplace(session)
+        before = session.traffic.sums
+        lines = look(session, place)
         assert lines.convex and not len(lines.starts)
-        other_modes(sums, place, lines, 0)
-    assert sums.count - before == 2
+        other_modes(session, place, lines)
+    assert session.traffic.sums - before == 2
 
 
 def _log_normal(x, shard):

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards
+from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards, walk
 
 import accord
-from accord.exact.impulse_response import respond
 from accord.samplers import ELF, FALD, FSGLD, QLSD, HubSGLD, StaleSGLD
 from accord.samplers.agent import Noise
+from accord.tuning.impulse_response import respond
 
 STAR = NETWORKS["star"]
 WEIGHTS = (1, 2, 1, 3, 2, 1)
@@ -98,7 +98,7 @@ def test_the_stability_bound_of_local_steps_is_where_the_radius_crosses_one(step
 def test_without_noise_local_steps_are_federated_averaging():
     post, method = unequal_shards(2), FALD(0.01, 3, temperature=0.0)
     with jax.enable_x64(True):
-        run = accord.sample(post, STAR, method, draws=1, burn_in=4000, chains=1)
+        run = accord.sample(post, STAR, accord.Rounds(method, burn_in=4000), draws=1, chains=1)
     fixed = accord.law(post, STAR, method).stationary()
     np.testing.assert_allclose(run.draws[0, 0].ravel(), fixed.joint.mean, atol=1e-8)
     np.testing.assert_allclose(fixed.joint.cov, 0.0, atol=1e-20)
@@ -171,16 +171,18 @@ def test_without_noise_conducive_gradients_reach_the_mode():
     for post in (unequal_shards(2), logistic()):
         method = FSGLD(0.02, (1, 3, 2, 4, 1, 2), temperature=0.0)
         with jax.enable_x64(True):
-            run = accord.sample(post, STAR, method, draws=1, burn_in=1500, chains=2, init=start)
+            run = accord.sample(post, STAR, accord.Rounds(method, burn_in=1500, init=start), draws=1, chains=2)
         np.testing.assert_allclose(run.draws[:, 0], np.broadcast_to(post.mode(), (2, AGENTS, 2)), atol=1e-6)
     # plain visits go round and round
-    run = accord.sample(post, STAR, HubSGLD(0.02, 3, temperature=0.0), draws=1, burn_in=1500, chains=1)
+    run = accord.sample(post, STAR, accord.Rounds(HubSGLD(0.02, 3, temperature=0.0), burn_in=1500), draws=1, chains=1)
     assert np.abs(run.draws - post.mode()).max() > 0.01
 
 
 def test_finding_the_surrogates_is_counted():
     post, method = logistic(), FSGLD(0.01)
-    run, plain = (accord.sample(post, STAR, m, draws=3, burn_in=0, chains=1) for m in (method, HubSGLD(0.01)))
+    run, plain = (
+        accord.sample(post, STAR, accord.Rounds(m, burn_in=0), draws=3, chains=1) for m in (method, HubSGLD(0.01))
+    )
     assert run.traffic.sums >= 3
     more = run.traffic.bytes_sent - plain.traffic.bytes_sent
     # value, gradient and Hessian of two parameters, six numbers of four bytes; the hub answers five agents
@@ -246,7 +248,7 @@ def test_without_noise_stale_gradients_reach_the_mode():
     for post in (unequal_shards(2), logistic()):
         method = StaleSGLD(0.02, (0, 5, 1, 2, 3, 1), temperature=0.0)
         with jax.enable_x64(True):
-            run = accord.sample(post, STAR, method, draws=1, burn_in=2500, chains=1)
+            run = accord.sample(post, STAR, accord.Rounds(method, burn_in=2500), draws=1, chains=1)
         np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
@@ -283,7 +285,7 @@ def test_rounding_is_unbiased_with_the_variance_of_its_levels(levels):
 def test_a_step_has_the_noise_of_the_rounding_and_of_the_temperature(temperature):
     post, step, levels = unequal_curvature(3), 0.05, 2
     method = QLSD(step, levels, memory=0.0, temperature=temperature)
-    run = accord.sample(post, STAR, method, draws=4, burn_in=0, chains=10_000, seed=1, init=start(3))
+    run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=start(3)), draws=4, chains=10_000, seed=1)
     H, b = post.hessians(), -post.gradients(np.zeros(3))
     # round 0 averages the starts, and gradients are whole in round 1
     before, after = run.draws[:, 2, 0].astype(np.float64), run.draws[:, 3, 0].astype(np.float64)
@@ -313,7 +315,7 @@ def test_how_shards_differ_does_not_matter_with_memory(name):
 
     def apart(method):
         with jax.enable_x64(True):
-            alike, tilted = (accord.sample(post, STAR, method, **options).draws for post in posts)
+            alike, tilted = (walk(post, STAR, method, **options).draws for post in posts)
         return np.abs(alike - tilted).max()
 
     assert apart(COMPRESSED[name]) < 1e-8
@@ -325,14 +327,14 @@ def test_without_noise_compression_with_memory_reaches_the_mode(name):
     post = unequal_curvature(4)
     method = dataclasses.replace(COMPRESSED[name], temperature=0.0)
     with jax.enable_x64(True):
-        run = accord.sample(post, STAR, method, draws=1, burn_in=6000, chains=1)
+        run = accord.sample(post, STAR, accord.Rounds(method, burn_in=6000), draws=1, chains=1)
     np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
 def test_without_memory_neither_compression_does():
     post = unequal_curvature(4)
     restless = QLSD(0.02, 1, memory=0.0, temperature=0.0)
-    run = accord.sample(post, STAR, restless, draws=200, burn_in=2000, chains=1)
+    run = accord.sample(post, STAR, accord.Rounds(restless, burn_in=2000), draws=200, chains=1)
     assert np.abs(run.draws[0, :, 0] - post.mode()).max() > 0.05
     x = np.zeros(4)
     for _ in range(6000):
@@ -350,7 +352,7 @@ def test_error_feedback_is_its_recursion():
     starts = np.random.default_rng(0).standard_normal((AGENTS, 4))
     with jax.enable_x64(True):
         method = ELF(step, 1, 2, temperature=0.0)
-        run = accord.sample(post, STAR, method, draws=30, burn_in=0, chains=1, init=starts)
+        run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=starts), draws=30, chains=1)
     x = told = starts.mean(axis=0)
     g = np.einsum("nij,j->ni", H, x) - b
     for found in run.draws[0, :, 3]:
@@ -368,7 +370,7 @@ def test_memory_takes_the_width_away_that_rounding_adds():
     whiten = np.linalg.inv(np.linalg.cholesky(exact.cov))
 
     def width(method):
-        run = accord.sample(post, STAR, method, draws=1, burn_in=150, chains=5000, seed=0, init=exact)
+        run = accord.sample(post, STAR, accord.Rounds(method, burn_in=150, init=exact), draws=1, chains=5000, seed=0)
         return (((run.draws[:, 0, 0] - exact.mean) @ whiten.T) ** 2).sum(axis=1).mean() / 4.0
 
     whole, rounded, remembered, largest_one = map(
@@ -398,11 +400,11 @@ def bound(method):
 
 
 def sampled(method):
-    return accord.sample(unequal_curvature(2), STAR, method, draws=1, burn_in=1, chains=1)
+    return accord.sample(unequal_curvature(2), STAR, accord.Rounds(method, burn_in=1), draws=1, chains=1)
 
 
 def whitened(method):
-    return accord.sample(unequal_curvature(2), STAR, method, draws=1, burn_in=1, chains=1, whiten=True)
+    return accord.sample(unequal_curvature(2), STAR, accord.Rounds(method, burn_in=1, whiten=True), draws=1, chains=1)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import accord
 from accord.base.errors import DataError
 from accord.cli import app
-from accord.fitting.evaluations import value_of
 from accord.flower import (
     Flower,
     RefusedError,
@@ -33,6 +32,7 @@ from accord.flower.engine import keep_draws
 from accord.flower.keys import KeptMasks, is_signed, new_identity, signature
 from accord.flower.study import hash_of
 from accord.posterior.masks import added, encoded
+from accord.samplers.by_sums.evaluations import value_of
 
 SITES = ("north", "south", "west")
 STUDY = """
@@ -97,7 +97,7 @@ class Federation:
 
 
 def drawn(engine, post, **options):
-    return accord.sample(post, accord.Network.star(3), engine=engine, draws=200, masks=engine.masks, **options)
+    return accord.sample(post, accord.Network.star(3), draws=200, engine=engine, **options)
 
 
 @pytest.fixture(scope="module")
@@ -791,7 +791,7 @@ def test_sites_that_are_asked_for_different_things_have_masks_that_do_not_cancel
     with engine.placed(engine.model()) as placed:
         totals = placed.totals(accord.Network.star(3), masks=True)
         with pytest.raises(RuntimeError, match="did not cancel"):
-            totals(accord.fitting.evaluations.slope_of, points=np.zeros((2, 3)))
+            totals(accord.samplers.by_sums.evaluations.slope_of, points=np.zeros((2, 3)))
 
 
 def test_data_that_changes_in_a_run_is_noticed(tmp_path):

@@ -11,8 +11,8 @@ from test_flower import SITES, Federation, drawn
 
 import accord
 from accord.base.errors import DataError
-from accord.fitting.evaluations import value_of
 from accord.flower import Flower, StudyDocument, audit
+from accord.samplers.by_sums.evaluations import value_of
 
 MODULE = """
 import jax.numpy as jnp

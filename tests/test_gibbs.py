@@ -168,7 +168,7 @@ def test_metropolis_steps_keep_the_stationary_law():
     # forty sweeps of exact draws would be as near to it as to make no difference; Metropolis steps need more
     assert accord.law(post, net, Gibbs(0.5)).spectral_radius ** 40 < 1e-6
     method = Gibbs(0.5, conditional=MALA(steps=4, scale=0.8))
-    run = accord.sample(post, net, method, draws=1, burn_in=0, thin=60, chains=5000, seed=3)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=0, thin=60), draws=1, chains=5000, seed=3)
     assert worst_z(run.draws[:, 0], augmented(post, net, 0.5)) < Z_BOUND
 
 
@@ -179,7 +179,9 @@ def test_rejection_draws_the_conditional_itself():
     post, net = unequal_shards(2), NETWORKS["irregular"]
     start = accord.Gaussian([1.0, -1.0], np.eye(2))
     law = accord.law(post, net, Gibbs(0.5), init=start)
-    run = accord.sample(post, net, Gibbs(0.5, "rejection"), draws=5, burn_in=0, chains=10_000, init=start, seed=4)
+    run = accord.sample(
+        post, net, accord.Rounds(Gibbs(0.5, "rejection"), burn_in=0, init=start), draws=5, chains=10_000, seed=4
+    )
     for k in (1, 2, 5):
         assert worst_z(run.draws[:, k - 1], law.at(k).joint) < Z_BOUND
 
@@ -191,7 +193,7 @@ def test_conditionals_at_another_temperature():
     expected = accord.Gaussian(expected.mean, 0.4 * expected.cov)
     for conditional in ("rejection", "mala"):
         method = Gibbs(0.3, conditional, temperature=0.4)
-        run = accord.sample(post, net, method, draws=1, burn_in=60, chains=5000, seed=5)
+        run = accord.sample(post, net, accord.Rounds(method, burn_in=60), draws=1, chains=5000, seed=5)
         assert worst_z(run.draws[:, 0], expected) < Z_BOUND
 
 
@@ -211,7 +213,9 @@ def test_power_potentials_against_quadrature(conditional):
     mean = np.array([moment(x), moment(y)])
     chains = 6000
     method = Gibbs(eta, conditional=conditional)
-    run = accord.sample(post, accord.Network.path(2), method, draws=1, burn_in=0, thin=41, chains=chains, seed=1)
+    run = accord.sample(
+        post, accord.Network.path(2), accord.Rounds(method, burn_in=0, thin=41), draws=1, chains=chains, seed=1
+    )
     draws = run.draws[:, 0, :, 0].astype(np.float64)
     for powers in [(1, 0), (0, 1), (2, 0), (1, 1), (0, 2), (4, 0), (0, 4), (2, 2)]:
         central = (x - mean[0]) ** powers[0] * (y - mean[1]) ** powers[1]
@@ -227,7 +231,9 @@ def test_acceptance_is_reported_and_right():
     post = accord.models.gaussian(np.zeros(2), np.full(2, 1.0 / h))
     method = Gibbs(eta, "rejection")
     rounds, chains = 200, 300
-    run = accord.sample(post, accord.Network.path(2), method, draws=1, burn_in=0, thin=rounds, chains=chains)
+    run = accord.sample(
+        post, accord.Network.path(2), accord.Rounds(method, burn_in=0, thin=rounds), draws=1, chains=chains
+    )
     c = 0.5 / eta
     rate = (1.0 + h / c) ** -0.5
     # the worse of two agents: the mean over chains of the smaller of two rates, each sd rate sqrt(1 - rate) / sqrt(n)
@@ -238,7 +244,7 @@ def test_acceptance_is_reported_and_right():
     # each draw: the gradient that the closed-form mode stands for, the gradient and value there, and its tries
     tries = rounds / run.statistics["acceptance_rate"][:, -1]
     np.testing.assert_allclose(run.statistics["gradients"][:, -1], 3 * rounds + tries, rtol=1e-5)
-    mala = accord.sample(post, accord.Network.path(2), Gibbs(eta, "mala"), draws=3, burn_in=9, chains=2)
+    mala = accord.sample(post, accord.Network.path(2), accord.Rounds(Gibbs(eta, "mala"), burn_in=9), draws=3, chains=2)
     assert ((mala.statistics["acceptance_rate"] > 0.3) & (mala.statistics["acceptance_rate"] <= 1.0)).all()
 
 
@@ -269,7 +275,9 @@ def test_recentring_leaves_the_posterior_alone_and_is_paid_for():
     np.testing.assert_allclose(bound.own.shift, logistic.gradients(logistic.mode()), atol=0.05)
     assert bound.spent.exchanges > 0 and (bound.spent.bytes_sent > 0).all()
     costs = [
-        accord.sample(logistic, net, Gibbs(0.1, "mala", recentre=r), draws=5, burn_in=0, chains=1).traffic
+        accord.sample(
+            logistic, net, accord.Rounds(Gibbs(0.1, "mala", recentre=r), burn_in=0), draws=5, chains=1
+        ).traffic
         for r in (False, True)
     ]
     assert costs[1].exchanges - costs[0].exchanges == bound.spent.exchanges
@@ -278,7 +286,7 @@ def test_recentring_leaves_the_posterior_alone_and_is_paid_for():
 
 def test_zero_temperature_descends_to_the_mode_of_the_augmented_potential():
     post, net = unequal_curvature(2), NETWORKS["path"]
-    run = accord.sample(post, net, Gibbs(0.3, temperature=0.0), draws=1, burn_in=600, chains=1)
+    run = accord.sample(post, net, accord.Rounds(Gibbs(0.3, temperature=0.0), burn_in=600), draws=1, chains=1)
     np.testing.assert_allclose(run.draws[0, 0].ravel(), augmented(post, net, 0.3).mean, atol=1e-4)
 
 
@@ -287,7 +295,7 @@ def test_a_conditional_that_cannot_be_drawn_is_an_error_with_agent_and_bound():
     post, net = unequal_curvature(3), NETWORKS["path"]
     method = Gibbs(500.0, Rejection(max_tries=2))
     with pytest.raises(accord.DivergenceError, match=r"agent \d .*max_tries=2.*eta below \d") as error:
-        accord.sample(post, net, method, draws=5, burn_in=0, chains=20)
+        accord.sample(post, net, accord.Rounds(method, burn_in=0), draws=5, chains=20)
     agent = error.value.agent
     tie = 1.0 - np.diag(net.mixing())[agent]
     bound = tie / (np.linalg.eigvalsh(post.hessians()[agent])[-1] * 3)
@@ -302,9 +310,11 @@ def test_a_potential_that_is_not_convex_is_found_out():
     shards = [np.ones(1), np.ones(1)]
     post = accord.Posterior(double_well, lambda x: 0.0 * x[0], shards, np.zeros(1))
     with pytest.raises(accord.DivergenceError, match="not convex"):
-        accord.sample(post, accord.Network.path(2), Gibbs(1.0, "rejection"), draws=200, burn_in=0, chains=4)
+        accord.sample(
+            post, accord.Network.path(2), accord.Rounds(Gibbs(1.0, "rejection"), burn_in=0), draws=200, chains=4
+        )
     # Metropolis steps need no convexity
-    run = accord.sample(post, accord.Network.path(2), Gibbs(1.0, "mala"), draws=200, burn_in=0, chains=4)
+    run = accord.sample(post, accord.Network.path(2), accord.Rounds(Gibbs(1.0, "mala"), burn_in=0), draws=200, chains=4)
     assert np.isfinite(run.draws).all()
 
 
@@ -334,4 +344,4 @@ def test_bad_numbers_get_one_clear_error(make, message):
 
 def sample_one(method, net, agents):
     post = accord.models.gaussian(np.zeros(agents), np.ones(agents)) if agents else accord.models.power([0.0, 1.0], 1.5)
-    return accord.sample(post, net, method, draws=1, burn_in=0, chains=1)
+    return accord.sample(post, net, accord.Rounds(method, burn_in=0), draws=1, chains=1)

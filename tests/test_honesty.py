@@ -18,9 +18,9 @@ from accord.results.findings import Expected, Findings, recalled
 from accord.results.netcdf import as_tree
 from accord.results.run import Traffic
 from accord.samplers import DADMMS, DESGLD, EXTRASGLD, GTBAOAB, HubSGLD, Replicated
+from accord.samplers.schedules import diminishing
 from accord.sampling import examination as honesty
 from accord.sampling.examination import examination, examine
-from accord.schedules import diminishing
 
 RING = NETWORKS["ring"]
 NAMES = ("age", "dose")
@@ -67,13 +67,13 @@ def coarse():
     """Raw DE-SGLD with too large a step."""
     covariances = np.arange(1.0, 7.0)[:, None, None] * np.eye(2)
     post = accord.models.gaussian(np.array([[0.0, 5.0], *[[1.0, 0.0]] * 5]), covariances)
-    return post, accord.sample(post, RING, DESGLD(0.3), draws=1000, burn_in=100, thin=5, seed=0)
+    return post, accord.sample(post, RING, accord.Rounds(DESGLD(0.3), burn_in=100, thin=5), draws=1000, seed=0)
 
 
 @pytest.fixture(scope="module")
 def default():
     """Without method or numbers, of the methods that walk."""
-    return accord.sample(unequal_curvature(2), RING, draws=1000, seed=0, whiten=True)
+    return accord.sample(unequal_curvature(2), RING, accord.Rounds(whiten=True), draws=1000, seed=0)
 
 
 @pytest.mark.long
@@ -215,7 +215,9 @@ def random_intercepts(agents=4):
 def test_excursions_that_a_fixed_step_cannot_come_back_from_are_told():
     # three times the step that accord takes: the sd of log tau is some ten times too wide
     method = GTBAOAB(step_size=0.25, friction=0.3)
-    run = accord.sample(random_intercepts(), accord.Network.ring(4), method, draws=1000, thin=30, seed=0, whiten=True)
+    run = accord.sample(
+        random_intercepts(), accord.Network.ring(4), accord.Rounds(method, thin=30, whiten=True), draws=1000, seed=0
+    )
     x = run.draws[:, :, 0, run.names.index("log_tau")].astype(float)
     assert x.std() > 3.0 * np.subtract(*np.quantile(x, [0.75, 0.25])) / 1.349
     # which parameter is named hangs on the excursions
@@ -245,7 +247,9 @@ def test_disagreement_counts_from_where_an_agents_sd_is_wrong_by_the_tolerance()
 
 
 def test_an_optimiser_has_no_draws_to_warn_of():
-    run = accord.sample(unequal_shards(2), RING, DADMMS(1.0, temperature=0.0), draws=8, burn_in=50, chains=2)
+    run = accord.sample(
+        unequal_shards(2), RING, accord.Rounds(DADMMS(1.0, temperature=0.0), burn_in=50), draws=8, chains=2
+    )
     assert told(run) == []
 
 
@@ -294,7 +298,9 @@ def test_a_temperature_that_the_law_says_is_told_as_bias_only():
 @pytest.mark.long
 def test_minibatches_heat():
     post = unequal_shards(2)
-    run = accord.sample(post, RING, GTBAOAB(0.2, 1.5, batch_size=1), draws=1000, burn_in=200, thin=5, seed=0)
+    run = accord.sample(
+        post, RING, accord.Rounds(GTBAOAB(0.2, 1.5, batch_size=1), burn_in=200, thin=5), draws=1000, seed=0
+    )
     texts = told(run)
     assert "batch_size" in texts[-1] and f"the temperature {run.findings.temperature:.2f}, give or take" in texts[-1]
     assert run.findings.temperature > 1.3
@@ -362,7 +368,7 @@ def test_what_adds_up_differences_does_not_drift_far_from_zero(method, network):
     post = accord.models.gaussian(1e4 + agents, np.array([10.0 * np.eye(2)] * 10))
     net = getattr(accord.Network, network)(10)
     run = accord.sample(
-        post, net, method, draws=10_000, burn_in=12_000, thin=4, chains=16, seed=0, init=np.full(2, 1e4)
+        post, net, accord.Rounds(method, burn_in=12_000, thin=4, init=np.full(2, 1e4)), draws=10_000, chains=16, seed=0
     )
     draws = run.average[..., 0].astype(float) - post.exact().mean[0]
     # sums over neighbours put D-ADMMS on the star 20 standard deviations off, whose rounding adds up in its duals

@@ -6,12 +6,12 @@ import pytest
 from arviz_stats.base.array import array_stats
 from propagation import assert_exact
 from recursions import regression
-from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards, worst_z
+from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards, walk, worst_z
 
 import accord
-from accord.balance import balanced_steps, gradient_seconds
 from accord.engines.local import LocalEngine
 from accord.samplers import DGLMC, FALD, GCMC, HubSGLD, Replicated, StaleSGLD, conditional
+from accord.samplers.balance import balanced_steps, gradient_seconds
 from accord.samplers.conditional import MALA
 from accord.samplers.replicated import HMC, NUTS
 
@@ -95,8 +95,10 @@ def test_operators_of_any_shape():
 @pytest.mark.long
 def test_identity_operators_change_nothing():
     post = unequal_curvature(2)
-    plain = accord.sample(post, PATH, DGLMC(0.3, 0.05, 2), draws=20, burn_in=0, chains=3)
-    spelt = accord.sample(post, PATH, DGLMC(0.3, 0.05, 2, [np.eye(2)] * AGENTS), draws=20, burn_in=0, chains=3)
+    plain = accord.sample(post, PATH, accord.Rounds(DGLMC(0.3, 0.05, 2), burn_in=0), draws=20, chains=3)
+    spelt = accord.sample(
+        post, PATH, accord.Rounds(DGLMC(0.3, 0.05, 2, [np.eye(2)] * AGENTS), burn_in=0), draws=20, chains=3
+    )
     np.testing.assert_allclose(plain.draws, spelt.draws, rtol=1e-4, atol=1e-5)
 
 
@@ -123,7 +125,7 @@ def test_guidelines_fill_in_what_is_left_out():
     for fraction, steps in ((0.1, 10), (0.5, 2)):
         given = DGLMC(rho=1.0 / M, step_size=fraction * chosen.rho / 2.0).bind(post, STAR).sampler
         assert given.local_steps == (steps,) * AGENTS
-    run = accord.sample(post, STAR, DGLMC(), draws=3, burn_in=0, chains=1, whiten=False)
+    run = accord.sample(post, STAR, accord.Rounds(DGLMC(), burn_in=0, whiten=False), draws=3, chains=1)
     assert "local_steps=(4, 4, 4, 4, 4, 4)" in run.settings["method"]
 
 
@@ -159,7 +161,9 @@ def test_gcmc_rejection_draws_the_conditional_itself():
     # then every round has the law of exact draws
     post = unequal_shards(2)
     law = accord.law(post, STAR, GCMC(0.5, "exact"), init=start(2))
-    run = accord.sample(post, STAR, GCMC(0.5, "rejection"), draws=5, burn_in=0, chains=10_000, init=start(2), seed=2)
+    run = accord.sample(
+        post, STAR, accord.Rounds(GCMC(0.5, "rejection"), burn_in=0, init=start(2)), draws=5, chains=10_000, seed=2
+    )
     for k in (1, 2, 5):
         # all agents' draws are the hub's
         assert worst_z(run.draws[:, k - 1, :1], law.at(k).agent(0)) < Z_BOUND
@@ -169,7 +173,9 @@ def test_gcmc_rejection_draws_the_conditional_itself():
 @pytest.mark.slow
 def test_gcmc_metropolis_steps_keep_the_stationary_law():
     post = unequal_shards(2)
-    run = accord.sample(post, STAR, GCMC(0.5, MALA(steps=4)), draws=1, burn_in=0, thin=60, chains=5000, seed=2)
+    run = accord.sample(
+        post, STAR, accord.Rounds(GCMC(0.5, MALA(steps=4)), burn_in=0, thin=60), draws=1, chains=5000, seed=2
+    )
     assert accord.law(post, STAR, GCMC(0.5, "exact")).spectral_radius ** 59 < 2e-6
     assert worst_z(run.draws[:, 0, :1], augmented(post, 0.5)) < Z_BOUND
 
@@ -183,7 +189,7 @@ def test_tolerances_reweight_the_particles():
     method = GCMC(rho, "exact", tolerances=(wide,), rounds_per_tolerance=60)
     means = []
     for seed in range(24):
-        run = accord.sample(post, STAR, method, draws=1, burn_in=60, chains=2000, seed=seed)
+        run = accord.sample(post, STAR, accord.Rounds(method, burn_in=60), draws=1, chains=2000, seed=seed)
         # the draw after the change is made from the resampled z: the mean of its law given them
         means.append([run.draws[..., 0, 0].mean(), run.draws[..., 0, 0].var()])
     found = np.array(means)
@@ -198,8 +204,8 @@ def test_tolerances_reweight_the_particles():
 def test_tolerances_are_passed_in_the_burn_in():
     method = GCMC(0.1, "exact", tolerances=(2.0, 0.5), rounds_per_tolerance=5)
     with pytest.raises(ValueError, match="burn_in must be at least 10, .* found 9"):
-        accord.sample(unequal_curvature(2), STAR, method, draws=1, burn_in=9)
-    run = accord.sample(unequal_curvature(2), STAR, method, draws=2, burn_in=10, chains=50)
+        accord.sample(unequal_curvature(2), STAR, accord.Rounds(method, burn_in=9), draws=1)
+    run = accord.sample(unequal_curvature(2), STAR, accord.Rounds(method, burn_in=10), draws=2, chains=50)
     assert np.isfinite(run.draws).all()
 
 
@@ -231,7 +237,7 @@ def travelling_moments(post, method, rounds, init):
 def test_travelling_chains_have_the_moments_of_a_random_visitor(local_steps):
     post, chains = unequal_curvature(2), 10_000
     method = HubSGLD(0.01, local_steps)
-    run = accord.sample(post, STAR, method, draws=40, burn_in=0, chains=chains, init=start(2), seed=1)
+    run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=start(2)), draws=40, chains=chains, seed=1)
     for k in (1, 2, 5, 40):
         # what arrives in round k has made k - 1 visits
         expected = travelling_moments(post, method, k - 1, start(2))
@@ -249,7 +255,9 @@ def test_every_chain_travels_and_none_is_lost():
     # without noise and gradients a round only hands the positions out anew
     post = accord.models.quadratic(np.full((AGENTS, 1, 1), 1e-12), np.zeros((AGENTS, 1)))
     points = np.arange(1.0, AGENTS + 1.0)[:, None]
-    run = accord.sample(post, STAR, HubSGLD(1e-3, temperature=0.0), draws=400, burn_in=0, chains=2, seed=0, init=points)
+    run = accord.sample(
+        post, STAR, accord.Rounds(HubSGLD(1e-3, temperature=0.0), burn_in=0, init=points), draws=400, chains=2, seed=0
+    )
     np.testing.assert_allclose(np.sort(run.draws[..., 0], axis=2), np.broadcast_to(points.T, (2, 400, AGENTS)))
     counts = np.stack([(np.abs(run.draws[..., 0] - v) < 0.5).sum(axis=(0, 1)) for v in points[:, 0]])
     # each chain meets each agent in one round of six
@@ -261,7 +269,7 @@ def test_minibatches_of_travelling_chains_are_unbiased():
     post, chains = unequal_shards(1), 40_000
     point = np.array([0.7])
     method = HubSGLD(0.01, (1, 2, 1, 3, 1, 2), batch_size=1, temperature=0.0)
-    run = accord.sample(post, STAR, method, draws=2, burn_in=0, chains=chains, init=point, seed=0)
+    run = accord.sample(post, STAR, accord.Rounds(method, burn_in=0, init=point), draws=2, chains=chains, seed=0)
     expected = travelling_moments(post, method, 1, accord.Gaussian(point, np.zeros((1, 1)))).mean
     x = run.draws[:, 1].astype(np.float64)
     assert (np.abs(x.mean(axis=0) - expected) < Z_BOUND * x.std(axis=0) / np.sqrt(chains)).all()
@@ -277,7 +285,7 @@ def test_kernels_keep_the_posterior(kernel):
     post, (kernel, step) = unequal_curvature(2), KERNELS[kernel]
     exact, chains = post.exact(), 10_000
     method = Replicated(kernel, step_size=step * exact.sd.min(), warmup=0)
-    run = accord.sample(post, PATH, method, draws=3, burn_in=0, chains=chains, init=exact, seed=5)
+    run = accord.sample(post, PATH, accord.Rounds(method, burn_in=0, init=exact), draws=3, chains=chains, seed=5)
     for k in (0, 2):
         assert worst_z(run.draws[:, k, :1], exact) < Z_BOUND
     assert (run.draws == run.draws[:, :, :1]).all()
@@ -309,7 +317,7 @@ def kernels_and_metrics():
 def test_warm_up_finds_step_and_metric(kernel, dense):
     post = accord.models.gaussian(np.ones((3, 2)), np.stack([np.diag([1e-2, 25.0])] * 3))
     method = Replicated(kernel, warmup=400, dense=dense)
-    run = accord.sample(post, accord.Network.star(3), method, draws=200, burn_in=400, chains=40, seed=0)
+    run = accord.sample(post, accord.Network.star(3), accord.Rounds(method, burn_in=400), draws=200, chains=40, seed=0)
     x, exact = run.draws[:, :, 1].astype(np.float64), post.exact()
     ess = array_stats.ess(x, chain_axis=0, draw_axis=1)
     assert (np.abs(x.mean(axis=(0, 1)) - exact.mean) < Z_BOUND * exact.sd / np.sqrt(ess)).all()
@@ -326,7 +334,9 @@ def test_exact_kernels_on_a_logistic_posterior():
     rng = np.random.default_rng(1)
     shards = [(X, (X[:, 0] + rng.standard_normal(20) > 0).astype(float)) for X in rng.standard_normal((4, 20, 2))]
     post = accord.models.logistic_regression(shards)
-    run = accord.sample(post, accord.Network.ring(4), Replicated(), draws=300, burn_in=500, chains=20, seed=0)
+    run = accord.sample(
+        post, accord.Network.ring(4), accord.Rounds(Replicated(), burn_in=500), draws=300, chains=20, seed=0
+    )
     grid = np.stack(np.meshgrid(np.linspace(-1, 4.5, 201), np.linspace(-2.5, 2.5, 201), indexing="ij"), -1)
     weight = np.exp(np.array(jax.vmap(post.logdensity)(grid.reshape(-1, 2)), np.float64))
     weight /= weight.sum()
@@ -345,20 +355,20 @@ def test_traffic_of_totals():
     options = dict(draws=rounds, burn_in=0, chains=2)
     word = 4
     # star: each leaf sends once and the hub answers five; one total at the start gives Q
-    run = accord.sample(post, STAR, DGLMC(0.5, 0.05, (1, 2, 3, 1, 2, 3)), **options)
+    run = walk(post, STAR, DGLMC(0.5, 0.05, (1, 2, 3, 1, 2, 3)), **options)
     assert run.traffic.exchanges == 2 * (rounds + 1)
     np.testing.assert_array_equal(run.traffic.bytes_sent, np.array([5, 1, 1, 1, 1, 1]) * word * (rounds * dim + 1))
     np.testing.assert_array_equal(run.traffic.gradient_rows, rounds * np.array([1, 2, 3, 1, 2, 3]) * post.sizes)
     # path of six: the root is in the middle, three exchanges from the far end
-    run = accord.sample(post, PATH, GCMC(0.5), **options)
+    run = walk(post, PATH, GCMC(0.5), **options)
     assert run.traffic.exchanges == 6 * rounds
     np.testing.assert_array_equal(np.sort(run.traffic.bytes_sent), np.array([1, 1, 2, 2, 2, 2]) * word * rounds * dim)
     # unsummed letters: everyone passes on what is behind it, both ways
-    run = accord.sample(post, PATH, HubSGLD(0.001), **options)
+    run = walk(post, PATH, HubSGLD(0.001), **options)
     assert run.traffic.exchanges == 6 * rounds
     assert run.traffic.bytes_sent.sum() == 2 * (1 + 2 + 3 + 2 + 1) * word * rounds * dim
     # one total an evaluation, and one at the start
-    run = accord.sample(post, STAR, Replicated("mala", warmup=0, step_size=0.01), **options)
+    run = walk(post, STAR, Replicated("mala", warmup=0, step_size=0.01), **options)
     assert run.traffic.exchanges == 2 * (rounds + 1)
     np.testing.assert_array_equal(
         run.traffic.bytes_sent, np.array([5, 1, 1, 1, 1, 1]) * word * (rounds + 1) * (dim + 1)
@@ -367,7 +377,7 @@ def test_traffic_of_totals():
 
 
 def test_runs_with_their_counts_are_saved(tmp_path):
-    run = accord.sample(unequal_shards(2), STAR, GCMC(0.5), draws=4, burn_in=0, chains=2)
+    run = accord.sample(unequal_shards(2), STAR, accord.Rounds(GCMC(0.5), burn_in=0), draws=4, chains=2)
     run.save(tmp_path / "run.nc")
     again = accord.Run.load(tmp_path / "run.nc")
     np.testing.assert_array_equal(again.traffic.gradient_rows, run.traffic.gradient_rows)
@@ -376,7 +386,7 @@ def test_runs_with_their_counts_are_saved(tmp_path):
 
 def resolve(method, post=None):
     post = unequal_curvature(2) if post is None else post
-    return accord.sample(post, STAR, method, draws=1, burn_in=0, chains=1)
+    return accord.sample(post, STAR, accord.Rounds(method, burn_in=0), draws=1, chains=1)
 
 
 SINGULAR = [np.array([[1.0, 0.0]])] * AGENTS
@@ -430,7 +440,7 @@ def test_bad_numbers_get_one_clear_error(make, message):
 def test_a_hub_needs_a_connected_network(method):
     for net in (accord.Network.empty(AGENTS), accord.Network.from_edges(AGENTS, [(0, 1), (2, 3), (3, 4), (4, 5)])):
         with pytest.raises(ValueError, match="not connected"):
-            accord.sample(unequal_curvature(1), net, method, draws=1, burn_in=0)
+            accord.sample(unequal_curvature(1), net, accord.Rounds(method, burn_in=0), draws=1)
 
 
 @pytest.mark.parametrize("method", [GCMC(0.1), HubSGLD(0.01), Replicated()])
@@ -442,4 +452,4 @@ def test_what_is_not_gaussian_has_no_law(method):
 def test_flat_potentials_need_a_tolerance():
     flat = accord.models.quadratic(np.array([[[1.0]], [[0.0]]]), np.zeros((2, 1)))
     with pytest.raises(ValueError, match="rho must be given: the Hessian of agent 1 at init has no positive"):
-        accord.sample(flat, accord.Network.path(2), DGLMC(), draws=1, whiten=False)
+        accord.sample(flat, accord.Network.path(2), accord.Rounds(DGLMC(), whiten=False), draws=1)

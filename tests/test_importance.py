@@ -40,19 +40,19 @@ from posteriors import (
 
 import accord
 from accord.engines.totals import TotalsEngine
-from accord.fitting.network_sums import NetworkSums
-from accord.fitting.proposal import Drawn, student
 from accord.network.averaging import Averaging
 from accord.posterior.coordinates import Coordinates
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 from accord.posterior.totals import TotalsHere
 from accord.results.certificate import Certificate
 from accord.results.diagnostics import diagnostics
 from accord.samplers import ChEES, Importance
+from accord.samplers.by_sums import certificate
+from accord.samplers.by_sums.chees import Chains, _everywhere, _supported
+from accord.samplers.by_sums.proposal import Drawn, student
+from accord.samplers.by_sums.start import Start, start_without_points
+from accord.samplers.session import Job, Session
 from accord.storage import recorded_totals
-from accord.sums import certificate
-from accord.sums.chees import Chains, _everywhere, _supported
-from accord.sums.start import Start, start_without_points
 
 RING = accord.Network.ring(4)
 
@@ -358,7 +358,7 @@ def test_what_does_not_fit_is_refused_or_handed_on(make):
 def test_chains_begin_at_the_nearest_gaussian_where_there_is_no_mode():
     post = unbounded()
     with jax.enable_x64(True):
-        place = start_without_points(NetworkSums(post, RING, 10**6), post, seed=0).place
+        place = start_without_points(Session(Job(post, RING))).place
     start = dict(
         zip(post.names, zip(place.origin, np.sqrt(np.diag(place.factor @ place.factor.T)), strict=True), strict=True)
     )
@@ -389,11 +389,11 @@ def test_chains_that_miss_a_mode_are_not_certified():
 
 def test_same_draws_on_every_engine_and_with_masks():
     local = accord.sample(separable(), RING, Importance(), draws=200)
-    for options in ({"engine": "mesh"}, {"masks": True}, {"engine": TotalsEngine}):
-        other = accord.sample(separable(), RING, Importance(), draws=200, **options)
+    for engine in ("mesh", accord.engines.Local(masks=True), accord.engines.Mesh(masks=True), TotalsEngine):
+        other = accord.sample(separable(), RING, Importance(), draws=200, engine=engine)
         np.testing.assert_allclose(other.draws, local.draws, rtol=1e-6, atol=1e-9)
         assert other.traffic.sums == local.traffic.sums
-    masked = accord.sample(separable(), RING, Importance(), draws=200, masks=True)
+    masked = accord.sample(separable(), RING, Importance(), draws=200, engine=accord.engines.Local(masks=True))
     assert (masked.traffic.bytes_sent > 1.9 * local.traffic.bytes_sent).all()
 
 
@@ -407,7 +407,7 @@ def test_sums_by_gossip_are_those_of_a_tree_to_the_stated_precision(network):
     # it is no more precise than was asked for by far, which would be exchanges for nothing
     assert off[0] > 1e-13 and averaging.exchanges < 60
     tree = accord.sample(separable(), network, Importance(), draws=100)
-    run = accord.sample(separable(), network, Importance(), draws=100, consensus=1e-10)
+    run = accord.sample(separable(), network, Importance(), draws=100, engine=accord.engines.Local(consensus=1e-10))
     np.testing.assert_allclose(run.draws, tree.draws, atol=1e-6)
     assert run.traffic.exchanges == run.traffic.sums * Averaging(network, 1e-10).exchanges > tree.traffic.exchanges
 
@@ -420,24 +420,26 @@ def test_gossip_that_is_too_rough_for_the_potential_is_not_certified(tmp_path):
     # told its sums by a disk, it is no better
     for _ in range(2):
         with pytest.warns(UserWarning, match="agents' log densities are .* apart"):
-            rough = accord.sample(post, RING, Importance(), draws=100, consensus=1e-4, checkpoint=tmp_path)
+            rough = accord.sample(
+                post, RING, Importance(), draws=100, engine=accord.engines.Local(consensus=1e-4), checkpoint=tmp_path
+            )
         assert not rough.certificate.holds
-    fine = accord.sample(post, RING, Importance(), draws=100, consensus=1e-10)
+    fine = accord.sample(post, RING, Importance(), draws=100, engine=accord.engines.Local(consensus=1e-10))
     assert fine.certificate.holds and fine.certificate.checks[-1].name == "consensus"
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
+    ("method", "options", "named"),
     [
-        ({"consensus": 0.0}, "above 0 and at most 0.001, found 0.0"),
-        ({"consensus": 0.1}, "above 0 and at most 0.001, found 0.1"),
-        ({"consensus": 1e-9, "masks": True}, "masks or consensus"),
-        ({"consensus": 1e-9, "sampler": accord.samplers.DULA(0.1)}, "consensus makes totals by gossip"),
+        (Importance(), {"consensus": 0.0}, "above 0 and at most 0.001, found 0.0"),
+        (Importance(), {"consensus": 0.1}, "above 0 and at most 0.001, found 0.1"),
+        (Importance(), {"consensus": 1e-9, "masks": True}, "masks or consensus"),
+        (accord.samplers.DULA(0.1), {"consensus": 1e-9}, "consensus makes totals by gossip"),
     ],
 )
-def test_what_gossip_cannot_do_is_refused(options, named):
+def test_what_gossip_cannot_do_is_refused(method, options, named):
     with pytest.raises(ValueError, match=named):
-        accord.sample(gaussian(), RING, **{"sampler": Importance(), **options})
+        accord.sample(gaussian(), RING, method, engine=accord.engines.Local(**options))
 
 
 class LostError(Exception):
@@ -522,10 +524,6 @@ def test_a_saved_run_is_read_whole(tmp_path):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"burn_in": 10}, "burn_in is for methods that walk"),
-        ({"thin": 2}, "thin is for methods that walk"),
-        ({"whiten": True}, "whiten is for methods that walk"),
-        ({"init": np.zeros(3)}, "init is for methods that walk"),
         ({"draws": 0}, "draws must be a whole number >= 1"),
         ({"seed": -1}, "seed must be a whole number from 0"),
     ],
@@ -533,13 +531,20 @@ def test_a_saved_run_is_read_whole(tmp_path):
 def test_what_does_not_belong_is_refused_before_anything_starts(options, named):
     with pytest.raises(ValueError, match=named):
         accord.sample(gaussian(), RING, Importance(), **options)
+    with pytest.raises(ValueError, match="Rounds is for methods that walk .* Importance has no rounds"):
+        accord.Rounds(Importance(), burn_in=10)
 
 
 def test_masks_are_for_methods_that_ask_for_sums():
     with pytest.raises(ValueError, match="masks=True masks totals"):
-        accord.sample(gaussian(), RING, accord.samplers.DULA(0.1), masks=True)
+        accord.sample(gaussian(), RING, accord.samplers.DULA(0.1), engine=accord.engines.Local(masks=True))
     with pytest.raises(ValueError, match="3 agents"):
-        accord.sample(accord.models.gaussian([0.0, 1.0], [1.0, 1.0]), accord.Network.path(2), Importance(), masks=True)
+        accord.sample(
+            accord.models.gaussian([0.0, 1.0], [1.0, 1.0]),
+            accord.Network.path(2),
+            Importance(),
+            engine=accord.engines.Local(masks=True),
+        )
 
 
 def test_seeds_differ_and_repeat():

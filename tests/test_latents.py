@@ -333,7 +333,9 @@ def test_nodes_go_with_one_or_two_latents():
 def test_what_latents_do_not_go_with_is_refused(schools):
     post = linear(1)
     with pytest.raises(ValueError, match="batch_size needs a log_likelihood"):
-        accord.sample(post, accord.Network.ring(3), accord.samplers.DESGLD(0.01, batch_size=1), draws=5, burn_in=0)
+        accord.sample(
+            post, accord.Network.ring(3), accord.Rounds(accord.samplers.DESGLD(0.01, batch_size=1), burn_in=0), draws=5
+        )
     with pytest.raises(ValueError, match="have no latents in common"):
         schools.loo()
     with pytest.raises(KeyError, match="no draws of agent 9"):

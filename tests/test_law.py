@@ -48,7 +48,7 @@ from accord.samplers import (
     StaleSGLD,
 )
 from accord.samplers.expansions import Expansions
-from accord.schedules import Polynomial, diminishing
+from accord.samplers.schedules import Polynomial, diminishing
 
 
 @pytest.fixture(autouse=True)
@@ -187,7 +187,7 @@ def test_draws_follow_law(noise):
     """What is drawn, at the start and in each round, is standard normal and independent: 10,000 chains have the law."""
     post, net, init = unequal_shards(3), NETWORKS["irregular"], start(3)
     law = accord.law(post, net, DRAWN[noise], init=init)
-    run = accord.sample(post, net, DRAWN[noise], draws=20, burn_in=0, chains=10_000, seed=1, init=init)
+    run = accord.sample(post, net, accord.Rounds(DRAWN[noise], burn_in=0, init=init), draws=20, chains=10_000, seed=1)
     for k in (1, 2, 5, 20):
         z = worst_z(run.draws[:, k - 1], law.at(k).joint)
         assert z < Z_BOUND, f"|z| = {z:.1f} at round {k}"

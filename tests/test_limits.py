@@ -39,7 +39,7 @@ def test_gradient_tracking_and_c_admm_reach_the_mode(name, network):
     for post in (unequal_shards(2), logistic()):
         sampler = FREE[name]()
         with jax.enable_x64(True):
-            run = accord.sample(post, NETWORKS[network], sampler, draws=1, burn_in=4000, chains=1)
+            run = accord.sample(post, NETWORKS[network], accord.Rounds(sampler, burn_in=4000), draws=1, chains=1)
         np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
@@ -49,7 +49,9 @@ def test_c_admm_reaches_the_mode_without_hessians_too(monkeypatch):
     post = logistic()
     assert post.stacked(spectral=True).curvature is None
     with jax.enable_x64(True):
-        run = accord.sample(post, NETWORKS["star"], DADMMS(0.7, temperature=0.0), draws=1, burn_in=2000, chains=2)
+        run = accord.sample(
+            post, NETWORKS["star"], accord.Rounds(DADMMS(0.7, temperature=0.0), burn_in=2000), draws=1, chains=2
+        )
     for chain in run.draws[:, 0]:
         np.testing.assert_allclose(chain, np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
@@ -62,7 +64,7 @@ def test_other_optimisers_reach_the_fixed_point_of_their_law(method, network):
     sampler = METHODS[method](temperature=0.0)
     fixed = accord.law(post, net, sampler).stationary().joint
     with jax.enable_x64(True):
-        run = accord.sample(post, net, sampler, draws=1, burn_in=3000, chains=1)
+        run = accord.sample(post, net, accord.Rounds(sampler, burn_in=3000), draws=1, chains=1)
     np.testing.assert_allclose(run.draws[0, 0].ravel(), fixed.mean, atol=1e-8)
     np.testing.assert_allclose(fixed.cov, 0.0, atol=1e-20)
     # and that is not the mode: the agents' gradients pull them apart
@@ -246,4 +248,4 @@ def test_an_undeclared_inbox_is_named():
             return super().needs(dim)._replace(inbox="neighbour_sum")
 
     with pytest.raises(TypeError, match=r"reads inbox.mix\(\) but does not declare it"):
-        accord.sample(unequal_shards(1), NETWORKS["ring"], Forgetful(0.01), draws=1, burn_in=0)
+        accord.sample(unequal_shards(1), NETWORKS["ring"], accord.Rounds(Forgetful(0.01), burn_in=0), draws=1)

@@ -150,7 +150,9 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
     slope, constant = np.asarray(post.hessians())[:, 0, 0], np.zeros(AGENTS)
     with jax.enable_x64(True):
         method = GTDULA(step, beta, beta, temperature=0.0)
-        run = accord.sample(post, network, method, draws=rounds, burn_in=0, chains=1, init=np.ones(1), seed=0)
+        run = accord.sample(
+            post, network, accord.Rounds(method, burn_in=0, init=np.ones(1)), draws=rounds, chains=1, seed=0
+        )
         constant = np.asarray(post.each(lambda potential, shard: potential.gradient(shard, jnp.zeros(1))))[:, 0]
         made, _ = engine(network, method)
         comes, newest, _ = (
@@ -202,7 +204,7 @@ def test_rounds_are_those_of_queues_and_running_sums(name):
 @pytest.mark.parametrize("method", ["DESGLD", "GTDULA", "DADMMS", "EXTRASGLD"])
 def test_links_that_lose_nothing_change_nothing(method):
     runs = [
-        accord.sample(unequal_curvature(2), network, OVER_LINKS[method](), draws=20, burn_in=20, seed=4)
+        accord.sample(unequal_curvature(2), network, accord.Rounds(OVER_LINKS[method](), burn_in=20), draws=20, seed=4)
         for network in (RING, RING.links())
     ]
     np.testing.assert_allclose(runs[0].draws, runs[1].draws, rtol=1e-4, atol=1e-4)
@@ -212,7 +214,9 @@ def test_links_that_lose_nothing_change_nothing(method):
 @pytest.mark.parametrize(("name", "method"), runs(("lossy", "GTBAOAB"), ("late", "DADMMS"), ("one-way", "GTDULA")))
 def test_draws_follow_the_law_of_the_losses_they_meet(name, method):
     post, network, sampler = unequal_curvature(2), LINKS[name], OVER_LINKS[method]()
-    run = accord.sample(post, network, sampler, draws=1, burn_in=24, chains=20_000, seed=1, init=start(2))
+    run = accord.sample(
+        post, network, accord.Rounds(sampler, burn_in=24, init=start(2)), draws=1, chains=20_000, seed=1
+    )
     assert worst_z(run.draws[:, 0], accord.law(post, network, sampler, start(2)).at(25).joint) < Z_BOUND
 
 
@@ -230,7 +234,7 @@ def test_a_law_walked_back_and_forth_is_one_law():
 def test_draws_of_many_rounds_follow_the_law_over_rounds(name, method):
     post, network, sampler = unequal_curvature(1), LINKS[name], OVER_LINKS[method]()
     law = accord.law(post, network, sampler).stationary()
-    run = accord.sample(post, network, sampler, draws=2000, burn_in=999, chains=400, seed=1)
+    run = accord.sample(post, network, accord.Rounds(sampler, burn_in=999), draws=2000, chains=400, seed=1)
     draws = run.draws[..., 0].astype(float)
     for agent in range(AGENTS):
         own, expected = draws[..., agent], law.agent(agent)
@@ -294,7 +298,9 @@ OPTIMISERS = {
 def test_without_noise_every_agent_reaches_the_mode(name, method):
     with jax.enable_x64(True):
         post = unequal_curvature(2)
-        run = accord.sample(post, LINKS[name], OPTIMISERS[method], draws=1, burn_in=6000, chains=1, seed=0)
+        run = accord.sample(
+            post, LINKS[name], accord.Rounds(OPTIMISERS[method], burn_in=6000), draws=1, chains=1, seed=0
+        )
         np.testing.assert_allclose(run.draws[0, 0], np.tile(post.mode(), (AGENTS, 1)), atol=1e-6)
 
 
@@ -315,7 +321,9 @@ def test_dropped_messages_falsify_a_sum_that_is_not_pushed():
     naive = accord.base.pytree.pytree(Naive)
     for cls, right in ((GTDULA, True), (naive, False)):
         method = cls(0.002, 0.15, 0.15, noise="common")
-        run = accord.sample(post, RING.links(loss=0.05), method, draws=2000, burn_in=2000, chains=50, seed=0)
+        run = accord.sample(
+            post, RING.links(loss=0.05), accord.Rounds(method, burn_in=2000), draws=2000, chains=50, seed=0
+        )
         off = np.abs(run.draws.mean(axis=(0, 1))[:, 0] - exact.mean[0]).max() / exact.sd[0]
         assert (off < 0.1) == right, (cls, off)
 
@@ -332,7 +340,7 @@ LONG = {
 @pytest.mark.parametrize("method", [GTDULA(0.005, 0.2, 0.2, noise="common"), GTBAOAB(0.1, 1.0, mix_rounds=4)], ids=type)
 def test_who_hears_nothing_for_long_does_not_run_away(name, method):
     post = unequal_curvature(1)
-    run = accord.sample(post, LONG[name], method, draws=15_000, burn_in=1000, chains=8, seed=0)
+    run = accord.sample(post, LONG[name], accord.Rounds(method, burn_in=1000), draws=15_000, chains=8, seed=0)
     exact, draws = post.exact(), run.draws[..., 0].astype(float)
     assert np.abs(draws - exact.mean).max() < 9.0 * exact.sd
     assert np.abs(draws.std(axis=(0, 1)) / exact.sd - 1.0).max() < 0.15
@@ -432,7 +440,7 @@ LOSSY, SLOW = RING.links(loss=0.1), RING.links(delay=(2, 3))
 )
 def test_methods_that_cannot_are_refused_with_the_reason(network, method, said):
     if said is None:
-        accord.sample(unequal_curvature(1), network, method, draws=1, burn_in=1)
+        accord.sample(unequal_curvature(1), network, accord.Rounds(method, burn_in=1), draws=1)
         return
     with pytest.raises(ValueError, match=said):
         accord.sample(unequal_curvature(1), network, method, draws=1)
@@ -502,7 +510,9 @@ def test_a_message_carries_the_share_of_the_mass():
     sent = {}
     # one way each agent sends to one neighbour in place of two
     for network in (RING, LOSSY, LINKS["one-way"]):
-        run = accord.sample(unequal_curvature(2), network, GTDULA(0.002, 0.1, 0.1), draws=5, burn_in=0, chains=1)
+        run = accord.sample(
+            unequal_curvature(2), network, accord.Rounds(GTDULA(0.002, 0.1, 0.1), burn_in=0), draws=5, chains=1
+        )
         sent[network] = run.traffic.bytes_sent[0] / (5 * 2)
     assert sent[LOSSY] - sent[RING] == 4  # one float
     assert sent[LINKS["one-way"]] == sent[LOSSY] / 2

@@ -5,7 +5,7 @@ import pytest
 from scipy.special import digamma, polygamma
 
 from accord.results.diagnostics import diagnostics
-from accord.sums import lockstep
+from accord.samplers.by_sums import lockstep
 
 CHAINS = 64
 

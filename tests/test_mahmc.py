@@ -60,7 +60,7 @@ def test_draws_without_the_test_follow_their_law():
     post, init = unequal_shards(2), accord.Gaussian(np.ones(2), np.eye(2))
     method = Unadjusted(0.15, remainder=False, mix_rounds=6)
     law = accord.law(post, PATH, method, init=init)
-    run = accord.sample(post, PATH, method, draws=20, burn_in=0, chains=5000, seed=1, init=init)
+    run = accord.sample(post, PATH, accord.Rounds(method, burn_in=0, init=init), draws=20, chains=5000, seed=1)
     for k in (1, 2, 5, 20):
         assert worst_z(run.draws[:, k - 1], law.at(k).joint) < Z_BOUND
 
@@ -74,7 +74,9 @@ def test_gaussian_posteriors_are_exact_at_steps_that_are_off_without_the_test(st
     exact = post.exact()
     method = DMAHMC(1.2, steps, remainder, temperature=temperature)
     rounds = 60 * steps
-    run = accord.sample(post, COMPLETE, method, draws=1, burn_in=rounds, chains=10_000, seed=2, whiten=True)
+    run = accord.sample(
+        post, COMPLETE, accord.Rounds(method, burn_in=rounds, whiten=True), draws=1, chains=10_000, seed=2
+    )
     law = accord.Gaussian(exact.mean, temperature * exact.cov)
     assert worst_z(run.draws[:, 0, :1], law) < Z_BOUND
     # agents decide the same, by one random number
@@ -110,7 +112,7 @@ def off_by(run):
 
 
 def drawn(network, method, rounds=60):
-    return accord.sample(log_rate(), network, method, draws=1, burn_in=rounds, chains=20_000, seed=1)
+    return accord.sample(log_rate(), network, accord.Rounds(method, burn_in=rounds), draws=1, chains=20_000, seed=1)
 
 
 @pytest.mark.long
@@ -146,7 +148,9 @@ def test_on_a_ring_agents_are_exact_up_to_disagreement():
 @pytest.mark.slow
 def test_one_agent_makes_plain_hmc():
     post = accord.models.gaussian([1.0], [4.0])
-    run = accord.sample(post, accord.Network.ring(1), DMAHMC(2.0, 2), draws=1, burn_in=60, chains=10_000, seed=1)
+    run = accord.sample(
+        post, accord.Network.ring(1), accord.Rounds(DMAHMC(2.0, 2), burn_in=60), draws=1, chains=10_000, seed=1
+    )
     assert worst_z(run.draws[:, 0], accord.Gaussian([1.0], [4.0])) < Z_BOUND
 
 
@@ -182,7 +186,7 @@ def test_agents_with_unlike_shards_are_within_a_hundredth(network, name):
     post = POSTERIORS[name](2)
     exact, chains = post.exact(), 10_000
     run = accord.sample(
-        post, NETWORKS[network], DMAHMC(0.8, 2), draws=1, burn_in=120, chains=chains, seed=1, whiten=True
+        post, NETWORKS[network], accord.Rounds(DMAHMC(0.8, 2), burn_in=120, whiten=True), draws=1, chains=chains, seed=1
     )
     x = run.draws[:, 0].astype(np.float64)
     assert (np.abs(x.mean(axis=0) - exact.mean) < (Z_BOUND / np.sqrt(chains) + 0.01) * exact.sd).all()
@@ -192,7 +196,9 @@ def test_agents_with_unlike_shards_are_within_a_hundredth(network, name):
 @pytest.mark.long
 def test_few_accepted_trajectories_warn():
     with pytest.warns(UserWarning, match=r"DMAHMC accepted .*% of its trajectories: take a step_size below 9"):
-        accord.sample(log_rate(), accord.Network.complete(4), DMAHMC(9.0), draws=20, burn_in=0, chains=4, seed=0)
+        accord.sample(
+            log_rate(), accord.Network.complete(4), accord.Rounds(DMAHMC(9.0), burn_in=0), draws=20, chains=4, seed=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -214,4 +220,4 @@ def test_a_step_above_the_bound_of_leapfrog_is_refused():
     post = unequal_shards(2)
     bound = 2.0 / np.sqrt(np.linalg.eigvalsh(post.hessians().sum(axis=0))[-1])
     with pytest.raises(ValueError, match=f"step_size .* is not below {bound:.6g}, the stability bound of DMAHMC"):
-        accord.sample(post, PATH, DMAHMC(1.01 * bound), draws=1, burn_in=0, chains=1)
+        accord.sample(post, PATH, accord.Rounds(DMAHMC(1.01 * bound), burn_in=0), draws=1, chains=1)

@@ -12,7 +12,7 @@ import accord
 from accord.base.errors import DataError
 from accord.data.meeting import ByCorrespondence, Unanswered, added
 from accord.models import families, glm, priors
-from accord.sampling.integration import _remedy
+from accord.samplers.by_sums.integration import _remedy
 
 
 class Post:

@@ -92,7 +92,7 @@ class TooFew(Plain):
 )
 def test_what_an_engine_relies_on_is_checked(method, error, message):
     with pytest.raises(error, match=message):
-        accord.sample(unequal_curvature(1), RING, method, draws=1, burn_in=0, chains=1)
+        accord.sample(unequal_curvature(1), RING, accord.Rounds(method, burn_in=0), draws=1, chains=1)
 
 
 @pytree
@@ -143,6 +143,8 @@ class BySums(DADMMS):
 def test_sums_of_neighbours_and_disagreement_tell_the_same(net):
     post = unequal_shards(2)
     with jax.enable_x64(True):
-        apart, sums = (accord.sample(post, net, of(0.7), draws=30, burn_in=5, seed=0) for of in (DADMMS, BySums))
+        apart, sums = (
+            accord.sample(post, net, accord.Rounds(of(0.7), burn_in=5), draws=30, seed=0) for of in (DADMMS, BySums)
+        )
     np.testing.assert_allclose(sums.draws, apart.draws, rtol=1e-9, atol=1e-9)
     assert np.ptp(sums.draws, axis=2).max() > 0.1

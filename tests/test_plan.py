@@ -35,7 +35,7 @@ from accord.samplers import (
     Importance,
     Replicated,
 )
-from accord.schedules import diminishing
+from accord.samplers.schedules import diminishing
 from accord.tuning import search
 from accord.tuning.forecast import SHARE, Forecast, Model, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers
@@ -85,7 +85,7 @@ def test_forecasts_are_the_exact_law(name):
     np.testing.assert_allclose(found.bias, law_bias(post, net, method), rtol=1e-5)
     assert found.rounds >= 1 and found.burn_in >= 1
     # the busiest agent's, as a run counts it
-    run = accord.sample(post, net, method, draws=1, burn_in=99, chains=1, seed=0)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=99), draws=1, chains=1, seed=0)
     before = bind(post, net, method, LocalEngine).spent
     sent, exchanges = run.traffic.bytes_sent - before.bytes_sent, run.traffic.exchanges - before.exchanges
     np.testing.assert_allclose(found.bytes_sent / found.rounds, sent.max() / 100, rtol=0.02)
@@ -149,7 +149,7 @@ def test_every_method_finds_its_own_numbers(sampler):
     # the cheapest: one with twice the step does not serve
     larger = [t for t in trials if t.forecast is not None and t.forecast.bytes_sent < best.forecast.bytes_sent]
     assert all(trial.forecast.bias > 0.1 for trial in larger)
-    run = accord.sample(post, net, sampler, draws=2, burn_in=1, thin=1, chains=1, seed=0)
+    run = accord.sample(post, net, accord.Rounds(sampler, burn_in=1, thin=1), draws=2, chains=1, seed=0)
     assert np.isfinite(run.draws).all()
     assert label(sampler) in run.settings["chosen"]
 
@@ -168,7 +168,7 @@ def test_numbers_left_out_are_chosen():
         with pytest.raises(ValueError, match=f"{type(sampler).__name__} has no .* chosen in whitened coordinates"):
             accord.law(post, net, sampler)
         with pytest.raises(ValueError, match="chosen in whitened coordinates"):
-            accord.sample(post, net, sampler, draws=1, whiten=False)
+            accord.sample(post, net, accord.Rounds(sampler, whiten=False), draws=1)
     # the paper's guidelines choose these
     assert not DGLMC().bind(post, net).sampler.left_out
 
@@ -205,10 +205,10 @@ def test_rounds_left_out_are_those_of_the_plan():
     post, net = unequal_curvature(2), NETWORKS["ring"]
     found, moved, _ = prospect(post, net)
     foreseen = choose(usual_methods(post, net), moved, net, found)[0].forecast
-    run = accord.sample(post, net, draws=2, chains=1, whiten=True)
+    run = accord.sample(post, net, accord.Rounds(whiten=True), draws=2, chains=1)
     assert run.settings["burn_in"] == 3 * foreseen.burn_in
     assert run.settings["thin"] == np.ceil(foreseen.rounds / 3)
-    given = accord.sample(post, net, draws=2, chains=1, burn_in=3, thin=2)
+    given = accord.sample(post, net, accord.Rounds(burn_in=3, thin=2), draws=2, chains=1)
     assert (given.settings["burn_in"], given.settings["thin"]) == (3, 2)
     plain = accord.sample(post, net, DESGLD(0.1), draws=2, chains=1)
     assert (plain.settings["burn_in"], plain.settings["thin"]) == (500, 1)
@@ -218,7 +218,7 @@ def test_rounds_left_out_are_those_of_the_plan():
 @pytest.mark.parametrize("network", among(["ring", "path"], "ring"))
 def test_without_numbers_every_agent_draws_a_gaussian_posterior(network):
     post, net = unequal_curvature(3), NETWORKS[network]
-    run = accord.sample(post, net, draws=2000, burn_in=50, chains=16, seed=1, thin=1)
+    run = accord.sample(post, net, accord.Rounds(burn_in=50, thin=1), draws=2000, chains=16, seed=1)
     assert "GTBAOAB" in run.settings["method"]
     exact, size = post.exact(), 16 * 2000
     mean, sd = run.draws.mean(axis=(0, 1), dtype=np.float64), run.draws.std(axis=(0, 1), dtype=np.float64)
@@ -231,7 +231,7 @@ def test_without_numbers_every_agent_draws_a_gaussian_posterior(network):
 @pytest.mark.long
 def test_without_numbers_every_agent_draws_a_skewed_posterior():
     post, net = skewed(), NETWORKS["ring"]
-    run = accord.sample(post, net, draws=4000, burn_in=100, chains=8, thin=2, seed=1)
+    run = accord.sample(post, net, accord.Rounds(burn_in=100, thin=2), draws=4000, chains=8, seed=1)
     mean, sd = quadrature(post, 41)
     assert (np.abs(run.draws.mean(axis=(0, 1)) - mean) / sd).max() < 0.05 + 0.05
     assert np.abs(run.draws.std(axis=(0, 1)) / sd - 1.0).max() < 0.03 + 0.05
@@ -247,7 +247,7 @@ def test_many_parameters_are_modelled_by_the_largest_curvatures():
     assert model.whitened.dim == 1 and model.plain is None
     np.testing.assert_allclose(model.whitened.hessians()[:, 0, 0], found.curvature[:, 1])
     chosen = choose([GTBAOAB()], moved, net, found)[0].sampler
-    run = accord.sample(moved, net, chosen, draws=500, burn_in=50, chains=4, seed=0)
+    run = accord.sample(moved, net, accord.Rounds(chosen, burn_in=50), draws=500, chains=4, seed=0)
     assert np.isfinite(run.draws).all()
     (trial,) = try_out(DESGLD(0.1), model, post.sizes, net, found.stiffness, 0.05)
     assert "so many parameters" in trial.trouble
@@ -475,7 +475,7 @@ def test_the_cost_of_draws_is_that_of_a_run_as_long(method):
     (trial,) = accord.plan(post, net, [method], draws=50, chains=3, tolerance=10.0).trials
     cost, foreseen = trial.cost, trial.forecast
     assert cost.rounds == 3 * foreseen.burn_in + 50 * foreseen.rounds
-    run = accord.sample(post, net, method, draws=1, burn_in=round(cost.rounds) - 1, chains=3)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=round(cost.rounds) - 1), draws=1, chains=3)
     assert cost.exchanges == pytest.approx(run.traffic.exchanges, rel=0.02)
     assert cost.sums == pytest.approx(run.traffic.sums, abs=2)
     by_hub = isinstance(method, DGLMC)

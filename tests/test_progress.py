@@ -25,8 +25,6 @@ from accord.base.progress import Progress, stage, step
 from accord.base.text import human_seconds
 from accord.results.certificate import Certificate, Check
 from accord.samplers import ChEES, Importance
-from accord.sampling import by_totals
-from accord.sampling.by_totals import draw_importance
 
 RING = accord.Network.ring(3)
 
@@ -197,7 +195,11 @@ def test_runs_of_rounds_name_their_stages(monkeypatch):
     said = stages(monkeypatch)
     # skew, so that the Gaussian nearest to it is not near enough for a warm-up without draws
     accord.sample(
-        regression(rows=9, prior_variance=100.0), RING, accord.samplers.GTBAOAB(), draws=50, burn_in=20, chains=2
+        regression(rows=9, prior_variance=100.0),
+        RING,
+        accord.Rounds(accord.samplers.GTBAOAB(), burn_in=20),
+        draws=50,
+        chains=2,
     )
     kinds = [text.split(" in prospect")[0] for text in said]
     assert kinds[:2] == ["reading the data", "warm-up: the mode"]
@@ -338,12 +340,14 @@ def test_ctrl_c_in_the_fallback_keeps_what_was_drawn_before(monkeypatch):
     at = pressed_in(monkeypatch, "warm-up of")
     monkeypatch.setattr("accord.posterior.totals._NUMBERS", 64)
 
-    def doubted(*arguments, **options):
-        drawn = draw_importance(*arguments, **options)
+    draw = Importance.draw
+
+    def doubted(*arguments):
+        drawn = draw(*arguments)
         doubt = Check("doubt", 1.0, 0.0, False, "somebody doubts it")
         return replace(drawn, certificate=Certificate((*drawn.certificate.checks, doubt)))
 
-    monkeypatch.setitem(by_totals.DRAW, Importance, doubted)
+    monkeypatch.setattr(Importance, "draw", doubted)
     with pytest.warns(UserWarning, match="interrupted: the run keeps 1000 draws a chain"):
         run = accord.sample(regression(), RING, draws=1000, chains=4)
     assert "pressed" in at and run.settings["interrupted"] and not run.certificate.holds

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from tables import walk
 
 import accord
 from accord.engines.build import build_problem
@@ -198,20 +199,22 @@ def test_a_missed_tolerance_warns(monkeypatch):
     monkeypatch.setattr(proximal, "MAX_ITERATIONS", 1)
     post = accord.models.power(np.array([[0.0], [30.0], [60.0]]), 4.0)
     with pytest.warns(UserWarning, match="a proximal step of D-ADMMS missed its tolerance"):
-        run = accord.sample(post, accord.Network.ring(3), DADMMS(1.0), draws=3, burn_in=0, chains=1)
+        run = accord.sample(post, accord.Network.ring(3), accord.Rounds(DADMMS(1.0), burn_in=0), draws=3, chains=1)
     assert run.statistics["unsolved_error"].max() > 0
     # rounds between kept draws count as much
     with pytest.warns(UserWarning, match="missed its tolerance"):
-        thinned = accord.sample(post, accord.Network.ring(3), DADMMS(1.0), draws=1, burn_in=1, thin=2, chains=1)
+        thinned = accord.sample(
+            post, accord.Network.ring(3), accord.Rounds(DADMMS(1.0), burn_in=1, thin=2), draws=1, chains=1
+        )
     assert thinned.statistics["unsolved_error"][0, -1] == run.statistics["unsolved_error"][0, -1]
 
 
 @pytest.mark.long
 def test_a_run_is_the_same_without_hessians(monkeypatch):
     net, method, options = accord.Network.ring(4), DADMMS(1.0, tolerance=1e-5), {"draws": 20, "burn_in": 0, "chains": 2}
-    known = accord.sample(regression("logistic_regression", agents=4), net, method, seed=0, **options)
+    known = walk(regression("logistic_regression", agents=4), net, method, seed=0, **options)
     monkeypatch.setattr("accord.posterior.posterior.HESSIAN_DIM", 0)
-    unknown = accord.sample(regression("logistic_regression", agents=4), net, method, seed=0, **options)
+    unknown = walk(regression("logistic_regression", agents=4), net, method, seed=0, **options)
     np.testing.assert_allclose(known.draws, unknown.draws, atol=2e-3)
     # what is known saves products
     assert known.statistics["gradients"][:, -1].mean() < unknown.statistics["gradients"][:, -1].mean()

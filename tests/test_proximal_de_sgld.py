@@ -5,13 +5,13 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, Z_BOUND, unequal_curvature, unequal_shards
+from tables import AGENTS, NETWORKS, Z_BOUND, unequal_curvature, unequal_shards, walk
 
 import accord
 from accord.samplers import DESGLD, ProximalDESGLD
 from accord.samplers.convex_sets import Box, L1Ball, Simplex
 from accord.samplers.protocol import pytree
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 NET = NETWORKS["irregular"]
 
@@ -47,8 +47,8 @@ def test_where_the_set_has_no_bounds_it_is_de_sgld():
     step = Polynomial(0.1, 3.0, 0.7)
     options = dict(mixing="lazy", noise="common", batch_size=2, temperature=0.5)
     lengths = dict(draws=30, burn_in=0, chains=2, seed=4)
-    plain = accord.sample(unequal_shards(2), NET, DESGLD(step, **options), **lengths)
-    run = accord.sample(unequal_shards(2), NET, ProximalDESGLD(step, Box(), **options), **lengths)
+    plain = walk(unequal_shards(2), NET, DESGLD(step, **options), **lengths)
+    run = walk(unequal_shards(2), NET, ProximalDESGLD(step, Box(), **options), **lengths)
     np.testing.assert_array_equal(run.draws, plain.draws)
     assert (run.statistics["outside"] == 0.0).all()
 
@@ -78,7 +78,9 @@ def test_one_parameter_has_the_law_of_its_kernel(smoothing):
     h = 0.02
     method = ProximalDESGLD(h * AGENTS, "positive", smoothing, noise="common")
     start = np.array([0.5])
-    run = accord.sample(one_potential(), NET, method, draws=1, burn_in=400, chains=10_000, seed=0, init=start)
+    run = accord.sample(
+        one_potential(), NET, accord.Rounds(method, burn_in=400, init=start), draws=1, chains=10_000, seed=0
+    )
     x, masses = kernel_law(h, 2.0 * h if smoothing is None else smoothing)
     draws = run.draws[:, 0, 3, 0].astype(float)
     for power in (lambda t: t, lambda t: t**2, lambda t: t < 0, lambda t: t * (t < 0)):
@@ -90,7 +92,9 @@ def test_one_parameter_has_the_law_of_its_kernel(smoothing):
 @pytest.mark.long
 def test_agents_that_stray_one_by_one_push_the_average_inwards():
     method = ProximalDESGLD(0.02 * AGENTS, "positive", 0.1)
-    run = accord.sample(one_potential(), NET, method, draws=1, burn_in=200, chains=4000, seed=0, init=np.array([0.5]))
+    run = accord.sample(
+        one_potential(), NET, accord.Rounds(method, burn_in=200, init=np.array([0.5])), draws=1, chains=4000, seed=0
+    )
     x, masses = kernel_law(0.02, 0.1)
     average, own = run.average[:, 0, 0].astype(float), run.draws[:, 0, :, 0].astype(float)
     assert average.mean() - masses @ x > 10.0 * average.std() / np.sqrt(len(average))
@@ -144,7 +148,9 @@ def test_two_parameters_of_unequal_agents_have_the_smoothed_law():
     # the set matters
     assert np.abs(mean - mode).max() > 0.2 * np.sqrt(np.diag(cov)).min()
     method = ProximalDESGLD(0.004, region, smoothing, noise="common")
-    run = accord.sample(post, NETWORKS["complete"], method, draws=1, burn_in=4000, chains=4000, seed=5, init=mode)
+    run = accord.sample(
+        post, NETWORKS["complete"], accord.Rounds(method, burn_in=4000, init=mode), draws=1, chains=4000, seed=5
+    )
     x = run.average[:, 0].astype(float)
     assert (np.abs(x.mean(axis=0) - mean) / (sd / np.sqrt(len(x)))).max() < Z_BOUND
     squares = (x - mean) ** 2
@@ -154,7 +160,7 @@ def test_two_parameters_of_unequal_agents_have_the_smoothed_law():
 def test_its_optimiser_ends_where_slope_and_pull_balance():
     with jax.enable_x64(True):
         method = ProximalDESGLD(0.1, "positive", 0.2, temperature=0.0)
-        run = accord.sample(one_potential(), NET, method, draws=1, burn_in=2000, chains=1)
+        run = accord.sample(one_potential(), NET, accord.Rounds(method, burn_in=2000), draws=1, chains=1)
     # (x - MEAN) / VARIANCE + x / 0.2 = 0
     np.testing.assert_allclose(run.draws[0, 0, :, 0], MEAN / (1.0 + VARIANCE / 0.2), atol=1e-10)
 
@@ -164,10 +170,10 @@ def test_draws_are_not_held_against_a_posterior_without_the_set():
     restricted = ProximalDESGLD(0.05, "positive", noise="common")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        accord.sample(post, NET, restricted, **lengths).summary()
+        walk(post, NET, restricted, **lengths).summary()
     # the same draws of a method that promises the posterior
     with pytest.warns(UserWarning, match="too narrow"):
-        accord.sample(post, NET, Promising(0.05, "positive", noise="common"), **lengths).summary()
+        walk(post, NET, Promising(0.05, "positive", noise="common"), **lengths).summary()
 
 
 @pytree
@@ -204,4 +210,4 @@ for _pair in (slice(0, 2), slice(2, 4), slice(4, 6)):
 
 
 def sample(method, **options):
-    return accord.sample(unequal_shards(2), NETWORKS["path"], method, draws=1, **options)
+    return walk(unequal_shards(2), NETWORKS["path"], method, draws=1, **options)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from accord import Network, models, sample, samplers
+from accord import Network, Rounds, models, sample, samplers
 from accord.engines.build import build_problem
 from accord.posterior.coordinates import Coordinates, place_shard
 from accord.posterior.quadratic import Quadratic, with_eigenvectors
@@ -188,7 +188,9 @@ def test_a_regression_whose_columns_have_other_units_is_solved_by_all_of_its_eig
     post = models.linear_regression(shards, noise_scale=1.0, prior_variance=100.0)
     exact, method = post.exact(), samplers.DADMMS(rho=0.1, temperature=0.0)
     with jax.enable_x64(True):
-        run = sample(post, Network.complete(4), method, draws=1, burn_in=20_000, chains=1, seed=1, progress=False)
+        run = sample(
+            post, Network.complete(4), Rounds(method, burn_in=20_000), draws=1, chains=1, seed=1, progress=False
+        )
     off = (run.draws[0, -1] - exact.mean) / np.sqrt(np.diagonal(exact.cov))
     # it was 15 standard deviations; of the large column rounding leaves single agents some tenths of one
     assert np.abs(off.mean(axis=0)).max() < 0.05 and np.abs(off).max() < 2.0

@@ -19,7 +19,9 @@ RELAYED = {
 
 def draw(network, method):
     with jax.enable_x64(True):
-        return accord.sample(unequal_curvature(2), network, method, draws=20, burn_in=20, chains=2, seed=3)
+        return accord.sample(
+            unequal_curvature(2), network, accord.Rounds(method, burn_in=20), draws=20, chains=2, seed=3
+        )
 
 
 @pytest.mark.parametrize("method", among(RELAYED, "GTBAOAB", "EXTRASGLD"))
@@ -43,7 +45,7 @@ def test_relays_cost_a_sum_over_the_tree():
 @pytest.mark.long
 def test_relayed_draws_follow_the_law():
     post, network, method = unequal_curvature(2), NETWORKS["path"], RELAYED["GTBAOAB"]("relay")
-    run = accord.sample(post, network, method, draws=1, burn_in=14, chains=20_000, seed=1, init=start(2))
+    run = accord.sample(post, network, accord.Rounds(method, burn_in=14, init=start(2)), draws=1, chains=20_000, seed=1)
     assert worst_z(run.draws[:, 0], accord.law(post, network, method, start(2)).at(15).joint) < 5.5
 
 

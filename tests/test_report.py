@@ -57,7 +57,9 @@ def walked():
 
 def walk(temperature):
     sampler = accord.samplers.DESGLD(0.001, temperature=temperature)
-    return accord.sample(logistic(), accord.Network.star(4), sampler, draws=30, burn_in=5, chains=2, seed=0)
+    return accord.sample(
+        logistic(), accord.Network.star(4), accord.Rounds(sampler, burn_in=5), draws=30, chains=2, seed=0
+    )
 
 
 class Reader(HTMLParser):
@@ -449,7 +451,12 @@ def test_colours_of_drawings_are_the_pages_and_texts_stay():
 @pytest.mark.long
 def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
     few = accord.sample(
-        logistic(), accord.Network.star(4), accord.samplers.DESGLD(0.001), draws=draws, burn_in=0, chains=chains, seed=0
+        logistic(),
+        accord.Network.star(4),
+        accord.Rounds(accord.samplers.DESGLD(0.001), burn_in=0),
+        draws=draws,
+        chains=chains,
+        seed=0,
     )
     text = Reader(few.report(tmp_path / "few.html", ask=False).read_text()).text
     assert "too few to tell how many are effective" in text
@@ -457,7 +464,9 @@ def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
 
 @pytest.mark.long
 def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
-    masked = accord.sample(logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, masks=True)
+    masked = accord.sample(
+        logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, engine=accord.engines.Local(masks=True)
+    )
     monkeypatch.setattr(
         type(masked.agents_data.post), "each", lambda *_, **__: pytest.fail("a site was asked by itself")
     )

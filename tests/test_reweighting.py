@@ -94,14 +94,18 @@ def test_what_cannot_be_answered_is_refused(run, tmp_path):
     run.save(tmp_path / "run.nc")
     with pytest.raises(AttributeError, match="was read from a file"):
         accord.Run.load(tmp_path / "run.nc").leave_out(0)
-    walked = accord.sample(regression(SHARDS), RING, accord.samplers.GTBAOAB(0.05, 1.0), draws=5, burn_in=0)
+    walked = accord.sample(
+        regression(SHARDS), RING, accord.Rounds(accord.samplers.GTBAOAB(0.05, 1.0), burn_in=0), draws=5
+    )
     for ask in (lambda: walked.leave_out(0), lambda: walked.update({}), lambda: walked.log_evidence):
         with pytest.raises(AttributeError, match="needs the weights of Importance"):
             ask()
 
 
 def test_no_site_is_asked_by_itself_after_masked_sums():
-    masked = accord.sample(regression(SHARDS), RING, Importance(), draws=400, chains=2, masks=True)
+    masked = accord.sample(
+        regression(SHARDS), RING, Importance(), draws=400, chains=2, engine=accord.engines.Local(masks=True)
+    )
     questions = {
         "leave_out": lambda: masked.leave_out(1),
         "leave_each_out": masked.leave_each_out,

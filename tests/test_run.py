@@ -15,7 +15,9 @@ from accord.samplers import DADMMS, DESGLD
 @pytest.fixture(scope="module")
 def run():
     post = accord.models.linear_regression(unequal_shards(2).shards, 2.0, 10.0, names=["age", "dose"])
-    return accord.sample(post, NETWORKS["ring"], DESGLD(0.1), draws=400, burn_in=50, thin=5, chains=3, seed=0)
+    return accord.sample(
+        post, NETWORKS["ring"], accord.Rounds(DESGLD(0.1), burn_in=50, thin=5), draws=400, chains=3, seed=0
+    )
 
 
 def test_tree_has_the_dimensions_of_arviz(run):
@@ -40,7 +42,7 @@ def test_pytrees_keep_their_shapes_in_the_tree():
         [{"X": rng.standard_normal((3, 2)), "y": np.ones(3)}] * 6,
         {"a": 0.0, "M": np.zeros((3, 2))},
     )
-    run = accord.sample(post, NETWORKS["ring"], DESGLD(0.001), draws=4, burn_in=0, chains=2, seed=0)
+    run = accord.sample(post, NETWORKS["ring"], accord.Rounds(DESGLD(0.001), burn_in=0), draws=4, chains=2, seed=0)
     tree = run.to_datatree()
     assert tree["posterior"]["M"].shape == (2, 4, 6, 3, 2)
     assert tree["posterior"]["a"].shape == (2, 4, 6)
@@ -52,7 +54,7 @@ def test_pytrees_keep_their_shapes_in_the_tree():
 @pytest.mark.long
 def test_saved_runs_load_as_they_were(tmp_path, keep):
     run = accord.sample(
-        unequal_shards(2), NETWORKS["ring"], DADMMS(1.0), draws=5, burn_in=1, chains=2, seed=0, keep=keep
+        unequal_shards(2), NETWORKS["ring"], accord.Rounds(DADMMS(1.0), burn_in=1), draws=5, chains=2, seed=0, keep=keep
     )
     path = tmp_path / "run.nc"
     run.save(path)
@@ -122,14 +124,20 @@ def test_summary_puts_average_and_worst_agent_side_by_side(run):
 
 def test_summary_of_an_optimisers_run_has_no_diagnostics_either():
     still = accord.sample(
-        unequal_shards(2), NETWORKS["ring"], DADMMS(1.0, temperature=0.0), draws=8, burn_in=2000, chains=2
+        unequal_shards(2),
+        NETWORKS["ring"],
+        accord.Rounds(DADMMS(1.0, temperature=0.0), burn_in=2000),
+        draws=8,
+        chains=2,
     )
     table = still.summary()
     assert np.isfinite(table["average"]["mean"]).all()
 
 
 def test_summary_of_tiny_runs_has_no_diagnostics():
-    run = accord.sample(unequal_shards(1), NETWORKS["ring"], DESGLD(0.05), draws=2, burn_in=0, chains=1, keep="average")
+    run = accord.sample(
+        unequal_shards(1), NETWORKS["ring"], accord.Rounds(DESGLD(0.05), burn_in=0), draws=2, chains=1, keep="average"
+    )
     with pytest.warns(UserWarning, match="2 draws a chain are too few"):
         table = run.summary()
     assert np.isnan(table["average"]["ess"]).all()

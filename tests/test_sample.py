@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards
+from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards, walk
 
 import accord
 from accord.engines import local
@@ -28,8 +28,8 @@ from accord.samplers import (
     SplitGTBAOAB,
     StaleSGLD,
 )
+from accord.samplers.schedules import Polynomial
 from accord.sampling.recorder import Recorder
-from accord.schedules import Polynomial
 
 RING = NETWORKS["ring"]
 
@@ -47,30 +47,33 @@ def logistic(agents=AGENTS, dim=3, seed=0, rows=12):
 @pytest.mark.long_from(3)
 def test_draw_t_is_the_state_after_burn_in_and_thinning(method):
     post, sampler = unequal_shards(2), METHODS[method]()
-    every = accord.sample(post, RING, sampler, draws=20, burn_in=0, chains=2, seed=3)
-    some = accord.sample(post, RING, sampler, draws=4, burn_in=5, thin=3, chains=2, seed=3)
+    every = accord.sample(post, RING, accord.Rounds(sampler, burn_in=0), draws=20, chains=2, seed=3)
+    some = accord.sample(post, RING, accord.Rounds(sampler, burn_in=5, thin=3), draws=4, chains=2, seed=3)
     np.testing.assert_array_equal(some.draws, every.draws[:, 7:17:3])
     np.testing.assert_allclose(every.average, every.draws.mean(axis=2), rtol=1e-5, atol=1e-6)
 
 
 def test_draws_do_not_depend_on_chunks(monkeypatch):
     post = logistic()
-    whole = accord.sample(post, RING, DESGLD(0.05, batch_size=3), draws=50, burn_in=9, chains=2, seed=1)
+    whole = accord.sample(post, RING, accord.Rounds(DESGLD(0.05, batch_size=3), burn_in=9), draws=50, chains=2, seed=1)
     monkeypatch.setattr(local.LocalEngine, "buffer_bytes", 1)
-    pieces = accord.sample(post, RING, DESGLD(0.05, batch_size=3), draws=50, burn_in=9, chains=2, seed=1)
+    pieces = accord.sample(post, RING, accord.Rounds(DESGLD(0.05, batch_size=3), burn_in=9), draws=50, chains=2, seed=1)
     np.testing.assert_array_equal(whole.draws, pieces.draws)
 
 
 def test_more_chains_or_draws_leave_the_first_ones_alone():
     post = unequal_shards(2)
-    few = accord.sample(post, RING, DESGLD(0.05), draws=5, burn_in=2, chains=2, seed=1)
-    many = accord.sample(post, RING, DESGLD(0.05), draws=9, burn_in=2, chains=5, seed=1)
+    few = accord.sample(post, RING, accord.Rounds(DESGLD(0.05), burn_in=2), draws=5, chains=2, seed=1)
+    many = accord.sample(post, RING, accord.Rounds(DESGLD(0.05), burn_in=2), draws=9, chains=5, seed=1)
     np.testing.assert_allclose(few.draws, many.draws[:2, :5], rtol=1e-5, atol=1e-6)
 
 
 def test_seeds_and_chains_differ():
     post = unequal_shards(2)
-    runs = [accord.sample(post, RING, DESGLD(0.05), draws=3, burn_in=0, chains=2, seed=s) for s in (0, 1, 2**40)]
+    runs = [
+        accord.sample(post, RING, accord.Rounds(DESGLD(0.05), burn_in=0), draws=3, chains=2, seed=s)
+        for s in (0, 1, 2**40)
+    ]
     values = np.stack([run.draws[c] for run in runs for c in range(2)])
     assert len(np.unique(values[:, 0, 0, 0])) == 6
 
@@ -78,9 +81,9 @@ def test_seeds_and_chains_differ():
 def test_keep_saves_memory_and_changes_nothing():
     post = unequal_shards(2)
     options = dict(draws=6, burn_in=1, chains=2, seed=4)
-    everything = accord.sample(post, RING, DESGLD(0.05), **options)
-    some = accord.sample(post, RING, DESGLD(0.05), keep=[4, 1], **options)
-    none = accord.sample(post, RING, DESGLD(0.05), keep="average", **options)
+    everything = walk(post, RING, DESGLD(0.05), **options)
+    some = walk(post, RING, DESGLD(0.05), keep=[4, 1], **options)
+    none = walk(post, RING, DESGLD(0.05), keep="average", **options)
     np.testing.assert_array_equal(some.draws, everything.draws[:, :, [4, 1]])
     np.testing.assert_array_equal(none.average, everything.average)
     assert none.kept.size == 0
@@ -109,9 +112,9 @@ def test_one_compilation_serves_other_numbers(method):
         "StaleSGLD": lambda s: StaleSGLD(0.01 * s, 2),
         "FALD": lambda s: FALD(0.01 * s, 2),
     }[method]
-    accord.sample(post, RING, make(1), draws=5, burn_in=3, chains=2, seed=0)
+    accord.sample(post, RING, accord.Rounds(make(1), burn_in=3), draws=5, chains=2, seed=0)
     before = local._record.of(2)._cache_size()
-    accord.sample(post, RING, make(2), draws=11, burn_in=8, thin=2, chains=2, seed=7)
+    accord.sample(post, RING, accord.Rounds(make(2), burn_in=8, thin=2), draws=11, chains=2, seed=7)
     assert local._record.of(2)._cache_size() == before
 
 
@@ -135,8 +138,8 @@ def test_pytrees_are_flattened_in_the_order_of_names(method):
     options = dict(draws=5, burn_in=3, chains=2, seed=1)
     sampler = _slow(METHODS[method]()) if method in MIXING_METHODS else METHODS[method]()
     np.testing.assert_allclose(
-        accord.sample(tree, RING, sampler, **options).draws,
-        accord.sample(flat, RING, sampler, **options).draws,
+        walk(tree, RING, sampler, **options).draws,
+        walk(flat, RING, sampler, **options).draws,
         rtol=2e-4,
         atol=1e-4,
     )
@@ -163,7 +166,7 @@ def test_minibatches_are_unbiased_and_scaled(method):
         "DIGingSGLD": DIGingSGLD(0.1, batch_size=2, temperature=0.0),
     }[method]
     point = np.array([0.7])
-    run = accord.sample(post, net, sampler, draws=1, burn_in=0, chains=40_000, seed=0, init=point)
+    run = accord.sample(post, net, accord.Rounds(sampler, burn_in=0, init=point), draws=1, chains=40_000, seed=0)
     # two half steps of the position after a kick of N times the gradient
     step = {"DESGHMC": 0.3**2, "GTBAOAB": 0.3**2 * AGENTS}.get(method, 0.1)
     for i, (X, y) in enumerate(post.shards):
@@ -183,26 +186,32 @@ def test_divergence_names_agent_round_and_bound_and_keeps_draws():
     # a step far above the bound of the linearised problem, on a posterior that is not checked beforehand
     poisson = accord.models.poisson_regression([(X, np.round(np.abs(X[:, 0]) * 3)) for X, _ in post.shards])
     with pytest.raises(accord.DivergenceError, match=r"agent \d became non-finite in round \d+; DESGLD is stable") as e:
-        accord.sample(poisson, RING, DESGLD(0.05, temperature=400.0), draws=3000, burn_in=0, chains=2, seed=0)
+        accord.sample(
+            poisson, RING, accord.Rounds(DESGLD(0.05, temperature=400.0), burn_in=0), draws=3000, chains=2, seed=0
+        )
     error = e.value
     assert f"agent {error.agent} " in str(error)
     # the draws before the round are there, and they are those of an undisturbed run
     assert error.run.draws.shape[1] == error.round
     assert np.isfinite(error.run.draws).all()
     whole = accord.sample(
-        poisson, RING, DESGLD(0.05, temperature=400.0), draws=error.round, burn_in=0, chains=2, seed=0
+        poisson, RING, accord.Rounds(DESGLD(0.05, temperature=400.0), burn_in=0), draws=error.round, chains=2, seed=0
     )
     np.testing.assert_array_equal(whole.draws, error.run.draws)
     # a bound that was kept is not what to mend
     with pytest.raises(accord.DivergenceError, match="larger where it went.*a smaller step or more mix_rounds"):
-        accord.sample(poisson, RING, DESGLD(0.005, temperature=4000.0), draws=3000, burn_in=0, chains=2, seed=0)
+        accord.sample(
+            poisson, RING, accord.Rounds(DESGLD(0.005, temperature=4000.0), burn_in=0), draws=3000, chains=2, seed=0
+        )
 
 
 def test_divergence_without_a_bound_still_keeps_draws():
     # no curvature at init: nothing bounds the step there
     post = accord.models.power(np.zeros((4, 2)), 4.0)
     with pytest.raises(accord.DivergenceError, match=r"became non-finite in round \d+; \d+ draws before it") as e:
-        accord.sample(post, accord.Network.ring(4), DESGLD(0.5, temperature=9.0), draws=500, burn_in=0, chains=1)
+        accord.sample(
+            post, accord.Network.ring(4), accord.Rounds(DESGLD(0.5, temperature=9.0), burn_in=0), draws=500, chains=1
+        )
     assert e.value.run.draws.shape[1] == e.value.round
 
 
@@ -216,7 +225,7 @@ def test_who_gave_no_step_is_told_what_corrects_for_it():
         {"a": 0.5, "b": 0.0},
     )
     with pytest.raises(accord.DivergenceError, match=r"numbers were chosen here.*Importance\(\), ChEES\(\) or Repli"):
-        accord.sample(post, accord.Network.ring(3), whiten=True, seed=2)
+        accord.sample(post, accord.Network.ring(3), accord.Rounds(whiten=True), seed=2)
 
 
 @pytest.mark.parametrize("thin", [1, 20, 33])
@@ -224,7 +233,7 @@ def test_chunks_grow_whatever_the_thinning(monkeypatch, thin):
     calls = []
     record = local.LocalEngine.record
     monkeypatch.setattr(local.LocalEngine, "record", lambda *arguments: calls.append(1) or record(*arguments))
-    accord.sample(unequal_shards(1), RING, DESGLD(0.01), draws=600, burn_in=0, thin=thin, chains=1)
+    accord.sample(unequal_shards(1), RING, accord.Rounds(DESGLD(0.01), burn_in=0, thin=thin), draws=600, chains=1)
     assert len(calls) < 60
 
 
@@ -251,7 +260,9 @@ def test_ctrl_c_keeps_what_was_drawn(monkeypatch):
     monkeypatch.setattr(Recorder, "append", appended)
     start = time.monotonic()
     with pytest.warns(UserWarning, match=r"interrupted: the run keeps the \d+ of 100000000 draws"):
-        run = accord.sample(post, RING, DESGLD(0.05), draws=100_000_000, burn_in=0, chains=1, keep="average")
+        run = accord.sample(
+            post, RING, accord.Rounds(DESGLD(0.05), burn_in=0), draws=100_000_000, chains=1, keep="average"
+        )
     assert time.monotonic() - start < 60
     assert 0 < run.average.shape[1] < 100_000_000
     assert run.traffic.rounds == run.average.shape[1]
@@ -260,10 +271,10 @@ def test_ctrl_c_keeps_what_was_drawn(monkeypatch):
 def test_traffic_counts_messages():
     post, net = unequal_shards(3), NETWORKS["star"]
     options = dict(draws=4, burn_in=2, thin=3, chains=2, seed=0)
-    one = accord.sample(post, net, DESGLD(0.01), **options).traffic
+    one = walk(post, net, DESGLD(0.01), **options).traffic
     assert (one.rounds, one.exchanges) == (14, 14)
     np.testing.assert_array_equal(one.bytes_sent, 14 * 3 * 4 * net.degrees)
-    tracked = accord.sample(post, net, GTDULA(0.001, 0.1, 0.1, mix_rounds=2), **options).traffic
+    tracked = walk(post, net, GTDULA(0.001, 0.1, 0.1, mix_rounds=2), **options).traffic
     assert (tracked.rounds, tracked.exchanges) == (14, 28)
     np.testing.assert_array_equal(tracked.bytes_sent, 28 * 6 * 4 * net.degrees)
 
@@ -273,7 +284,7 @@ def test_a_ring_of_100_000_agents_is_built_and_runs():
     n = 100_000
     net = accord.Network.ring(n)
     post = accord.models.gaussian(np.zeros((n, 2)), np.broadcast_to(np.eye(2), (n, 2, 2)))
-    run = accord.sample(post, net, DESGLD(0.1), draws=2, burn_in=1, chains=1, seed=0, keep=[0, n - 1])
+    run = accord.sample(post, net, accord.Rounds(DESGLD(0.1), burn_in=1), draws=2, chains=1, seed=0, keep=[0, n - 1])
     assert run.draws.shape == (1, 2, 2, 2)
     # the noise of three rounds, mixed: every agent moved, none far
     assert 0 < np.abs(run.draws).max() < 5
@@ -281,9 +292,9 @@ def test_a_ring_of_100_000_agents_is_built_and_runs():
 
 def test_double_precision_runs_and_agrees():
     post = unequal_shards(2)
-    single = accord.sample(post, RING, METHODS["GTDULA"](), draws=20, burn_in=0, chains=2, seed=0)
+    single = accord.sample(post, RING, accord.Rounds(METHODS["GTDULA"](), burn_in=0), draws=20, chains=2, seed=0)
     with jax.enable_x64(True):
-        double = accord.sample(post, RING, METHODS["GTDULA"](), draws=20, burn_in=0, chains=2, seed=0)
+        double = accord.sample(post, RING, accord.Rounds(METHODS["GTDULA"](), burn_in=0), draws=20, chains=2, seed=0)
     assert (single.draws.dtype, double.draws.dtype) == (np.float32, np.float64)
     np.testing.assert_allclose(single.draws, double.draws, rtol=1e-4, atol=1e-4)
 
@@ -296,10 +307,10 @@ def test_starts():
     per_agent = np.arange(2.0 * AGENTS).reshape(AGENTS, 2)
     per_chain = np.arange(6.0 * AGENTS).reshape(3, AGENTS, 2)
     for init, expected in ((None, np.zeros(2)), (np.array([1.0, 2.0]), np.array([1.0, 2.0])), (per_agent, per_agent)):
-        draws = accord.sample(post, net, still, init=init, **options).draws[:, 0]
+        draws = walk(post, net, accord.Rounds(still, init=init), **options).draws[:, 0]
         np.testing.assert_allclose(draws, np.broadcast_to(expected, draws.shape), atol=1e-5)
     np.testing.assert_allclose(
-        accord.sample(post, net, still, init=per_chain, **options).draws[:, 0], per_chain, atol=1e-5
+        walk(post, net, accord.Rounds(still, init=per_chain), **options).draws[:, 0], per_chain, atol=1e-5
     )
 
 
@@ -314,7 +325,7 @@ def fit_errors():
     return [
         (post, accord.Network.ring(5), ok, {}, "network has 5 agents but the posterior has 6 shards"),
         (post, apart, ok, {}, "2 components"),
-        (post, RING, "DESGLD", {}, "sampler must be a method from accord.samplers"),
+        (post, RING, "DESGLD", {}, "method must be one from accord.samplers"),
         (post, RING, Undecorated(0.01), {}, "Undecorated must be decorated with @pytree"),
         (post, RING, ok, {"draws": 0}, "draws must be a whole number >= 1, found 0"),
         (post, RING, ok, {"draws": -3}, "draws must be a whole number >= 1, found -3"),
@@ -351,7 +362,7 @@ def fit_errors():
 def test_bad_input_gets_one_clear_error(number):
     post, net, sampler, options, message = fit_errors()[number]
     with pytest.raises((ValueError, TypeError), match=message):
-        accord.sample(post, net, sampler, **options)
+        walk(post, net, sampler, **options)
 
 
 @pytest.mark.parametrize(

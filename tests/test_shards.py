@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, METHODS, NETWORKS, unequal_shards
+from tables import AGENTS, METHODS, NETWORKS, unequal_shards, walk
 
 import accord
 from accord import models
@@ -92,7 +92,7 @@ def test_arrays_functions_and_files_give_the_same_draws(build, tmp_path):
     shards = data()
     lazy = [build(given, names=NAMES) for given in (as_functions(shards), as_files(shards, tmp_path))]
     drawn = [
-        accord.sample(post, NETWORKS["ring"], METHODS["DADMMS"](), draws=5, burn_in=2, chains=2, seed=1)
+        accord.sample(post, NETWORKS["ring"], accord.Rounds(METHODS["DADMMS"](), burn_in=2), draws=5, chains=2, seed=1)
         for post in (build(shards, names=NAMES), *lazy)
     ]
     for run in drawn[1:]:
@@ -392,7 +392,7 @@ def test_columns_that_single_precision_rounds_are_named():
     options = dict(draws=5, burn_in=5, thin=1, seed=0)
     told = r"column 1 of the rows\[0\] has numbers up to 10000, which float32 rounds to multiples of 0\.00098"
     with pytest.warns(UserWarning, match=told):
-        accord.sample(posterior(far(1e4), 1e4), net, method, **options)
+        walk(posterior(far(1e4), 1e4), net, method, **options)
     # one row an agent: a column is that of all agents
     with pytest.warns(UserWarning, match=told):
         posterior(far(1e4, rows=1), 1e4).stacked()

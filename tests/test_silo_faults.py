@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import thread_ray
+from tables import walk
 
 import accord
 from accord.engines.silo.engine import SiloEngine
@@ -234,7 +235,7 @@ def test_what_ends_again_and_again_ends_the_run(ray, monkeypatch):
 def run(shards, **options):
     # agents that talk to nobody: in one process their rounds must not wait for one another
     options = {"draws": 20, "burn_in": 5, "chains": 2, "whiten": False, **options}
-    return accord.sample(posterior(shards), accord.Network.empty(len(shards)), DESGLD(0.01), **options)
+    return walk(posterior(shards), accord.Network.empty(len(shards)), DESGLD(0.01), **options)
 
 
 class Ends:

@@ -42,7 +42,7 @@ def test_one_exchange_is_exact_on_gaussian_posteriors(network):
 @pytest.mark.slow
 def test_a_plan_takes_few_exchanges_where_there_is_much_data_and_the_draws_are_right():
     post, net = logistic(6000), NETWORKS["ring"]
-    run = accord.sample(post, net, SplitGTBAOAB(), draws=1000, chains=8, burn_in=50, thin=1, seed=0)
+    run = accord.sample(post, net, accord.Rounds(SplitGTBAOAB(), burn_in=50, thin=1), draws=1000, chains=8, seed=0)
     assert "mix_rounds=1" in run.settings["method"] or "mix_rounds=2" in run.settings["method"]
     exact = accord.sample(post, net, draws=2000, chains=8, seed=1)
     for agent in range(AGENTS):
@@ -99,7 +99,7 @@ def test_a_setting_that_is_unstable_at_stiff_draws_is_not_run():
 def test_without_noise_it_reaches_the_mode():
     post, net = logistic(200), NETWORKS["irregular"]
     method = SplitGTBAOAB(0.3, 1.0, mix_rounds=2, temperature=0.0)
-    run = accord.sample(post, net, method, whiten=True, draws=1, burn_in=400, chains=1, seed=0)
+    run = accord.sample(post, net, accord.Rounds(method, burn_in=400, whiten=True), draws=1, chains=1, seed=0)
     np.testing.assert_allclose(run.draws[0, -1], np.tile(post.mode(), (AGENTS, 1)), atol=1e-5)
 
 

@@ -7,11 +7,10 @@ import pytest
 
 import accord
 from accord.base import memory
-from accord.fitting.evaluations import slope_of, value_of
-from accord.fitting.network_sums import expansion_of, mean_expansion
 from accord.posterior import shards as shards_module
 from accord.posterior import streamed, totals
 from accord.posterior.coordinates import Coordinates
+from accord.samplers.by_sums.evaluations import expansion_of, mean_expansion, slope_of, value_of
 from accord.tuning.pilot_run import _gradients, _products
 
 RING = accord.Network.ring(3)

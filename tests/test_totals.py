@@ -9,17 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
+from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards, walk
 
 import accord
 from accord.base.errors import DataError
 from accord.base.program import as_here
 from accord.engines.totals import TotalsEngine
-from accord.fitting.evaluations import value_of
-from accord.fitting.network_sums import NetworkSums, expand
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, HubSGLD, Replicated
+from accord.samplers.by_sums.evaluations import expand, value_of
 from accord.samplers.protocol import pytree
+from accord.samplers.session import Job, Session
 from accord.tuning.warmup import warm_up
 
 
@@ -120,7 +120,7 @@ def test_after_an_interrupt_no_sum_runs_on(monkeypatch):
 def test_an_expansion_is_that_of_the_sum():
     post, x = logistic(), np.array([0.3, -0.2])
     with jax.enable_x64(True):
-        found = expand(NetworkSums(post, NETWORKS["star"], 1000), x, x + 1.0)
+        found = expand(Session(Job(post, NETWORKS["star"]), most_exchanges=1000), x, x + 1.0)
         gradients = [post.gradients(y).sum(axis=0) for y in (x, x + 1.0)]
         hessians = [post.hessians(y).sum(axis=0) for y in (x, x + 1.0)]
         values = [-float(post.logdensity(jnp.asarray(y))) for y in (x, x + 1.0)]
@@ -189,7 +189,7 @@ class Untouched:
 def by_totals(post, owners, method=MALA, **options):
     """A run in double precision that knows of the data what its owners add up."""
     with jax.enable_x64(True):
-        return accord.sample(post.with_data_at(owners), STAR, method, engine=TotalsEngine, **{**SHORT, **options})
+        return walk(post.with_data_at(owners), STAR, method, engine=TotalsEngine, **{**SHORT, **options})
 
 
 def check_same(found, expected):
@@ -207,7 +207,7 @@ def test_a_hub_of_totals_draws_what_a_hub_with_the_data_draws(make):
     post = make()
     owners = Adding(post.in_parameters())
     with jax.enable_x64(True):
-        expected = accord.sample(post, STAR, MALA, **SHORT)
+        expected = walk(post, STAR, MALA, **SHORT)
     check_same(by_totals(post, owners), expected)
     # all chains ask in one total: one a round, and one of the start
     assert owners.sums == ROUNDS + 1 == expected.traffic.exchanges / 2
@@ -219,7 +219,7 @@ def test_nuts_by_totals_is_nuts():
     owners = Adding(post)
     one = {"chains": 1, "draws": 5}
     with jax.enable_x64(True):
-        expected = accord.sample(post, STAR, Replicated(warmup=4), **{**SHORT, **one})
+        expected = walk(post, STAR, Replicated(warmup=4), **{**SHORT, **one})
     check_same(by_totals(post, owners, Replicated(warmup=4), **one), expected)
     assert owners.sums == expected.traffic.exchanges / 2
 
@@ -233,10 +233,10 @@ def test_totals_of_this_process_are_made_in_the_thread_and_the_width_of_the_call
         return total
 
     owners = Watched(post, watch)
-    run = accord.sample(post.with_data_at(owners), STAR, MALA, engine=TotalsEngine, **SHORT)
+    run = walk(post.with_data_at(owners), STAR, MALA, engine=TotalsEngine, **SHORT)
     assert seen == {(threading.current_thread(), "float32", "float32")}
     assert run.draws.dtype == np.float32
-    here = accord.sample(post, STAR, MALA, engine=TotalsEngine, **SHORT)
+    here = walk(post, STAR, MALA, engine=TotalsEngine, **SHORT)
     np.testing.assert_allclose(run.draws, here.draws, rtol=1e-3, atol=1e-3)
 
 

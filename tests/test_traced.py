@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.tree_util import Partial
+from tables import walk
 
 import accord
 from accord.base.traced import digest
 from accord.engines.build import build_problem
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 from accord.storage.fingerprint import method_code
 
 NET = accord.Network.ring(3)
@@ -129,7 +130,7 @@ KINDS = ["module", "jitted", "within", "array", "closure", "attribute", "method"
 
 
 def mean(post, **options):
-    return accord.sample(post, NET, draws=200, seed=0, progress=False, **options).draws.mean()
+    return walk(post, NET, draws=200, seed=0, progress=False, **options).draws.mean()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -275,8 +276,8 @@ def test_whoever_asks_is_refused():
         "laplace": post.laplace,
         "leave_out": lambda: run.leave_out(1),
         "loo": run.loo,
-        "consensus": lambda: accord.combine.consensus(post, draws=20, warmup=20),
-        "bfi": lambda: accord.combine.bfi(post, draws=20),
+        "consensus": lambda: accord.samplers.combine.consensus(post, draws=20, warmup=20),
+        "bfi": lambda: accord.samplers.combine.bfi(post, draws=20),
         "nuts": lambda: nuts(post, draws=20, warmup=20),
     }
     for ask in asks.values():
@@ -378,7 +379,9 @@ def test_schedules_of_steps_and_of_links_have_the_numbers_of_now():
         return jnp.full(3, up[0])
 
     def spread(method, net):
-        return accord.sample(posterior, net, method, draws=20, burn_in=5, thin=1, seed=0, whiten=False).draws.std()
+        return accord.sample(
+            posterior, net, accord.Rounds(method, burn_in=5, thin=1, whiten=False), draws=20, seed=0
+        ).draws.std()
 
     posterior = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
     method = accord.samplers.DESGLD(schedule)
@@ -441,11 +444,11 @@ def test_edited_methods_are_others():
     method = made()
     options = dict(draws=20, burn_in=5, thin=1, seed=0, whiten=False)
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
-    before = accord.sample(post, NET, method(0.05), **options)
+    before = walk(post, NET, method(0.05), **options)
     method.update.__globals__["HEAT"] = 0.0
-    assert accord.sample(post, NET, method(0.05), **options).draws.std() == 0.0
+    assert walk(post, NET, method(0.05), **options).draws.std() == 0.0
     method.update.__globals__["HEAT"] = 1.0
-    np.testing.assert_array_equal(accord.sample(post, NET, method(0.05), **options).draws, before.draws)
+    np.testing.assert_array_equal(walk(post, NET, method(0.05), **options).draws, before.draws)
 
 
 HELPERS = """
@@ -526,12 +529,12 @@ def test_methods_are_others_by_what_they_reach_through_modules_classes_and_objec
     # in one process, of one class
     options = dict(draws=20, burn_in=5, thin=1, seed=0, whiten=False)
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, ROWS, 0.0)
-    before = accord.sample(post, NET, again(0.05), **options).draws
+    before = walk(post, NET, again(0.05), **options).draws
     law = accord.law(gaussian, NET, again(0.05)).stationary().average.sd
     helpers = content["helpers"]
     helpers.FACTOR = helpers.Settings.factor = content["SPACE"].inner.factor = content["SLOTTED"].factor = 0.0
     content["QUEUE"][0] = content["NUMBER"] = 0.0
-    assert before.std() > 0.0 == accord.sample(post, NET, again(0.05), **options).draws.std()
+    assert before.std() > 0.0 == walk(post, NET, again(0.05), **options).draws.std()
     assert law > 0.0 == accord.law(gaussian, NET, again(0.05)).stationary().average.sd
 
 
@@ -540,7 +543,7 @@ def test_a_run_is_not_taken_up_by_an_edited_method(tmp_path):
 
     def run(draws, **changes):
         options = dict(burn_in=5, thin=1, seed=0, whiten=False, checkpoint=tmp_path)
-        return accord.sample(post, NET, made(**changes)(0.05), draws=draws, **options)
+        return walk(post, NET, made(**changes)(0.05), draws=draws, **options)
 
     before = run(10)
     for changes in EDITED:
@@ -558,7 +561,7 @@ def test_a_run_is_not_taken_up_by_a_method_that_reaches_another_number(how, tmp_
     def run(draws, factor):
         method, _ = reaching(how, factor, tmp_path, monkeypatch)
         options = dict(burn_in=5, thin=1, seed=0, whiten=False, checkpoint=tmp_path / "kept")
-        return accord.sample(post, NET, method(0.05), draws=draws, **options)
+        return walk(post, NET, method(0.05), draws=draws, **options)
 
     before = run(10, 1.0)
     with pytest.raises(ValueError, match=r"another run|the method, or a number that it has from outside, is not what"):
@@ -610,7 +613,7 @@ def test_a_run_is_not_taken_up_with_others(change, tmp_path):
 
         post = accord.Posterior(shifted, log_prior, shards, 0.0)
         options = dict(burn_in=20, thin=1, seed=0, checkpoint=tmp_path)
-        return accord.sample(post, NET, accord.samplers.DADMMS(10.0), draws=draws, **options)
+        return walk(post, NET, accord.samplers.DADMMS(10.0), draws=draws, **options)
 
     before = run(10)
     changed, told = CHANGES[change]

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from posteriors import by_quadrature, scattered_rows
-from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards
+from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, unequal_curvature, unequal_shards, walk
 from test_honesty import random_intercepts
 
 import accord
-from accord.fitting.network_sums import NetworkSums
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, GTBAOAB
+from accord.samplers.session import Job, Session
 from accord.tuning import pilot_run as pilot
 from accord.tuning.warmup import warm_up
 from accord.tuning.whitened import Told
@@ -87,7 +87,7 @@ def by_importance(post, place):
 @pytest.mark.parametrize("seed", [1, 5, 6])
 def test_of_four_rows_a_whitened_run_is_as_wide_as_the_posterior(seed):
     # how far its tails reach depends much on where the pilot run came to
-    run = accord.sample(scattered_rows(), accord.Network.complete(4), whiten=True, draws=6000, seed=seed)
+    run = accord.sample(scattered_rows(), accord.Network.complete(4), accord.Rounds(whiten=True), draws=6000, seed=seed)
     np.testing.assert_allclose(run.average.std(axis=(0, 1)), by_quadrature(scattered_rows)[1], rtol=0.1)
 
 
@@ -120,7 +120,7 @@ def test_lanczos_steps_find_the_largest_curvature():
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
     z = np.random.default_rng(3).standard_normal((20, 3))
     with jax.enable_x64(True):
-        found = pilot.stiffest(NetworkSums(post, net, 1000), place, z)
+        found = pilot.stiffest(Session(Job(post, net), most_exchanges=1000), place, z)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
     assert (found <= exact * (1 + 1e-9)).all()
@@ -134,7 +134,9 @@ def test_lanczos_steps_hold_where_a_curvature_is_negative_or_directions_run_out(
         post = accord.models.quadratic(np.stack([hessian] * 2), np.zeros((2, len(hessian))))
         place = Coordinates(np.zeros(len(hessian)), np.eye(len(hessian)))
         with jax.enable_x64(True):
-            found = pilot.stiffest(NetworkSums(post, accord.Network.path(2), 1000), place, np.ones((5, len(hessian))))
+            found = pilot.stiffest(
+                Session(Job(post, accord.Network.path(2)), most_exchanges=1000), place, np.ones((5, len(hessian)))
+            )
         # both agents have it
         np.testing.assert_allclose(found, 2.0 * np.abs(np.diag(hessian)).max(), rtol=1e-9)
 
@@ -147,7 +149,7 @@ def test_second_derivatives_that_are_not_finite_are_said():
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * jnp.sum(x**2), [np.zeros(3)] * 4, np.zeros(2))
     place, some = Coordinates(np.zeros(2), np.eye(2)), np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])
     with pytest.raises(ArithmeticError, match="second derivative of the potential is not finite at 1 of 3 points"):
-        pilot.stiffest(NetworkSums(post, accord.Network.path(4), 1000), place, some)
+        pilot.stiffest(Session(Job(post, accord.Network.path(4)), most_exchanges=1000), place, some)
 
 
 def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly():
@@ -155,10 +157,10 @@ def test_of_many_draws_the_stiffest_are_looked_at_closely_and_the_others_roughly
     place = Coordinates(np.zeros(3), np.array([0.5, 0.1, 0.02]))
     z = np.random.default_rng(3).standard_normal((448, 3))
     with jax.enable_x64(True):
-        sums = NetworkSums(post, net, 1000)
-        found = pilot.stiffest(sums, place, z)
+        session = Session(Job(post, net), most_exchanges=1000)
+        found = pilot.stiffest(session, place, z)
     # two of four products at all, the others at 24
-    assert sums.gradients == 2 * (2 * 448 + 2 * 24)
+    np.testing.assert_array_equal(session.traffic.gradient_rows, 2 * (2 * 448 + 2 * 24) * post.sizes)
     hessians = np.stack([post.hessians(place.origin + place.factor * row).sum(axis=0) for row in z])
     exact = np.linalg.eigvalsh(hessians * place.factor[:, None] * place.factor)[:, -1]
     assert (found <= exact * (1 + 1e-9)).all()
@@ -169,7 +171,7 @@ def test_a_pilot_run_finds_the_posteriors_own_mean_and_covariance():
     post = logistic(rows=3)
     with jax.enable_x64(True):
         start = Coordinates.whitening(post.mode(), post.hessians(post.mode()).sum(axis=0))
-        found = pilot.explore(NetworkSums(post, NETWORKS["star"]), start)
+        found = pilot.explore(Session(Job(post, NETWORKS["star"])), start)
     assert found.draws.shape == found.steep.shape == (64, 3)
     z, weights = by_importance(post, found.coordinates)
     mean = weights @ z
@@ -203,7 +205,7 @@ def test_a_pilot_run_whose_halves_part_is_made_again(apart, runs, kept, monkeypa
 
     monkeypatch.setattr(pilot, "_told", told)
     start = Coordinates(np.zeros(3), 0.1 * np.eye(3))
-    found = pilot.explore(NetworkSums(post, NETWORKS["star"], 100_000), start)
+    found = pilot.explore(Session(Job(post, NETWORKS["star"]), most_exchanges=100_000), start)
     assert len(looks) == runs and (found is not None) == kept
 
 
@@ -336,8 +338,8 @@ def test_in_other_coordinates_a_method_samples_the_same_posterior(method):
             np.testing.assert_allclose(moved.agent(i).cov, L @ plain.agent(i).cov @ L.T, rtol=1e-8, atol=1e-9)
     with jax.enable_x64(True):
         options = dict(draws=4, burn_in=3, chains=2, seed=3)
-        moved = accord.sample(post.transformed(place), net, sampler, init=start, **options)
-        plain = accord.sample(written, net, sampler, init=place.inverse(start), **options)
+        moved = walk(post.transformed(place), net, accord.Rounds(sampler, init=start), **options)
+        plain = walk(written, net, accord.Rounds(sampler, init=place.inverse(start)), **options)
     np.testing.assert_allclose(moved.draws, place.origin + plain.draws @ L.T, rtol=1e-7, atol=1e-8)
     assert moved.names == post.names
 
@@ -354,7 +356,7 @@ def test_whitened_runs_report_the_users_parameters(method):
         "EXTRASGLD": lambda: accord.samplers.EXTRASGLD(0.1),
         "DIGingSGLD": lambda: accord.samplers.DIGingSGLD(0.06),
     }[method]()
-    run = accord.sample(post, net, sampler, draws=3000, burn_in=100, chains=4, seed=1, whiten=True)
+    run = accord.sample(post, net, accord.Rounds(sampler, burn_in=100, whiten=True), draws=3000, chains=4, seed=1)
     exact = np.linalg.inv(post.hessians(post.mode()).sum(axis=0))
     # the posterior is near its Gaussian approximation; a column's scale is a hundred times another's
     np.testing.assert_allclose(run.average.std(axis=(0, 1)), np.sqrt(np.diag(exact)), rtol=0.25)
@@ -364,7 +366,9 @@ def test_whitened_runs_report_the_users_parameters(method):
 def test_warm_up_is_part_of_the_traffic():
     post, net = logistic(), NETWORKS["ring"]
     method, options = GTBAOAB(0.3, 1.0, mix_rounds=2), dict(draws=5, burn_in=0, chains=2, seed=1)
-    plain, whitened = (accord.sample(post, net, method, whiten=whiten, **options).traffic for whiten in (False, True))
+    plain, whitened = (
+        walk(post, net, accord.Rounds(method, whiten=whiten), **options).traffic for whiten in (False, True)
+    )
     found = warm_up(post, net)
     assert whitened.exchanges == plain.exchanges + found.spent.exchanges
     np.testing.assert_array_equal(whitened.bytes_sent, plain.bytes_sent + found.spent.bytes_sent)
@@ -378,7 +382,7 @@ def test_a_given_start_is_in_the_users_parameters():
     with jax.enable_x64(True):
         for init in (point, np.tile(point, (2, AGENTS, 1)), accord.Gaussian(point, 1e-12 * np.eye(3))):
             method = GTBAOAB(1e-6, 1.0, temperature=0.0, mix_rounds=1)
-            run = accord.sample(post, net, method, draws=1, burn_in=0, chains=2, init=init, whiten=True)
+            run = accord.sample(post, net, accord.Rounds(method, burn_in=0, init=init, whiten=True), draws=1, chains=2)
             np.testing.assert_allclose(run.draws[0, 0], np.tile(point, (AGENTS, 1)), rtol=1e-2)
 
 
@@ -447,9 +451,11 @@ def test_a_disconnected_network_is_refused():
 def test_a_whitened_run_is_taken_up_where_it_was(tmp_path):
     # one exchange averages exactly there, so that few settings are tried
     post, net, options = logistic(), NETWORKS["complete"], dict(burn_in=5, chains=2, seed=2)
-    whole = accord.sample(post, net, draws=12, **options)
-    accord.sample(post, net, draws=5, checkpoint=tmp_path, **options)
-    resumed = accord.sample(post, net, draws=12, checkpoint=tmp_path, **options)
+    whole = walk(post, net, draws=12, **options)
+    walk(post, net, draws=5, checkpoint=tmp_path, **options)
+    resumed = walk(post, net, draws=12, checkpoint=tmp_path, **options)
     np.testing.assert_array_equal(resumed.draws, whole.draws)
     with pytest.raises(ValueError, match="belongs to another run"):
-        accord.sample(post, net, GTBAOAB(0.3, mix_rounds=1), draws=5, checkpoint=tmp_path, whiten=False, **options)
+        walk(
+            post, net, accord.Rounds(GTBAOAB(0.3, mix_rounds=1), whiten=False), draws=5, checkpoint=tmp_path, **options
+        )

@@ -40,7 +40,13 @@ def draw(engine, draws):
     post = accord.Posterior(silo_chaos.log_likelihood, silo_chaos.log_prior, shards, np.zeros(50))
     sampler = accord.samplers.GTDULA(0.005, 0.2, 0.15)
     return accord.sample(
-        post, accord.Network.ring(3), sampler, draws=draws, burn_in=100, thin=10, chains=2, seed=5, engine=engine
+        post,
+        accord.Network.ring(3),
+        accord.Rounds(sampler, burn_in=100, thin=10),
+        draws=draws,
+        chains=2,
+        seed=5,
+        engine=engine,
     )
 
 

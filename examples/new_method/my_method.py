@@ -87,7 +87,7 @@ def check():
     """4,000 chains, after 30 rounds on a ring of six agents, have the mean and covariance of the method's exact law."""
     post = accord.models.gaussian(means=[-1.0, 0.0, 1.0, 2.0, 0.0, 1.0], covariances=[1.0, 2.0, 3.0, 1.0, 2.0, 3.0])
     network, method = accord.Network.ring(6), MyMethod(0.05)
-    run = accord.sample(post, network, method, draws=1, burn_in=29, chains=4000, seed=0)
+    run = accord.sample(post, network, accord.Rounds(method, burn_in=29), draws=1, chains=4000, seed=0)
     law = accord.law(post, network, method).at(30)
     for i in range(6):
         x, agent = run.draws[:, 0, i, 0].astype(float), law.agent(i)

@@ -1,26 +1,21 @@
 """accord: draws of one posterior from data that stays with its owners, who talk over a network."""
 
-import sys
-
-from . import balance, combine, data, datasets, metrics, models, samplers, schedules, theory
-from .adapters import from_numpyro, from_pymc
+from . import data, engines, metrics, models, network, posterior, samplers, tuning
 from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
 from .base.text import __version__
-from .engines.mesh import processes
 from .engines.silo.engine import Silo
-from .exact.law import Law, law
 from .flower import Flower
+from .models.bridges import from_numpyro, from_pymc
 from .network import Network
 from .posterior import Local, Posterior
-from .posterior import pooled_nuts as reference
 from .results.comparison import Comparison, compare
 from .results.run import Run
-from .samplers import conditional, convex_sets
 from .samplers.protocol import Sampler
 from .sampling.planning import plan
+from .sampling.rounds import Rounds
 from .sampling.sample import sample
-from .tuning import warmup
+from .tuning.law import Law, law
 from .tuning.plan import Plan
 
 __all__ = [
@@ -33,38 +28,23 @@ __all__ = [
     "Network",
     "Plan",
     "Posterior",
+    "Rounds",
     "Run",
     "Sampler",
     "Silo",
     "__version__",
-    "balance",
-    "combine",
     "compare",
-    "conditional",
-    "convex_sets",
     "data",
-    "datasets",
+    "engines",
     "from_numpyro",
     "from_pymc",
     "law",
     "metrics",
     "models",
+    "network",
     "plan",
-    "processes",
-    "reference",
+    "posterior",
     "sample",
     "samplers",
-    "schedules",
-    "theory",
-    "warmup",
+    "tuning",
 ]
-
-# Paths that users import these modules by, whatever room they lie in: `from accord.warmup import warm_up`.
-for _name, _module in {
-    "conditional": conditional,
-    "convex_sets": convex_sets,
-    "processes": processes,
-    "reference": reference,
-    "warmup": warmup,
-}.items():
-    sys.modules[f"{__name__}.{_name}"] = _module

@@ -12,44 +12,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import combine, data, samplers
+from .. import data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.progress import Progress
 from ..data.missing import in_files
 from ..data.studies import MISSING
-from ..documents.problem import columns_beside, read_problem, read_study, sites_named
-from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
-from ..engines.silo.engine import Silo
+from ..engines import Local, Silo
+from ..models.documents import columns_beside, read_problem, read_study, sites_named
 from ..models.formula import columns_of_formula
 from ..models.regression import Regression
+from ..models.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
+from ..samplers import combine
+from ..samplers.by_sums.method import BySums
+from ..samplers.engine import Builder
 from ..samplers.protocol import Sampler, Tunable
-from ..sampling.sample import sample
-from ..schedules import Polynomial, diminishing
+from ..samplers.schedules import Polynomial, diminishing
+from ..sampling.rounds import Rounds
+from ..sampling.sample import ENGINES, sample
 from ..storage.fingerprint import inputs
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
-ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
+ONE_SHOT = combine.METHODS
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "run")
 OPTIONAL_SECTIONS = ("method", "silo", "priors")
-RUN_OPTIONS = (
-    "draws",
-    "burn_in",
-    "thin",
-    "chains",
-    "seed",
-    "keep",
-    "whiten",
-    "engine",
-    "checkpoint",
-    "checkpoint_every",
-    "masks",
-    "consensus",
-)
+WALKING_OPTIONS = ("burn_in", "thin", "whiten", "checkpoint_every")
+ENGINE_OPTIONS = ("masks", "consensus")
+RUN_OPTIONS = ("draws", "chains", "seed", "keep", "engine", "checkpoint", *WALKING_OPTIONS, *ENGINE_OPTIONS)
 ONE_SHOT_OPTIONS = ("draws", "chains", "seed")
 
 
@@ -123,7 +116,8 @@ def load(
     path = Path(path)
     document, one_shot = _read_document(path, SECTIONS)
     run = dict(document["run"])
-    require_types("[run]", run, sample)
+    for known in (sample, Rounds, Local):
+        require_types("[run]", run, known)
     if "output" in run:
         require_type("[run]", "output", run["output"], "str")
     if engine is not None:
@@ -138,8 +132,8 @@ def load(
     folder = Path(output) if output is not None else path.parent / run["output"]
     run.pop("output", None)
     _check_options(run)
-    if run.get("engine") == "silo" and not one_shot:
-        run["engine"] = _build_silo(document.get("silo", {}))
+    if not one_shot:
+        run["engine"] = _build_engine(run, document.get("silo", {}))
     table, posterior = read_problem(document, path.parent, run.get("engine"))
     sampler = None if one_shot else _named_method(document, path.parent)
     if one_shot:
@@ -294,9 +288,24 @@ def _over_network(
     posterior: Posterior, sampler: Sampler | None, document: dict[str, Any], run: dict[str, Any]
 ) -> tuple[str, Callable[..., Run]]:
     network = _build_network(dict(document["network"]), posterior.num_agents)
+    walking = {key: run.pop(key) for key in WALKING_OPTIONS if key in run}
+    method = _with_options(sampler, walking)
     name = "what accord chooses" if sampler is None else type(sampler).__name__
     title = f"{posterior!r} on {network!r} by {name}"
-    return title, partial(sample, posterior, network, sampler, **run)
+    return title, partial(sample, posterior, network, method, **run)
+
+
+def _with_options(method: Sampler | BySums | None, options: dict[str, Any]) -> Sampler | BySums | Rounds | None:
+    """The method with the options of [run] that only methods that walk have; without a method, one is planned."""
+    if not options:
+        return method
+    if isinstance(method, BySums):
+        key, value = next(iter(options.items()))
+        raise ValueError(
+            f"{key} in [run] is for methods that walk from round to round, and {type(method).__name__} has no rounds; "
+            f"leave it out (found {value!r})"
+        )
+    return Rounds(method, **options)
 
 
 def _drawn(draw: Callable[..., Run], sites: tuple[str, ...], progress: bool | None = None) -> Run:
@@ -310,13 +319,25 @@ def _inputs(
     return {**inputs(posterior, sampler, key), "engine": engine, "sites": json.dumps(sites)}
 
 
-def _build_silo(section: Any) -> Silo:
+def _build_engine(run: dict[str, Any], silo: Any) -> Builder:
+    """The engine that [run] and [silo] describe, whose options are taken out of [run]."""
+    name, options = run.get("engine", "local"), {key: run.pop(key) for key in ENGINE_OPTIONS if key in run}
+    if name not in ENGINES:
+        raise unknown_name_error("engine", name, ENGINES)
+    if name != "silo":
+        return ENGINES[name](**options)
+    if "consensus" in options:
+        raise ValueError('consensus in [run] is for engine = "local"')
+    return _build_silo(silo, **options)
+
+
+def _build_silo(section: Any, masks: bool = False) -> Silo:
     if not isinstance(section, dict):
         raise ValueError(f"[silo] must be a section, found {section!r}")
     require_known("key of [silo]", section, [f.name for f in fields(Silo)])
     require_types("[silo]", section, Silo)
     seconds = {key: as_float("[silo]", key, section[key]) for key in ("timeout", "start_timeout") if key in section}
-    return Silo(**{**section, **seconds})
+    return Silo(**{"masks": masks, **section, **seconds})
 
 
 def _one_shot(posterior: Posterior, document: dict[str, Any], run: dict[str, Any]) -> tuple[str, Callable[..., Run]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -13,15 +12,18 @@ from ..base.terminal import console, folded
 from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.pooled_nuts import nuts, require_blackjax
+from ..posterior.reference import nuts, require_blackjax
 from ..samplers import DADMMS, DESGLD, GTBAOAB, GTDULA
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
+from ..sampling.rounds import Rounds
 from ..sampling.sample import sample
 from ..tuning.warmup import warm_up
 
 AGENTS = 10
 CHAINS = 24
+# Draws of each chain, about.
+_DRAWS = 1000
 RHO = 2.5
 # An agent's error bars are called right within these: of its sd as a ratio, of its mean in posterior sds.
 SD_TOLERANCE = 0.1
@@ -39,6 +41,13 @@ class Entry:
     sampler: Sampler | None
     burn_in: int = 0
     rounds: int = 0
+
+    def run(self) -> tuple[Rounds | None, int]:
+        """The method with its rounds, of which about a thousand are draws, and how many draws."""
+        if self.sampler is None:
+            return None, _DRAWS
+        thin = max(1, self.rounds // _DRAWS)
+        return Rounds(self.sampler, burn_in=self.burn_in, thin=thin), self.rounds // thin
 
 
 # All of them move in whitened coordinates: in those of the data the papers' methods would take many times the rounds.
@@ -130,24 +139,15 @@ def compare(
     placed = post.transformed(warmup.coordinates)
     rows = []
     for entry in entries:
-        thin = max(1, entry.rounds // 1000)
-        lengths: dict[str, Any] = (
-            {"draws": entry.rounds // thin, "burn_in": entry.burn_in, "thin": thin} if entry.rounds else {}
-        )
         # what chooses its own numbers whitens too
         given = entry.sampler is not None and is_complete(entry.sampler)
+        method, draws = entry.run()
         run = sample(
-            placed if given else post,
-            network,
-            entry.sampler,
-            chains=chains,
-            seed=seed,
-            progress=progress,
-            **lengths,
+            placed if given else post, network, method, draws=draws, chains=chains, seed=seed, progress=progress
         )
-        draws = run.draws.astype(np.float64)
-        ratio = draws.std(axis=(0, 1)) / sd
-        error = np.abs(draws.mean(axis=(0, 1)) - mean) / sd
+        kept = run.draws.astype(np.float64)
+        ratio = kept.std(axis=(0, 1)) / sd
+        error = np.abs(kept.mean(axis=(0, 1)) - mean) / sd
         # a run that walks counts each chain's own, and with them the warm-up that it began with
         before = warmup.spent
         own = run.traffic.bytes_sent - (0 if given else before.bytes_sent)

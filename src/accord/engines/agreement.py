@@ -15,8 +15,8 @@ from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
 from ..samplers import DADMMS, validation
+from ..samplers.engine import Builder
 from ..samplers.protocol import Bound, Recentred, Sampler
-from .engine import Builder
 from .local import LocalEngine
 
 # Exchanges between two looks at whether the agents agree.

@@ -7,8 +7,9 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -18,10 +19,10 @@ from ..base.memory import COPIES, require_room
 from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
+from ..samplers.engine import FirstNonFinite
 from ..samplers.protocol import Bound, Sampler
 from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import claim, combined, own_key, require_same_method, require_same_posterior
-from .engine import FirstNonFinite
 from .loop import Carry, Records, state_bytes
 from .round import Problem, messages_of, own_state
 
@@ -51,6 +52,9 @@ class ArrayEngine(abc.ABC):
         What all processes of the run have in common; only a run that is saved needs one.
     """
 
+    # A kind of engine builds itself too, with sums over a tree and no masks; `ArrayBuilder` has these as options.
+    masks: ClassVar[bool] = False
+    consensus: ClassVar[float | None] = None
     # Recorded draws held on the device before they are copied out, in bytes.
     buffer_bytes = 64 * 2**20
 
@@ -246,6 +250,54 @@ def _require_states(problem: Problem, name: str, agents: int, chains: int) -> No
         float(COPIES) * each * agents * chains,
         "take fewer chains, or a method that keeps less from round to round",
     )
+
+
+@dataclass(frozen=True)
+class ArrayBuilder:
+    """Base of what builds engines of one kind of arrays, as `samplers.engine.Builder` has it.
+
+    Parameters
+    ----------
+    masks
+        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers; for methods by sums,
+        and at least 3 agents. See docs/masks.md for what that hides, and what not.
+    consensus
+        Make all sums by gossip instead of over a tree: agents average with their neighbours, Chebyshev-accelerated,
+        until each has the sum to this precision, as 1e-10, of num_agents times the largest number in it. For methods
+        by sums; draws are those of the first agent.
+    """
+
+    masks: bool = False
+    consensus: float | None = None
+    kind: ClassVar[type[ArrayEngine]]
+
+    def check(self, post: Posterior, sampler: Sampler) -> None:
+        """Any method, but under masks or by gossip only methods by sums."""
+        require_no_masks(self.masks, self.consensus)
+        self.kind.check(post, sampler)
+
+    def states_here(self, num_agents: int) -> int:
+        """Those of this process."""
+        return self.kind.states_here(num_agents)
+
+    def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
+        """The posterior where its data lies."""
+        return self.kind.placed(post)
+
+    def build(self, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
+        """An engine for one run."""
+        return self.kind.build(post, network, bound, **options)
+
+    def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
+        """An engine for what the agents find out together before round 0."""
+        return self.kind.preliminary(post, network, bound, chains=chains)
+
+
+def require_no_masks(masks: bool, consensus: float | None) -> None:
+    """Raise `ValueError` where a method that walks would need masks or gossip."""
+    if masks or consensus is not None:
+        given = "masks=True masks totals" if masks else "consensus makes totals by gossip"
+        raise ValueError(f"{given}: it needs a method that asks for nothing else, such as Importance()")
 
 
 def process_folder(folder: Path) -> Path:

@@ -10,7 +10,7 @@ from ..base.compiler import compiled
 from ..base.program import Program
 from ..network import Network
 from ..posterior import Posterior
-from .arrays import ArrayEngine, Programs
+from .arrays import ArrayBuilder, ArrayEngine, Programs
 from .build import build_problem
 from .loop import finite, record, start
 from .round import Problem
@@ -31,3 +31,9 @@ class LocalEngine(ArrayEngine):
 
     def _rows(self, rows: np.ndarray) -> Array:
         return jnp.asarray(rows)
+
+
+class Local(ArrayBuilder):
+    """The engine "local" with options: all agents on one device; parameters as in `ArrayBuilder`."""
+
+    kind = LocalEngine

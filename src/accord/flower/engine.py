@@ -44,6 +44,9 @@ class Flower:
         Who carries messages: `accord.flower.server_app` has one over Flower.
     """
 
+    # its sums go to the server
+    consensus = None
+
     def __init__(self, study: StudyDocument, channel: Channel) -> None:
         self.study, self.channel = study, channel
         self.masks = study.masks
@@ -211,7 +214,7 @@ class _Owners:
             raise ValueError(f"masks={masks}, but the study says masks = {str(self.engine.masks).lower()} in [run]")
         return _FlowerTotals(self.engine)
 
-    # --- latents, see `sampling.latents` ---
+    # --- latents, see `posterior.latent_keepers` ---
 
     def prepare_latents(self) -> None:
         """Sites have folders of their own."""

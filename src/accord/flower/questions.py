@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..fitting.evaluations import slope_of, value_of
-from ..fitting.network_sums import expansion_of, mean_expansion
-from ..fitting.proposal import Drawn, Mixture
 from ..posterior.asked import count
 from ..posterior.coordinates import Coordinates
-from ..sampling.integration import off
+from ..samplers.by_sums.evaluations import expansion_of, mean_expansion, slope_of, value_of
+from ..samplers.by_sums.integration import off
+from ..samplers.by_sums.proposal import Drawn, Mixture
 from ..sampling.questions import log_density_alone, log_likelihood_at
 from .packets import Packet, packet
 

@@ -82,9 +82,7 @@ def lead(study: StudyDocument, channel: Channel, folder: Path) -> None:
     network = Network.star(len(study.sites))
     _tell(f"study {study.hash}; run {engine.session}; sites {', '.join(study.sites)}")
     post = engine.model()
-    run = sample(
-        post, network, engine=engine, masks=engine.masks, checkpoint=folder / "sums", progress=False, **options
-    )
+    run = sample(post, network, engine=engine, checkpoint=folder / "sums", progress=False, **options)
     run.save(folder / "run.nc")
     keep_draws(engine, run.draws[:, :, 0], study.run.get("seed", 0))
     _tell(f"{run.traffic.sums} sums, {run.seconds:.0f} s; {folder / 'run.nc'}")

@@ -20,9 +20,6 @@ def forest(
     mean: np.ndarray,
     inner: np.ndarray,
     outer: np.ndarray,
-    *,
-    reference: float | None = 0.0,
-    label: str = "",
 ) -> None:
     """Means with two intervals each, from top to bottom.
 
@@ -36,19 +33,13 @@ def forest(
         A number of each, (line,).
     inner, outer
         Ends of their intervals, (2, line): the thick line and the thin one.
-    reference
-        Where to draw an upright line; None: nowhere.
-    label
-        Below the axis.
     """
     place = np.arange(len(names))
     ax.hlines(place, *outer, color=COLORS["blue"], linewidth=1.2)
     ax.hlines(place, *inner, color=COLORS["blue"], linewidth=3.5)
     ax.plot(mean, place, "o", color=COLORS["blue"], markeredgecolor=COLORS["blue"], markersize=4.5)
-    if reference is not None:
-        ax.axvline(reference, color=SOFT, linewidth=0.8, linestyle="--")
+    ax.axvline(0.0, color=SOFT, linewidth=0.8, linestyle="--")
     _lines(ax, names)
-    ax.set_xlabel(label, parse_math=False)
 
 
 def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:

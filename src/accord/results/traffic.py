@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -47,4 +48,41 @@ class Traffic:
             self.gradient_rows + other.gradient_rows,
             self.sums + other.sums,
             self.value_rows + other.value_rows,
+        )
+
+
+class Cost(NamedTuple):
+    """The cost of a number of effective draws, with all that comes before the first of them.
+
+    Parameters
+    ----------
+    rounds, sums, exchanges
+        Rounds of the method, sums over all agents, and exchanges that follow one another, sums' among them. They serve
+        all chains at once.
+    bytes_sent, gradient_rows, value_rows
+        What the busiest agent sends for all chains, and the rows that it reads for gradients, and for values of its
+        potential without one.
+    seconds
+        On this machine, all agents in one process, without the time of compiling; NaN where it was not measured.
+    """
+
+    rounds: float
+    sums: float
+    exchanges: float
+    bytes_sent: float
+    gradient_rows: float
+    value_rows: float
+    seconds: float = np.nan
+
+    @classmethod
+    def of(cls, spent: Traffic, seconds: float = np.nan) -> Self:
+        """The cost of what was counted already."""
+        return cls(
+            spent.rounds,
+            spent.sums,
+            spent.exchanges,
+            float(spent.bytes_sent.max()),
+            float(spent.gradient_rows.max()),
+            float(spent.value_rows.max()),
+            seconds,
         )

@@ -1,7 +1,14 @@
-"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing`, bases of your own, are importable too."""
+"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing` are bases of custom methods."""
 
+from . import balance as balance
+from . import combine as combine
+from . import conditional as conditional
+from . import convex_sets as convex_sets
+from . import schedules as schedules
 from .asynchronous_ula import AsynchronousULA
-from .chees import ChEES
+from .by_sums.auto import Auto
+from .by_sums.chees import ChEES
+from .by_sums.importance import Importance
 from .d_admms import DADMMS
 from .d_mahmc import DMAHMC
 from .dasg import DASG
@@ -20,7 +27,6 @@ from .gibbs import Gibbs
 from .gt_baoab import GTBAOAB
 from .gt_dula import GTDULA
 from .hub_sgld import HubSGLD
-from .importance import Importance
 from .mixing import Gossip as Gossip
 from .mixing import Mixing as Mixing
 from .proximal_de_sgld import ProximalDESGLD
@@ -31,6 +37,7 @@ from .stale_sgld import StaleSGLD
 
 __all__ = [
     "AsynchronousULA",
+    "Auto",
     "ChEES",
     "DADMMS",
     "DASG",

@@ -33,7 +33,7 @@ def check_compatible(post: Posterior, network: Network, sampler: Sampler) -> Non
     summed or handed out over all agents needs a connected one.
     """
     if not isinstance(sampler, Sampler):
-        raise TypeError(f"sampler must be a method from accord.samplers, such as DESGLD(0.01), found {sampler!r}")
+        raise TypeError(f"method must be one from accord.samplers, such as DESGLD(0.01), found {sampler!r}")
     if jax.tree_util.all_leaves([sampler]):
         name = type(sampler).__name__
         raise TypeError(f"{name} must be decorated with @pytree from accord.samplers.protocol, as every method is")

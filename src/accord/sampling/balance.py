@@ -8,15 +8,15 @@ import jax
 import numpy as np
 import scipy
 
-from ..fitting.evaluations import NOWHERE, slopes
-from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..results.diagnostics import QUARTILES
 from ..results.findings import FEATURES, Balance
 from ..results.traffic import Traffic
-from ..sums.exploration import look, other_modes
+from ..samplers.by_sums.evaluations import NOWHERE, slopes
+from ..samplers.by_sums.exploration import look, other_modes
+from ..samplers.session import Job, Session
 from ..tuning.warmup import Warmup
 
 # Draws that F is evaluated at, from the fewest to the most, and the numbers of data read for all.
@@ -91,12 +91,12 @@ def measure(
         return Measured()
     place = post.coordinates
     with jax.enable_x64(True):
-        sums = NetworkSums(post.in_parameters(), network)
+        session = Session(Job(post.in_parameters(), network, seed=seed))
         z = x if place is None else place.inverse(x)
-        value, gradient = slopes(sums, place, z.reshape(-1, post.dim))
-        at_draws = sums.spent
-        unvisited = _unvisited(sums, place, z, seed) if warmup is not None else None
-        more = sums.spent
+        value, gradient = slopes(session, place, z.reshape(-1, post.dim))
+        at_draws = session.traffic
+        unvisited = _unvisited(session, place, z) if warmup is not None else None
+        more = session.traffic
     # each chain has looked at its own draws, and all of them for other modes
     spent = Traffic(
         exchanges=more.exchanges,
@@ -183,14 +183,12 @@ def _allowed(value: np.ndarray, dim: int) -> float:
     return effective * float(scipy.optimize.brentq(lambda s: s - np.log1p(s) - target, 0.0, above + 1e-9))
 
 
-def _unvisited(
-    sums: NetworkSums, place: Coordinates | None, z: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _unvisited(session: Session, place: Coordinates | None, z: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """Other modes that no draw is of, in the user's parameters, and their masses; None where nobody looked."""
     if place is None or place.factor.ndim == 1:
         return None
-    lines = look(sums, place, seed)
-    modes = [] if lines.convex else other_modes(sums, place, lines, seed).modes
+    lines = look(session, place)
+    modes = [] if lines.convex else other_modes(session, place, lines).modes
     flat = z.reshape(-1, z.shape[2])
     # draws of a mode are about the root of the dimension away from it, in its own standard deviations
     near = z.shape[2] ** 0.5 + 3.0

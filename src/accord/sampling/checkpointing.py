@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..engines.arrays import process_folder
-from ..engines.engine import Engine
+from ..samplers.engine import Engine
 from ..storage.checkpoint import CheckpointStore
 from ..storage.fingerprint import combined
 from .recorder import Recorder

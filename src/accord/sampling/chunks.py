@@ -11,10 +11,10 @@ import numpy as np
 
 from ..base.errors import DivergenceError
 from ..base.progress import Progress
-from ..engines.engine import Engine
+from ..samplers.engine import Engine
 from ..samplers.protocol import Monitored
+from ..samplers.schedules import at
 from ..samplers.validation import cheap_bound
-from ..schedules import at
 from .checkpointing import Checkpointer
 from .recorder import Recorder
 

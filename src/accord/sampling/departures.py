@@ -11,12 +11,23 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import AgentLostError
-from ..network import Network
-from ..posterior import Posterior
 from ..results.run import Run
+from ..samplers.by_sums.method import BySums
+from ..samplers.session import Job
+from .rounds import Rounds
 
 
-def go_on_without(lost: AgentLostError, sample: Callable[..., Run], given: dict[str, Any]) -> Run:
+def go_on_without(
+    lost: AgentLostError,
+    sample: Callable[..., Run],
+    job: Job,
+    method: BySums | Rounds,
+    engine: Any,
+    *,
+    checkpoint: Path | None,
+    keep: Any,
+    **options: Any,
+) -> Run:
     """The run of those who are left, after an agent was lost; the same error where they cannot go on.
 
     Nothing of the lost agent may stay in what the others hold, and it took its part of every tracked sum with it: the
@@ -26,12 +37,12 @@ def go_on_without(lost: AgentLostError, sample: Callable[..., Run], given: dict[
     ----------
     lost
         Who, and what was drawn before.
-    sample, given
-        `accord.sample` and its arguments.
+    sample
+        `accord.sample`.
+    job, method, engine, checkpoint, keep, options
+        The run, and the arguments of `accord.sample` that it does not hold.
     """
-    post: Posterior = given["post"]
-    network: Network = given["network"]
-    gone = lost.agent
+    post, network, gone = job.post, job.network, lost.agent
     if network.num_agents == 1:
         raise lost
     try:
@@ -40,16 +51,14 @@ def go_on_without(lost: AgentLostError, sample: Callable[..., Run], given: dict[
         raise lost from error
     others = post.with_shards([post.source(agent) for agent in range(post.num_agents) if agent != gone])
     # only an engine that can do without an agent says that one is lost
-    given["engine"].dismiss(gone)
+    engine.dismiss(gone)
     drawn = "before its first draw" if lost.run is None else f"after {lost.run.average.shape[1]} draws of each chain"
     what = f"agent {network.labels[gone]} left for good {drawn}: the run is of the other {left.num_agents} agents' data"
     warnings.warn(f"{what} ({lost})", stacklevel=3)
-    changed: dict[str, Any] = {"post": others, "network": left, "keep": _kept(given.get("keep", "agents"), gone)}
-    if given.get("checkpoint") is not None:
-        changed["checkpoint"] = Path(given["checkpoint"]) / f"without-{network.labels[gone]}"
-    if lost.run is not None:
-        changed["init"] = _last(lost.run, gone, network.num_agents)
-    run = sample(**{**given, **changed})
+    folder = None if checkpoint is None else checkpoint / f"without-{network.labels[gone]}"
+    if lost.run is not None and isinstance(method, Rounds):
+        method = replace(method, init=_last(lost.run, gone, network.num_agents))
+    run = sample(others, left, method, engine=engine, keep=_kept(keep, gone), checkpoint=folder, **options)
     told = ", and ".join(filter(None, (what, run.settings.get("left"))))
     return replace(run, settings={**run.settings, "left": told}, before=lost.run if run.before is None else run.before)
 

@@ -19,14 +19,15 @@ from ..posterior import Posterior
 from ..results.findings import TOLERANCE
 from ..results.traffic import Traffic
 from ..samplers import ChEES, Importance
-from ..samplers.by_totals import ByTotals
+from ..samplers.by_sums.method import BySums
 from ..samplers.protocol import Sampler
+from ..samplers.session import Job, Session
 from ..samplers.validation import check_compatible, is_complete
-from ..sums.forecast import forecast_by_totals
 from ..tuning.forecast import Forecast, gaussian_model
 from ..tuning.plan import COSTS, Plan, Trial, label
 from ..tuning.search import try_out, tunable_methods
 from ..tuning.warmup import Warmup, warm_up
+from .rounds import Rounds
 from .sample import sample
 
 # Methods that walk whose rounds are timed: the first of those that meet the tolerance, as each has to be compiled.
@@ -38,7 +39,7 @@ _ROUNDS, _LONG_ENOUGH = 200, 0.2
 def plan(
     post: Posterior,
     network: Network,
-    methods: Iterable[Sampler | ByTotals] | None = None,
+    methods: Iterable[Sampler | BySums] | None = None,
     *,
     tolerance: float = TOLERANCE,
     cost: str = COSTS[0],
@@ -55,8 +56,8 @@ def plan(
     approximation. The noise of minibatches is left out; methods with a batch_size are marked, and ranked after those
     that meet the tolerance without.
 
-    `Importance` and `ChEES`, whose draws have no bias where they are certified: what as many effective draws take, see
-    `accord.sums.forecast`. They come first, as `accord.sample` takes them, where they are expected to be certified.
+    `Importance` and `ChEES`, whose draws have no bias where they are certified: what as many effective draws take.
+    They come first, as `accord.sample` takes them, where they are expected to be certified.
 
     All costs are for the effective draws of `chains` chains of `draws` each. Seconds are those of this machine, all
     agents in one process, so that an exchange takes no time beyond its arithmetic, and without compiling. They are
@@ -105,20 +106,20 @@ def plan(
     post.require_agents_of(network)
     post.require_unchanged()
     network.require_connected()
-    if isinstance(methods, Sampler | ByTotals):
+    if isinstance(methods, Sampler | BySums):
         raise ValueError(f"methods must be several, as in [{type(methods).__name__}(...)]; found one method by itself")
     methods = every_method(post, network) if methods is None else list(methods)
     if not methods:
         raise ValueError("methods is empty: name at least one, or leave it out to compare all")
-    walking = [method for method in methods if not isinstance(method, ByTotals)]
+    walking = [method for method in methods if not isinstance(method, BySums)]
     for sampler in walking:
         check_compatible(post, network, sampler)
     trials: list[Trial] = []
     with Progress("plan", progress):
         for method in methods:
-            if isinstance(method, ByTotals):
+            if isinstance(method, BySums):
                 stage(f"{label(method)} in prospect")
-                trials.append(_by_totals(post, network, method, draws, chains, seed))
+                trials.append(_by_sums(post, network, method, draws, chains, seed))
         size = (network.num_agents, post.dim, _rows_bytes(post))
         found = Plan(tuple(trials), tolerance, cost, None, draws, chains, *size)
         return _with_walking(found, walking, post, network) if walking else found
@@ -131,7 +132,7 @@ def _rows_bytes(post: Posterior) -> float:
     return float(sum(8 * leaf.size for leaf in jax.tree.leaves(post.stacked().rows)))
 
 
-def every_method(post: Posterior, network: Network) -> list[Sampler | ByTotals]:
+def every_method(post: Posterior, network: Network) -> list[Sampler | BySums]:
     """All methods that can be forecast and fit, without numbers."""
     return [Importance(), ChEES(), *tunable_methods(post, network)]
 
@@ -153,10 +154,11 @@ def _with_walking(found: Plan, methods: list[Sampler], post: Posterior, network:
     return _timed(replace(found, trials=found.trials + tuple(trials), warmup=warmup), warmup, post, network)
 
 
-def _by_totals(post: Posterior, network: Network, method: ByTotals, draws: int, chains: int, seed: int) -> Trial:
+def _by_sums(post: Posterior, network: Network, method: BySums, draws: int, chains: int, seed: int) -> Trial:
     none = Trial(label(method), method, False, None, "", np.nan)
     try:
-        found = forecast_by_totals(post, network, method, draws=draws, chains=chains, seed=seed)
+        with jax.enable_x64(True):
+            found = method.forecast(Session(Job(post, network, draws, chains, seed)))
     except ArithmeticError as error:
         return none._replace(trouble=str(error))
     return none._replace(forecast=found, cost=found.spent)
@@ -198,9 +200,8 @@ def _seconds_a_round(post: Posterior, network: Network, sampler: Sampler, chains
     """
 
     def run(rounds: int) -> float:
-        return sample(
-            post, network, sampler, draws=1, burn_in=rounds, thin=1, chains=chains, whiten=False, progress=False
-        ).seconds
+        method = Rounds(sampler, burn_in=rounds, thin=1, whiten=False)
+        return sample(post, network, method, draws=1, chains=chains, progress=False).seconds
 
     with warnings.catch_warnings():
         # what there is to say of draws is said of a run's

@@ -15,7 +15,6 @@ import scipy
 from jaxtyping import Array, Float
 
 from ..base.memory import require_room
-from ..engines.engine import Builder
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.joint import joint
@@ -24,6 +23,7 @@ from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
 from ..report.told import Histogram
 from ..results.loo import RowOwners, RowSums, Sampled
+from ..samplers.engine import Builder
 from .predictive import checked
 from .rows_left_out import row_sums
 

@@ -10,20 +10,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..fitting.network_sums import NetworkSums
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.latent_keepers import keep_latents
 from ..results.reweighting import Agents
 from ..results.run import Run, Traffic
 from ..results.scales import in_both_scales
+from ..samplers.by_sums.integration import integration_check
 from ..samplers.costs import messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Monitored
+from ..samplers.session import Job, Session
 from ..tuning.forecast import Forecast
 from ..tuning.warmup import Warmup
 from .balance import Measured, looks, measure
 from .examination import agreeing, examination
-from .integration import integration_check
-from .latents import keep_latents
 
 
 @dataclass
@@ -109,9 +109,9 @@ class Recorder:
             return
         post = self.post.in_parameters()
         with jax.enable_x64(True):
-            sums = NetworkSums(post, self.network)
-            check = integration_check(sums, post, self.average[:, : self.count].astype(np.float64))
-        self.checked = sums.spent
+            session = Session(Job(post, self.network))
+            check = integration_check(session, self.average[:, : self.count].astype(np.float64))
+        self.checked = session.traffic
         if check is not None and not check.holds:
             warnings.warn(f"the draws are not to be relied on: {check.text}", stacklevel=4)
 

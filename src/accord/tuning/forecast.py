@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .. import models
-from ..exact.impulse_response import respond_bound, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
-from ..results.traffic import Traffic
-from ..samplers.by_totals import ByTotals
+from ..results.traffic import Cost, Traffic
+from ..samplers.by_sums.method import BySums
 from ..samplers.costs import float_bytes, messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Expanding, HasLaw, Sampler
+from .impulse_response import respond_bound, stationary_bound
 from .warmup import Warmup
 
 # Draws that an agent's Hessian is averaged over.
@@ -25,49 +25,12 @@ _LOOKS = 16
 # Of the tolerance, what the Gaussian approximation may take up: the rest is left to what the posterior is beyond it.
 SHARE = 0.1
 # What errors at one of the stiffest draws count as, beside errors on the Gaussian approximation, where a method has
-# none of these: with half the tolerance there, draws were within it on the data of `benchmarks/no_knobs.py`.
+# none of these: with half the tolerance there, draws were within it on four regressions of scikit-learn's data sets.
 _STIFF_SHARE = 0.2
 # Rounds after which a method counts as too slow to be followed.
 _MOST_ROUNDS = 500_000
 # Times the burn-in that a forecast has is what a run takes.
 BURN_INS = 3
-
-
-class Cost(NamedTuple):
-    """The cost of a number of effective draws, with all that comes before the first of them.
-
-    Parameters
-    ----------
-    rounds, sums, exchanges
-        Rounds of the method, sums over all agents, and exchanges that follow one another, sums' among them. They serve
-        all chains at once.
-    bytes_sent, gradient_rows, value_rows
-        What the busiest agent sends for all chains, and the rows that it reads for gradients, and for values of its
-        potential without one.
-    seconds
-        On this machine, all agents in one process, without the time of compiling; NaN where it was not measured.
-    """
-
-    rounds: float
-    sums: float
-    exchanges: float
-    bytes_sent: float
-    gradient_rows: float
-    value_rows: float
-    seconds: float = np.nan
-
-    @classmethod
-    def of(cls, spent: Traffic, seconds: float = np.nan) -> Self:
-        """The cost of what was counted already."""
-        return cls(
-            spent.rounds,
-            spent.sums,
-            spent.exchanges,
-            float(spent.bytes_sent.max()),
-            float(spent.gradient_rows.max()),
-            float(spent.value_rows.max()),
-            seconds,
-        )
 
 
 class Model(NamedTuple):
@@ -164,45 +127,9 @@ class Forecast:
         return self.bias <= SHARE * tolerance
 
 
-@dataclass(frozen=True, eq=False)
-class SumsForecast:
-    """What a method that asks for nothing but sums will take; its draws have no bias, where its certificate holds.
-
-    Parameters
-    ----------
-    sampler
-        The method.
-    spent
-        What the effective draws that were asked about take.
-    basis
-        What the forecast rests on, in a few words.
-    doubt
-        Why the draws are not expected to be certified; empty where they are.
-    """
-
-    sampler: ByTotals
-    spent: Cost
-    basis: str
-    doubt: str = ""
-
-    @property
-    def bias(self) -> float:
-        """0, or NaN where nothing is known of the draws."""
-        return np.nan if self.doubt else 0.0
-
-    @property
-    def average_bias(self) -> float:
-        """The same: all agents hold the same draws."""
-        return self.bias
-
-    def meets(self, tolerance: float) -> bool:
-        """Whether the draws are expected to be certified, whatever the tolerance."""
-        return not self.doubt
-
-
-def left_out(sampler: Sampler | ByTotals) -> str:
+def left_out(sampler: Sampler | BySums) -> str:
     """A sentence on noise that a forecast leaves out, and its remedy; empty if there is none."""
-    rows = None if isinstance(sampler, ByTotals) else sampler.needs(1).batch_size
+    rows = None if isinstance(sampler, BySums) else sampler.needs(1).batch_size
     if rows is None:
         return ""
     return (

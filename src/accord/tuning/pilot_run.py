@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..engines.noise import EVERY_AGENT, Stream, bits, joined, normals, seed_words
-from ..fitting.network_sums import NetworkSums
 from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
+from ..samplers.session import Session
 from .whitened import Told, Whitened
 
 # Chains of the run; what either half of them tells is compared.
@@ -38,15 +38,15 @@ _STEPS, _FIRST, _MOST = 4, 2, 24
 _STIFFEST = 0.02
 
 
-def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
+def explore(session: Session, start: Coordinates) -> Whitened | None:
     """Coordinates by a run of BAOAB on F, from draws of the Gaussian that some coordinates stand for.
 
     It ends when the halves of its chains agree on mean and covariance, as all their positions and gradients tell them
-    (`fitting.adaptation`): of chains that are not independent draws gradients take most of the noise.
+    (`samplers.by_sums.adaptation`): of chains that are not independent draws gradients take most of the noise.
 
     Parameters
     ----------
-    sums
+    session
         Sums over the network, which count this.
     start
         Coordinates in which the posterior is about standard normal.
@@ -57,17 +57,17 @@ def explore(sums: NetworkSums, start: Coordinates) -> Whitened | None:
         None where chains went to infinity or far apart, with shorter steps too.
     """
     looked_at = np.random.default_rng(1).standard_normal((_LOOKED_AT, start.origin.size))
-    h = max(1.0, stiffest(sums, start, looked_at).max()) ** -0.5
+    h = max(1.0, stiffest(session, start, looked_at).max()) ** -0.5
     found = None
     for halved in range(_TRIES):
-        whitened, parting = _run(sums, start, jnp.asarray(h / 2.0**halved))
+        whitened, parting = _run(session, start, jnp.asarray(h / 2.0**halved))
         found = whitened or found
         if whitened is not None and not parting:
             break
     return found
 
 
-def _run(sums: NetworkSums, start: Coordinates, h: Float[Array, ""]) -> tuple[Whitened | None, bool]:
+def _run(session: Session, start: Coordinates, h: Float[Array, ""]) -> tuple[Whitened | None, bool]:
     """One run with a step, None where that was too long for it; and whether its halves end further apart than before.
 
     What independent chains tell comes nearer as they go on, unless some of them are thrown ever further off.
@@ -77,7 +77,7 @@ def _run(sums: NetworkSums, start: Coordinates, h: Float[Array, ""]) -> tuple[Wh
     v, positions, gradients = jnp.zeros_like(z), list[np.ndarray](), list[np.ndarray]()
     first = np.inf
     for round in range(_MOST_ROUNDS):
-        gradient = sums(_gradients, z, gradients=_CHAINS, coordinates=start)
+        gradient = session.totals(_gradients, z, gradients=_CHAINS, coordinates=start)
         positions.append(np.asarray(z, np.float64).T)
         gradients.append(np.asarray(gradient, np.float64).T)
         done = round + 1
@@ -101,7 +101,7 @@ def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Tol
     return Told.by(z, slope, np.zeros(len(z)), np.arange(len(z)) % _CHAINS < _CHAINS // 2), z, slope
 
 
-def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.ndarray:
+def stiffest(session: Session, place: Coordinates, draws: np.ndarray) -> np.ndarray:
     """The largest eigenvalue of F's Hessian in coordinates at some draws, (draw, dim), in size, by Lanczos' method.
 
     Returns
@@ -123,7 +123,7 @@ def stiffest(sums: NetworkSums, place: Coordinates, draws: np.ndarray) -> np.nda
             closest = np.argsort(values)[-_MOST:]
             kept, z, hessian, basis = closest, z[:, closest], hessian[closest], [v[:, closest] for v in basis]
         # a product with the Hessian costs two gradients
-        product = sums(_products, z, jnp.asarray(basis[-1]), gradients=2 * len(kept), coordinates=place)
+        product = session.totals(_products, z, jnp.asarray(basis[-1]), gradients=2 * len(kept), coordinates=place)
         product = np.asarray(product, np.float64)
         lost = int((~np.isfinite(product).all(axis=0)).sum())
         if lost:

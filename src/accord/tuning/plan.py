@@ -13,10 +13,11 @@ from rich.text import Text
 from ..base.page import number, paragraph, table
 from ..base.terminal import folded
 from ..base.text import human_bytes, human_seconds
-from ..samplers.by_totals import ByTotals
+from ..results.traffic import Cost
+from ..samplers.by_sums.method import BySums, SumsForecast
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete
-from .forecast import SHARE, Cost, Forecast, SumsForecast, left_out
+from .forecast import SHARE, Forecast, left_out
 from .plot import Curve, drawn
 from .warmup import Warmup
 
@@ -53,7 +54,7 @@ class Trial(NamedTuple):
     """
 
     label: str
-    sampler: Sampler | ByTotals
+    sampler: Sampler | BySums
     whitened: bool
     forecast: Forecast | SumsForecast | None
     trouble: str
@@ -401,7 +402,7 @@ def _short(count: float) -> str:
     return f"{count:,.3g}G"
 
 
-def numbers(sampler: Sampler | ByTotals) -> str:
+def numbers(sampler: Sampler | BySums) -> str:
     """The numbers of a method that are not its defaults, as text."""
     given = []
     for f in fields(sampler):
@@ -416,10 +417,10 @@ def _default(f: Field) -> Any:
     return None if f.default is MISSING else f.default
 
 
-def label(sampler: Sampler | ByTotals) -> str:
+def label(sampler: Sampler | BySums) -> str:
     """A method's name, its noise where it has a choice, whether it takes minibatches or was given all its numbers."""
     parts = [type(sampler).__name__]
-    if isinstance(sampler, ByTotals):
+    if isinstance(sampler, BySums):
         return parts[0]
     if len(sampler.noises) > 1:
         parts.append(f"{sampler.noise} noise")

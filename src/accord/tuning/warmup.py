@@ -13,16 +13,17 @@ from jaxtyping import Array, Float
 from ..base.checks import whole_number
 from ..base.progress import stage
 from ..engines.agreement import agree_on_mode, scales
-from ..engines.engine import Builder
 from ..engines.local import LocalEngine
-from ..fitting.nearest_gaussian import nearest_gaussian
-from ..fitting.network_sums import NetworkSums, expand
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.coordinates import Coordinates
 from ..posterior.newton import newton, own_scale, spectrum
 from ..posterior.potential import Potential, Shard
 from ..results.traffic import Traffic
+from ..samplers.by_sums.evaluations import expand
+from ..samplers.by_sums.laplace import nearest_gaussian
+from ..samplers.engine import Builder
+from ..samplers.session import Job, Session
 from .pilot_run import explore, stiff_draw, stiffest
 from .weighted_points import weighed
 from .whitened import Whitened
@@ -114,28 +115,28 @@ def warm_up(
 
 def _by_sums(post: Posterior, network: Network, max_exchanges: int, builder: Builder) -> Warmup:
     stage("warm-up: the mode")
-    sums = NetworkSums(post, network, max_exchanges)
-    mode, hessian = newton(partial(expand, sums), post.init, post.unconstrained_names, remedy=post.remedy_at_init)
+    session = Session(Job(post, network), most_exchanges=max_exchanges)
+    mode, hessian = newton(partial(expand, session), post.init, post.unconstrained_names, remedy=post.remedy_at_init)
     place = Coordinates.whitening(mode, _definite(hessian, post.unconstrained_names))
     stiff, stiff_at = 1.0, np.zeros(post.dim)
     if not post.quadratic:
-        place, draws, steep = _whitened(sums, place)
-        values = stiffest(sums, place, np.concatenate([draws, steep]))
+        place, draws, steep = _whitened(session, place)
+        values = stiffest(session, place, np.concatenate([draws, steep]))
         if values.max() > 1.0 + _GAUSSIAN:
             stiff, stiff_at = float(values.max()), stiff_draw(values[: len(draws)], draws)
-    return Warmup(mode, place, _curvature(post, place), stiff, sums.spent, stiff_at)
+    return Warmup(mode, place, _curvature(post, place), stiff, session.traffic, stiff_at)
 
 
-def _whitened(sums: NetworkSums, mode: Coordinates) -> Whitened:
+def _whitened(session: Session, mode: Coordinates) -> Whitened:
     """Coordinates by the posterior's moments, and draws in them, from those of the Gaussian at the mode."""
     stage("warm-up: points around the mode")
-    found = weighed(sums, mode)
+    found = weighed(session, mode)
     if found is not None:
         return found
     stage("warm-up: the Gaussian nearest to the posterior")
-    start = nearest_gaussian(sums, mode, looks=_LOOKS, still=_STILL)
+    start = nearest_gaussian(session, mode, looks=_LOOKS, still=_STILL)
     stage("warm-up: a pilot run")
-    found = explore(sums, start)
+    found = explore(session, start)
     if found is not None:
         return found
     warnings.warn("a pilot run diverged: coordinates are those of the Gaussian nearest to the posterior", stacklevel=5)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..fitting.adaptation import Main, Proposals, adapted, truncated
-from ..fitting.evaluations import slopes
-from ..fitting.network_sums import NetworkSums
-from ..fitting.proposal import Drawn
-from ..fitting.weighing import Batch, Weighing
 from ..posterior.coordinates import Coordinates
+from ..samplers.by_sums.adaptation import Main, Proposals, adapted, truncated
+from ..samplers.by_sums.evaluations import slopes
+from ..samplers.by_sums.proposal import Drawn
+from ..samplers.by_sums.weighing import Batch, Weighing
+from ..samplers.session import Session
 from .whitened import Told, Whitened
 
 # Points of a batch: for each dimension, and the fewest; and batches at most, the later ones larger.
@@ -26,12 +26,12 @@ _LOST, _ENOUGH = 1.0, 6.0
 _DRAWS = 1024
 
 
-def weighed(sums: NetworkSums, place: Coordinates) -> Whitened | None:
+def weighed(session: Session, place: Coordinates) -> Whitened | None:
     """Coordinates by the moments of weighted points; None where too few points share the weight.
 
     Parameters
     ----------
-    sums
+    session
         Sums over the network, which count this.
     place
         Coordinates of the Gaussian at the mode.
@@ -43,7 +43,7 @@ def weighed(sums: NetworkSums, place: Coordinates) -> Whitened | None:
     for batch in range(_BATCHES):
         proposal = proposals.around(main)
         drawn = Drawn(proposal, size << max(0, batch - 1), 0, batch)
-        value, slope = slopes(sums, place, drawn)
+        value, slope = slopes(session, place, drawn)
         # weights are relative: any value of F's may be taken off, the same from all batches
         lowest = value.min() if lowest is None else lowest
         batched = Batch(proposal, drawn.points, value - lowest, slope)

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from scipy import linalg
 
 from ..base import weights
-from ..fitting.adaptation import moments
 from ..posterior.coordinates import Coordinates
+from ..samplers.by_sums.adaptation import moments
 
 # How far the moments that two halves tell may be apart, for each dimension: of variances that is half as much again on
 # one side, and what both tell together is a fifth off.

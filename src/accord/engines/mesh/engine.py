@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh as Devices
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
@@ -27,7 +28,7 @@ from ...base.pytree import unchecked
 from ...network import Network
 from ...posterior import Posterior
 from ...samplers.protocol import Bound
-from ..arrays import ArrayEngine, Programs
+from ..arrays import ArrayBuilder, ArrayEngine, Programs
 from ..build import build_problem, by_color
 from ..draws import RawNoise
 from ..links import LinkedExchange
@@ -89,7 +90,7 @@ def _carry_specs(problem: Problem) -> Any:
 
 
 @compiled(static_argnames=("mesh", "chains"))
-def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chains: int) -> Carry:
+def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Devices, chains: int) -> Carry:
     rows = (P(AGENTS), None if factor is None else P(AGENTS))
     return _on(mesh, partial(start, chains=chains), (_specs(problem), *rows), _carry_specs(problem))(
         problem, mean, factor
@@ -98,7 +99,7 @@ def _start(problem: Problem, mean: Array, factor: Array | None, mesh: Mesh, chai
 
 @partial(Program, static=("mesh", "chains", "capacity"))
 def _record(
-    problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, mesh: Mesh, chains: int, capacity: int
+    problem: Problem, carry: Carry, draws: Array, thin: Array, keep: Array, mesh: Devices, chains: int, capacity: int
 ) -> tuple[Carry, Records]:
     specs = (_specs(problem), _carry_specs(problem), P(), P(), P())
     program = partial(record, chains=chains, capacity=capacity)
@@ -106,14 +107,14 @@ def _record(
 
 
 @compiled(static_argnames="mesh")
-def _finite(problem: Problem, carry: Carry, mesh: Mesh) -> Array:
+def _finite(problem: Problem, carry: Carry, mesh: Devices) -> Array:
     def everyones(problem: Problem, carry: Carry) -> Array:
         return problem.collectives.everyones(finite(problem, carry))
 
     return _on(mesh, everyones, (_specs(problem), _carry_specs(problem)), P())(problem, carry)
 
 
-def _on(mesh: Mesh, function: Any, in_specs: Any, out_specs: Any) -> Any:
+def _on(mesh: Devices, function: Any, in_specs: Any, out_specs: Any) -> Any:
     # what is said to lie everywhere does so by construction, which the checker cannot follow through loops
     return jax.shard_map(function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
@@ -153,7 +154,7 @@ class MeshEngine(ArrayEngine):
 
     def _problem(self, post: Posterior, network: Network, seed: int) -> Problem:
         devices, needs = jax.devices(), self.bound.sampler.needs(post.dim)
-        self.mesh = Mesh(np.array(devices), (AGENTS,))
+        self.mesh = Devices(np.array(devices), (AGENTS,))
         self.rows = -(-network.num_agents // len(devices))
         total = self.rows * len(devices)
         place = partial(fetched, devices=len(devices), rows=self.rows)
@@ -234,3 +235,9 @@ class MeshEngine(ArrayEngine):
         slots = max(int(np.bincount(part, minlength=1).max()) if part.size else 1 for part in parts)
         tables = [by_color(part, self.rows, slots, int(colors.max()) + 1) for part in parts]
         return jnp.asarray(np.concatenate(tables))
+
+
+class Mesh(ArrayBuilder):
+    """The engine "mesh" with options: all devices that JAX sees; parameters as in `ArrayBuilder`."""
+
+    kind = MeshEngine

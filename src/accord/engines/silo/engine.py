@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,10 @@ from ...base.errors import unknown_name_error
 from ...data.elsewhere import Ask
 from ...network import Network
 from ...posterior import Posterior
+from ...samplers.engine import FirstNonFinite
 from ...samplers.protocol import Bound, Sampler
 from ...storage.fingerprint import claim, own_key
-from ..engine import FirstNonFinite
+from ..arrays import require_no_masks
 from ..loop import Records
 from .latents import LATENTS
 from .worker import Assignment, Goal, Report
@@ -62,6 +63,9 @@ class Silo:
         Where each agent keeps draws of its own latents, of a posterior with `local`: a folder at its site, absolute or
         from its home, "~". Each run makes a folder of its own in it for each agent, which only the agent's user can
         read.
+    masks
+        Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers; for methods by sums,
+        and at least 3 agents. See docs/masks.md for what that hides, and what not.
     """
 
     address: str | None = None
@@ -70,6 +74,9 @@ class Silo:
     late: str = "raise"
     start_timeout: float = 120.0
     latents: str = LATENTS
+    masks: bool = False
+    # its sums go over a tree
+    consensus: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         for name in ("timeout", "start_timeout"):
@@ -91,7 +98,8 @@ class Silo:
         return Silo, tuple(getattr(self, one.name) for one in fields(self))
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
-        """Any method."""
+        """Any method, but under masks only methods by sums."""
+        require_no_masks(self.masks, None)
 
     def states_here(self, num_agents: int) -> int:
         """One: its agents may each have a machine."""

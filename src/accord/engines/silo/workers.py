@@ -157,7 +157,7 @@ class WorkerPool:
         """Sums over all agents of functions of their data, over a network's tree."""
         return SiloTotals(self, network, masks)
 
-    # --- latents, see `sampling.latents` ---
+    # --- latents, see `posterior.latent_keepers` ---
 
     def prepare_latents(self) -> None:
         """Raise `OSError`, which names the agent, where one cannot write to the folder for latents."""

@@ -1,1 +1,0 @@
-"""What is fitted to a posterior by sums over the network: Gaussians, proposals, weights of points."""

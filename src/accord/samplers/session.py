@@ -1,0 +1,169 @@
+"""A run as its method sees it: the job, and the session in which sums over all agents are made and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ..base.interruptions import let_through
+from ..base.progress import stage
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.masks import masked_bytes
+from ..posterior.totals import ConsensusTotals, Totals
+from ..results.reweighting import Agents
+from ..results.traffic import Traffic
+from .engine import Builder
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The arguments of a run, checked.
+
+    Parameters
+    ----------
+    post, network
+        As in `accord.sample`; within a session the posterior is the one that the engine placed.
+    draws, chains
+        Draws of each chain, and chains.
+    seed
+        From 0 to 2**64 - 1.
+    keep
+        The agents whose draws the run keeps, shape (kept,).
+    masks
+        Whether sums are masked.
+    """
+
+    post: Posterior
+    network: Network
+    draws: int = 1000
+    chains: int = 4
+    seed: int = 0
+    keep: np.ndarray = field(default_factory=lambda: np.arange(0))
+    masks: bool = False
+
+    @property
+    def target(self) -> int:
+        """Draws of all chains together."""
+        return self.draws * self.chains
+
+
+class Session:
+    """Sums over all agents, for the time of one run: the only way to numbers of the data outside of rounds.
+
+    Parameters
+    ----------
+    job
+        What is run.
+    totals
+        What makes the sums; None: the posterior itself.
+    recorded
+        The same totals, kept on disk; None where they are not.
+    finer
+        Opens the same session with a finer quadrature over latents; None where there is none.
+    most_exchanges
+        Exchanges that all sums together may take, one after another.
+    engine
+        What builds engines for rounds; None where there are none.
+    checkpoint
+        The folder that the run is kept in; None: none.
+    questions
+        What answers questions about the agents' data after the run.
+
+    Attributes
+    ----------
+    traffic
+        What the sums have cost so far; bytes are of each agent, shape (agent,). A Hessian counts as one gradient for
+        each parameter, its product with a vector as two.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        totals: Totals | None = None,
+        *,
+        recorded: Totals | None = None,
+        finer: Callable[[], AbstractContextManager[Session]] | None = None,
+        most_exchanges: float = np.inf,
+        engine: Builder | None = None,
+        checkpoint: Path | None = None,
+        questions: Agents | None = None,
+    ) -> None:
+        self.job, self.finer = job, finer
+        self.engine, self.checkpoint, self.questions = engine, checkpoint, questions
+        self._given, self._recorded, self._most_exchanges = totals, recorded, most_exchanges
+        self.traffic = Traffic(bytes_sent=np.zeros(job.network.num_agents, np.int64))
+
+    @cached_property
+    def _made(self) -> Totals:
+        """What makes the sums: rows are read for the first of them."""
+        return self.job.post.totals(self.job.network, masks=self.job.masks) if self._given is None else self._given
+
+    @property
+    def gossip(self) -> ConsensusTotals | None:
+        """What makes the sums by gossip; None where they go over a tree."""
+        return self._made if isinstance(self._made, ConsensusTotals) else None
+
+    @cached_property
+    def _each(self) -> tuple[int, np.ndarray]:
+        """Exchanges of one sum, and messages that each agent sends for it."""
+        if self.gossip is not None:
+            return self.gossip.averaging.exchanges, self.gossip.averaging.messages
+        tree = self.job.network.aggregation
+        return 2 * tree.height, tree.sums_sent
+
+    def fresh(self, most_exchanges: float = np.inf) -> Session:
+        """A session of the same job that has counted nothing yet, and keeps nothing on disk."""
+        return Session(self.job, self._made, most_exchanges=most_exchanges)
+
+    def totals(
+        self,
+        function: Callable[..., PyTree],
+        *arguments: Any,
+        gradients: int = 0,
+        values: int = 0,
+        **options: Any,
+    ) -> PyTree:
+        """The sum of `function(potential, shard, *arguments)`, for which each agent evaluates gradients and values.
+
+        `options` are those of `Totals`: coordinates, points, at_once.
+
+        Raises
+        ------
+        ArithmeticError
+            The sum would exceed the exchanges that are allowed.
+        """
+        let_through()
+        each, messages = self._each
+        exchanges = self.traffic.exchanges + each
+        if exchanges > self._most_exchanges:
+            raise ArithmeticError(
+                f"one sum over this network takes {each} exchanges, and {exchanges // each} sums are more than the "
+                f"{self._most_exchanges} exchanges that warm-up may take: raise max_exchanges, or add edges"
+            )
+        make = self._made if self._recorded is None else self._recorded
+        found = make(function, *arguments, **options)
+        leaves = jax.tree.leaves(found)
+        masked = self.job.masks
+        sent = masked_bytes(sum(leaf.size for leaf in leaves)) if masked else sum(leaf.nbytes for leaf in leaves)
+        self.traffic += Traffic(
+            exchanges=each,
+            bytes_sent=(sent * messages).astype(np.int64),
+            gradient_rows=gradients * self.job.post.sizes,
+            sums=1,
+            value_rows=values * self.job.post.sizes,
+        )
+        return found
+
+    def stage(self, what: str) -> None:
+        """Show what is being done; raises the `KeyboardInterrupt` that is due, if one is."""
+        stage(what)
+        let_through()

@@ -1,1 +1,0 @@
-"""Methods that need nothing but totals: importance sampling with shared proposals, and its exact fallback."""
