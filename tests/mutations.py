@@ -512,6 +512,41 @@ FAULTS = [
     Fault("silo sum", "engines/silo/messages.py", "parts = [arrays, *(", "parts = [*(", "test_channels.py"),
     Fault("silo label", "engines/silo/messages.py", "_WAYS * self._talk + way", "way", "test_channels.py test_silo.py"),
     Fault(
+        "silo pin", "engines/silo/handshake.py", "if peer.certificate == secure.certificate()", "", "test_channels.py"
+    ),
+    Fault("silo TLS version", "engines/silo/tls.py", "TLSVersion.TLSv1_3", "TLSVersion.TLSv1_2", "test_channels.py"),
+    Fault(
+        "silo attempt",
+        "engines/silo/handshake.py",
+        "if other.attempt != greeting.attempt",
+        "if False",
+        "test_channels.py",
+    ),
+    Fault(
+        "silo greeting", "engines/silo/handshake.py", "if length > _LONGEST_GREETING", "if False", "test_channels.py"
+    ),
+    Fault(
+        "silo stranger's time",
+        "engines/silo/handshake.py",
+        "self.called is None and time",
+        "False and time",
+        "test_channels.py",
+    ),
+    Fault(
+        "silo callers",
+        "engines/silo/connections.py",
+        "if len(strangers) >= _MOST_STRANGERS",
+        "if False",
+        "test_channels.py",
+    ),
+    Fault(
+        "silo key",
+        "engines/silo/tls.py",
+        "serialization.BestAvailableEncryption(self._password.encode())",
+        "serialization.NoEncryption()",
+        "test_channels.py",
+    ),
+    Fault(
         "thinning",
         "engines/loop.py",
         "carry = advance(problem, carry, thin, chains)",

@@ -360,8 +360,6 @@ ATTACKS = {
     "sites that are numbers": (settings(sites=[1, 2]), "setting sites"),
     "too few sites": (settings(sites=["north"]), "setting sites has no name for each agent"),
     "sds that are texts": (settings(sds={"age": "x"}), "setting sds"),
-    "lost": (settings(lost="all"), "setting lost is of type str"),
-    "lost without words": (settings(lost={"warning": 1}), "setting lost has a warning that is no text"),
     "rounds without end": (attribute("rounds", np.inf), "cannot convert float infinity"),
     "a certificate of texts": (checks(["draws", 1.0, 1.0, "no", "fine"]), "its certificate holds something else"),
     "a certificate without checks": (checks(), "its certificate has no check"),

@@ -127,7 +127,7 @@ def test_texts_of_a_file_are_texts_and_not_tags(run, tmp_path):
         run.asked, model=bad, formula=bad, priors=((bad, bad),), sites=(bad, "b", "c", "d"), ratio=bad, ratios=names[1:]
     )
     checks = tuple(check._replace(name=bad, text=bad, holds=False) for check in run.certificate.checks)
-    own = {"method": bad, "network": bad, "chosen": bad, bad: bad, "lost": {"warning": bad}}
+    own = {"method": bad, "network": bad, "chosen": bad, bad: bad}
     dataclasses.replace(
         run, names=names, asked=asked, certificate=Certificate(checks), settings={**run.settings, **own}
     ).save(tmp_path / "run.nc")

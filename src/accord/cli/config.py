@@ -336,8 +336,7 @@ def _build_silo(section: Any, masks: bool = False) -> Silo:
         raise ValueError(f"[silo] must be a section, found {section!r}")
     require_known("key of [silo]", section, [f.name for f in fields(Silo)])
     require_types("[silo]", section, Silo)
-    times = [key for key in ("timeout", "start_timeout", "deadline") if key in section]
-    seconds = {key: as_float("[silo]", key, section[key]) for key in times}
+    seconds = {key: as_float("[silo]", key, section[key]) for key in ("timeout", "start_timeout") if key in section}
     return Silo(**{"masks": masks, **section, **seconds})
 
 

@@ -541,8 +541,6 @@ class Run(Shown):
         )
         stage("what the draws show")
         found_out = complaints(drawn, sites)
-        if warning := self.settings.get("lost", {}).get("warning"):
-            found_out.append(warning)
         if self.settings.get("interrupted") and self.certificate is None:
             found_out.append(
                 f"the run was interrupted: it has the {self.average.shape[1]} draws a chain made until then"

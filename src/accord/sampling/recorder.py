@@ -48,8 +48,6 @@ class Recorder:
     measured: Measured | None = None
     # where agents have kept their latents, where they have
     kept_latents: dict[str, str] = field(default_factory=dict)
-    # what the engine says of how the run went
-    told: dict[str, Any] = field(default_factory=dict)
     checked: Traffic = field(default_factory=Traffic)
     is_interrupted: bool = False
     count: int = 0
@@ -151,7 +149,6 @@ class Recorder:
                 **({"temperature": sampler.temperature} if sampler.temperature != 1.0 else {}),
                 **({"chosen": self.chosen} if self.chosen else {}),
                 **({"interrupted": True} if self.is_interrupted else {}),
-                **self.told,
                 **self.kept_latents,
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),

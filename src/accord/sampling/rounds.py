@@ -256,7 +256,6 @@ def _run(
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
         # of what was drawn nothing is lost any more
         hold()
-    recorder.told = engine.told()
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
         if warning:

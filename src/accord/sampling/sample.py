@@ -105,7 +105,6 @@ def sample(
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
     builder, chosen = _builder(engine), _method(method, network)
-    builder.check_network(network)
     job = Job(post, network, draws, chains, seed, kept, builder.masks)
     folder = None if checkpoint is None else Path(checkpoint)
     chosen.check(job, builder)

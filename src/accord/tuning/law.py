@@ -32,7 +32,6 @@ from ..base.memory import require_matrices
 from ..engines.agreement import bind
 from ..engines.build import build_problem
 from ..engines.draws import zero_noise
-from ..engines.links import LinkedExchange
 from ..engines.round import Problem, everywhere, initial_state, network_round, own_state, positions
 from ..network import Network
 from ..posterior import Posterior
@@ -397,7 +396,6 @@ def _given(problem: Problem) -> np.ndarray:
     shapes = _state_shapes(problem)
     marked = jax.tree.map(lambda leaf: np.zeros(leaf.shape, bool), shapes)
     if problem.links is not None:
-        assert isinstance(problem.links, LinkedExchange)
         marked = marked._replace(held=problem.links.marked(marked.held))
     return np.flatnonzero(np.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(marked)]))
 

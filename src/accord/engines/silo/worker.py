@@ -33,16 +33,14 @@ from ...samplers.protocol import Bound
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, require_same_method, require_same_posterior, versions
 from ..build import build_problem
-from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
-from .deadline import deadline_exchange
 from .latents import keep, prepare
 from .leftovers import Holds, clear_forgotten
 from .messages import Communicator
-from .sealing import Peer
+from .tls import Peer
 
 # What an agent is at, by the method that is called, as errors say it.
 _DOING = {
@@ -77,12 +75,8 @@ class Assignment(NamedTuple):
         What the method moves in, or None.
     parts
         The driver's fingerprint of the run.
-    key
-        The run's secret, by which agents know each other.
     limit
         Seconds to wait for a neighbour.
-    deadline
-        Seconds to wait for a message of a round, or None.
     """
 
     network: Network
@@ -91,9 +85,7 @@ class Assignment(NamedTuple):
     chains: int
     coordinates: Coordinates | None
     parts: dict[str, str]
-    key: bytes
     limit: float
-    deadline: float | None = None
 
 
 class Goal(NamedTuple):
@@ -117,14 +109,11 @@ class Report(NamedTuple):
         Its positions, (draw, dim, chain), or None where it has none of its own, or none was asked for.
     watched
         What the method watches, by name, (draw, chain).
-    met
-        What was met on the links from the neighbours, (neighbour, 4), see `losses.Tally`; None where all is waited for.
     """
 
     finite: bool
     draws: np.ndarray | None
     watched: dict[str, np.ndarray]
-    met: np.ndarray | None = None
 
 
 class Status(NamedTuple):
@@ -258,7 +247,7 @@ class Worker:
         sampler = task.bound.sampler
         self.parts = {**task.parts, **fingerprint(post, network, sampler)}
         self.communicator = Communicator(
-            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit, task.deadline
+            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit
         )
         root = not network.is_connected or self.communicator.parent is None
         self.at_hub = sampler.needs(post.dim).at_hub
@@ -271,7 +260,6 @@ class Worker:
             place=partial(row, agent=self.index, neighbours=self.communicator.neighbours),
             collectives=SiloCollectives(communicator=self.communicator),
             agents=[self.index],
-            linked=linked_exchange if task.deadline is None else deadline_exchange,
         )
         if self.at_hub:
             # the hub starts where agent 0 would, wherever it is
@@ -298,7 +286,7 @@ class Worker:
         return jax.tree.map(np.asarray, own_state(self.problem, self.carry.state))
 
     def place(self) -> Peer:
-        """Where neighbours find this agent, and the public key by which they know it."""
+        """The address and the certificate of this agent."""
         return self.channels.own
 
     def meet(self, network: Network, limit: float, masks: bool = False) -> bytes | None:
@@ -341,10 +329,10 @@ class Worker:
         leaves, treedef = jax.tree.flatten(found)
         return treedef.unflatten(self.communicator.total(count, *leaves))
 
-    def connect(self, places: dict[int, Peer], key: bytes, attempt: int, limit: float) -> None:
-        """Join with the neighbours, in place of the connections there were."""
+    def connect(self, places: dict[int, Peer], attempt: int, limit: float) -> None:
+        """Connect to the neighbours, in place of earlier connections."""
         peers = {j: places[j] for j in self.communicator.neighbours}
-        self.channels.connect(peers, key, attempt, self.parts, limit)
+        self.channels.connect(peers, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
     def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
@@ -366,7 +354,6 @@ class Worker:
 
     def _lead(self, goal: Goal) -> Report:
         assert self.carry is not None
-        self.communicator.meet()
         seen = None
         before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
         # a program that records nothing would take as long to compile
@@ -400,8 +387,7 @@ class Worker:
 
     def _report(self, seen: Any) -> Report:
         whole = bool(np.all(_finite(self.problem, self.carry)))
-        met = None if self.task.deadline is None else self.communicator.met()
-        return Report(whole, None, {}, met) if seen is None else Report(whole, seen[0][:, 0], seen[1], met)
+        return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
 
     def save(self, folder: Path, key: bytes) -> None:
         """Write the agent's checkpoint below a folder."""
