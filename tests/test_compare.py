@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from accord.results.loo import RowSums
+from accord.sampling.rows_left_out import left_out
 from arviz_stats.base.array import array_stats
 from rich.console import Console
 from scipy.special import gammaln
@@ -18,10 +20,8 @@ import accord
 from accord.engines.local import LocalEngine
 from accord.posterior.joint import joint
 from accord.results.certificate import Certificate
-from accord.results.loo import RowSums
 from accord.samplers import DESGLD, GTBAOAB, Importance
 from accord.sampling import questions
-from accord.sampling.rows_left_out import left_out
 
 RING = accord.Network.ring(4)
 # agents have different numbers of rows

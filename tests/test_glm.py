@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import statsmodels.api as sm
+from accord.results.gathered import notes_of
 from formulae import design_matrices
 from numpyro.distributions.transforms import SimplexToOrderedTransform
 from statsmodels.miscmodels.ordinal_model import OrderedModel
@@ -24,7 +25,6 @@ from accord.documents.problem import read_problem
 from accord.models import families, glm, priors
 from accord.models.formula import Formula
 from accord.models.tables import FAMILIES
-from accord.results.gathered import notes_of
 from accord.storage.fingerprint import fingerprint
 
 # real tables are small, and nobody's floors are looked at here

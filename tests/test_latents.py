@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray
+from accord.results.local import LocalDraws
 from scipy import stats
 
 import accord
@@ -15,7 +16,6 @@ from accord.engines.silo.latents import keep, prepare
 from accord.posterior.latents import Latents
 from accord.posterior.local_draws import latents_of
 from accord.posterior.potential import Potential
-from accord.results.local import LocalDraws
 from accord.samplers import GTBAOAB, Importance
 
 # rows of each agent, and their groups

@@ -11,6 +11,11 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import pytest
+from accord.report.forest import of_one_size
+from accord.report.predictive import outside
+from accord.results.alone import alone
+from accord.results.gathered import by_site
+from accord.sampling.predictive import _candidates, _labels, checked
 from scipy.special import expit, logit
 from scipy.stats import beta, binom, gamma, nbinom, norm, poisson
 from scipy.stats import t as student
@@ -19,13 +24,8 @@ from typer.testing import CliRunner
 import accord
 from accord.base import figures
 from accord.cli.commands import app
-from accord.report.forest import of_one_size
-from accord.report.predictive import outside
 from accord.results import reweighting
-from accord.results.alone import alone
 from accord.results.certificate import Certificate
-from accord.results.gathered import by_site
-from accord.sampling.predictive import _candidates, _labels, checked
 
 SITES = ["north", "<script>alert('x')</script>", 'west & "east"', "$cost$"]
 NAMES = ["intercept", "a<b>&c", "dose $x_1$"]

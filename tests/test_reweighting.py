@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from accord.results.reweighting import shortfall
 
 import accord
-from accord.results.reweighting import shortfall
 from accord.samplers import Importance
 
 SIGMA, TAU = 0.7, 1.5

@@ -10,11 +10,19 @@ from .base.text import __version__
 from .engines.mesh import processes
 from .engines.silo.engine import Silo
 from .exact.law import Law, law
+from .examine.alone import alone
+from .examine.comparison import Comparison, compare
+from .examine.latents import latents
+from .examine.loo import loo
+from .examine.predictive import predictive_check
+from .examine.report import report
+from .examine.reweighting import leave_each_out, leave_out, update
+from .examine.rows import log_likelihood
+from .examine.sites import plot_sites
 from .flower import Flower
 from .network import Network
 from .posterior import Local, Posterior
 from .posterior import pooled_nuts as reference
-from .results.comparison import Comparison, compare
 from .results.run import Run
 from .samplers import conditional, convex_sets
 from .samplers.protocol import Sampler
@@ -39,6 +47,7 @@ __all__ = [
     "Sampler",
     "Silo",
     "__version__",
+    "alone",
     "balance",
     "combine",
     "compare",
@@ -49,16 +58,25 @@ __all__ = [
     "engines",
     "from_numpyro",
     "from_pymc",
+    "latents",
     "law",
+    "leave_each_out",
+    "leave_out",
+    "log_likelihood",
+    "loo",
     "metrics",
     "models",
     "plan",
+    "plot_sites",
+    "predictive_check",
     "processes",
     "reference",
+    "report",
     "sample",
     "samplers",
     "schedules",
     "theory",
+    "update",
     "warmup",
 ]
 
