@@ -20,6 +20,7 @@ from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes, no_formula
 from ..examine.page import notes_of
+from ..examine.report import report as write_report
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors

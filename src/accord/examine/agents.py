@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -109,6 +109,15 @@ def _matching(run: Run, post: Posterior, network: Network) -> Posterior:
             f"the run is of the parameters {_listed(run.names)}, and the posterior of {_listed(post.names)}: give the "
             "run's own posterior"
         )
+    for what, own, found in (
+        ("sites", run.asked.sites, post.about.sites),
+        ("rows", run.asked.rows, post.about.rows or post.counted_rows),
+    ):
+        if own and found and tuple(own) != tuple(found):
+            raise ValueError(
+                f"the {what} of the run's agents are {_listed(own)}, and those of the posterior {_listed(found)}: give "
+                "the run's own posterior"
+            )
     # the run was repeated with more nodes where its integrals over latents were too coarse
     post = post.finely() if "nodes" in run.settings else post
     post = post.in_parameters()
@@ -138,5 +147,5 @@ def _require_density(run: Run, agents: Agents) -> None:
         )
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:5]) + (f", ... ({len(names)})" if len(names) > 5 else "")
+def _listed(names: Sequence[object]) -> str:
+    return ", ".join(map(str, names[:5])) + (f", ... ({len(names)})" if len(names) > 5 else "")

@@ -175,20 +175,25 @@ def update(
     points, last = run.weighted("update"), run.traffic.bytes_sent.size - 1
     new = {whole_number("agent", agent, 0, last): own for agent, own in rows.items()}
     with agents_of(run, post, network, engine) as agents:
-        found, certificate = _updated(points, agents, new)
+        added = _as_posteriors(agents, new)
+        found, certificate = _updated(points, agents, added)
+    rows = list(run.asked.rows)
+    for agent, own in zip(new, added, strict=True):
+        rows[agent : agent + 1] = [count + int(own.sizes[0]) for count in rows[agent : agent + 1]]
     chains, draws = run.average.shape[:2]
     chosen = found.chains(chains, draws, int(run.settings.get("seed", 0)))
-    own, free = found.values[chosen], run.unconstrained
+    values, free = found.values[chosen], run.unconstrained
     if free is not None:
         average = found.positions[chosen]
         free = free._replace(average=average, kept=for_all(average, run.agents.size))
     return replace(
         run,
-        average=own,
-        kept=for_all(own, run.agents.size),
+        average=values,
+        kept=for_all(values, run.agents.size),
         unconstrained=free,
         points=found,
         certificate=certificate,
+        asked=replace(run.asked, rows=tuple(rows)),
         # latents that agents have kept are of the draws before
         settings={name: value for name, value in run.settings.items() if name != "local"},
     )
@@ -202,7 +207,7 @@ def without(points: Points, log_likelihood: np.ndarray, agent: int) -> LeftOut:
     return LeftOut(agent, left, pull, points.log_evidence[0] - left.log_evidence[0], k)
 
 
-def _updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Points, Certificate]:
+def _updated(points: Points, agents: Agents, added: list[Posterior]) -> tuple[Points, Certificate]:
     """The points for more data, and what was checked.
 
     Raises
@@ -210,7 +215,6 @@ def _updated(points: Points, agents: Agents, rows: dict[int, Any]) -> tuple[Poin
     ArithmeticError
         The points are too few where the new posterior is, or it has a place that they do not reach.
     """
-    added = _as_posteriors(agents, rows)
     found = points.reweighted(_log_likelihood(added, points.positions))
     remedy = "sample the posterior of all data anew"
     k = reliable(found, "the new data", remedy)
