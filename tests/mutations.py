@@ -1,8 +1,8 @@
 """Seeded faults, each of which the quick tests must catch: python tests/mutations.py [WORD ...] prints a table.
 
-Each fault replaces one piece of text in a copy of src/ and runs the quick tests of the files that should notice, which
-stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1. Some words
-choose the faults whose name holds one of them.
+Each fault replaces one piece of text in a copy of both packages and runs the quick tests of the files that should
+notice, which stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1.
+Some words choose the faults whose name holds one of them.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent / "src"
+PACKAGES = {"accord": HERE.parent / "src" / "accord", "accord_papers": HERE.parent / "papers" / "src" / "accord_papers"}
 
 
 class Fault(NamedTuple):
@@ -24,6 +24,7 @@ class Fault(NamedTuple):
     before: str
     after: str
     tests: str
+    package: str = "accord"
 
 
 LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
@@ -37,9 +38,22 @@ FAULTS = [
     Fault("DMAHMC test", "samplers/d_mahmc.py", "change = half**2 / 2.0", "change = half**2 / 4.0", "test_mahmc.py"),
     Fault("DMAHMC key of its own", "samplers/d_mahmc.py", 'key="common"', "key=True", "test_mahmc.py"),
     Fault("DMAHMC remainder", "samplers/d_mahmc.py", "n * mixed.remainder", "mixed.remainder", "test_mahmc.py"),
-    Fault("BFI prior", "combine/bfi.py", "local_prior * bends", "0.9 * local_prior * bends", "test_combine_modes.py"),
-    Fault("surrogate tilt", "combine/surrogate.py", "- weight * slopes", "- slopes", "test_combine_modes.py"),
-    Fault("trees volume", "combine/trees.py", "(len(sets) - 1) * volume", "len(sets) * volume", "test_combine.py"),
+    Fault(
+        "BFI prior",
+        "samplers/combine/bfi.py",
+        "local_prior * bends",
+        "0.9 * local_prior * bends",
+        "test_combine_modes.py",
+    ),
+    Fault("surrogate tilt", "samplers/combine/surrogate.py", "- weight * slopes", "- slopes", "test_combine_modes.py"),
+    Fault(
+        "trees volume",
+        "combine/trees.py",
+        "(len(sets) - 1) * volume",
+        "len(sets) * volume",
+        "../papers/tests/test_kernels.py",
+        package="accord_papers",
+    ),
     Fault("DESGLD noise", "samplers/de_sgld.py", "(2.0 * step) ** 0.5", "(2.02 * step) ** 0.5", LAW),
     Fault("DESGLD sign", "samplers/de_sgld.py", "inbox.mix() - step", "inbox.mix() + step", LAW),
     Fault(
@@ -513,13 +527,13 @@ FAULTS = [
         "test_sample.py test_gibbs.py test_hub.py",
     ),
     # exact laws and tuning
-    Fault("law's average", "exact/law.py", "mean(axis=(0, 2))", "mean(axis=0).mean(axis=1) / n", LAW),
-    Fault("law's first round", "exact/law.py", "key = min(k, 1) if", "key = 0 if", LAW),
-    Fault("law's last round", "exact/law.py", "range(nearest, k)", "range(nearest, k + 1)", LAW),
-    Fault("law's noise", "exact/law.py", "(B @ B.T).toarray()", "(1.01 * B @ B.T).toarray()", LAW),
+    Fault("law's average", "tuning/law.py", "mean(axis=(0, 2))", "mean(axis=0).mean(axis=1) / n", LAW),
+    Fault("law's first round", "tuning/law.py", "key = min(k, 1) if", "key = 0 if", LAW),
+    Fault("law's last round", "tuning/law.py", "range(nearest, k)", "range(nearest, k + 1)", LAW),
+    Fault("law's noise", "tuning/law.py", "(B @ B.T).toarray()", "(1.01 * B @ B.T).toarray()", LAW),
     Fault(
         "autocorrelation",
-        "exact/impulse_response.py",
+        "tuning/impulse_response.py",
         "sums.answers + answers",
         "sums.answers + 1.05 * answers",
         "test_response.py",
@@ -796,8 +810,9 @@ def run(fault: Fault, folder: Path) -> tuple[bool, str, float]:
     """Whether the quick tests catch a fault, the first test that does, and the seconds that took."""
     copy = folder / "src"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(SOURCE, copy)
-    file = copy / "accord" / fault.file
+    for name, package in PACKAGES.items():
+        shutil.copytree(package, copy / name)
+    file = copy / fault.package / fault.file
     text = file.read_text(encoding="utf-8")
     if text.count(fault.before) == 0:
         raise SystemExit(f"{fault.name}: {fault.file} does not hold {fault.before!r}")

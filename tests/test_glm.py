@@ -20,9 +20,9 @@ from statsmodels.othermod.betareg import BetaModel
 
 import accord
 from accord.base import memory
-from accord.documents.problem import read_problem
 from accord.examine.page import notes_of
 from accord.models import families, glm, priors
+from accord.models.documents import read_problem
 from accord.models.formula import Formula
 from accord.models.tables import FAMILIES
 from accord.storage.fingerprint import fingerprint

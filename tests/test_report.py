@@ -203,7 +203,7 @@ def test_a_site_that_cannot_be_left_out_goes_by_its_name(run, monkeypatch):
     monkeypatch.setattr(reweighting, "LARGEST_K", -np.inf)
     assert "leaving out agent 2 changes" in accord.leave_each_out(run, logistic(), RING)[2]
     with agents_of(run, logistic(), RING, "local") as agents:
-        why = by_site(run, agents, SITES)[2].without.why
+        why = by_site(run, agents, tuple(SITES)).without[2]
     assert why.startswith(f"leaving out {SITES[2]} changes") and why.endswith(f"without {SITES[2]}")
 
 

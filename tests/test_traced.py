@@ -19,7 +19,7 @@ from tables import walk
 import accord
 from accord.base.traced import digest
 from accord.engines.build import build_problem
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 from accord.storage.fingerprint import method_code
 
 NET = accord.Network.ring(3)
@@ -276,8 +276,8 @@ def test_whoever_asks_is_refused():
         "laplace": post.laplace,
         "leave_out": lambda: accord.leave_out(run, post, NET, 1),
         "loo": lambda: accord.loo(run, post, NET),
-        "consensus": lambda: accord.combine.consensus(post, draws=20, warmup=20),
-        "bfi": lambda: accord.combine.bfi(post, draws=20),
+        "consensus": lambda: accord.samplers.combine.consensus(post, draws=20, warmup=20),
+        "bfi": lambda: accord.samplers.combine.bfi(post, draws=20),
         "nuts": lambda: nuts(post, draws=20, warmup=20),
     }
     for ask in asks.values():

@@ -12,30 +12,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import combine, data, samplers
+from .. import data, samplers
 from ..base.checks import whole_number
 from ..base.errors import unknown_name_error
 from ..base.progress import Progress
 from ..data.missing import in_files
 from ..data.studies import MISSING
-from ..documents.problem import columns_beside, read_problem, read_study, sites_named
-from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines import Local, Silo
+from ..models.documents import columns_beside, read_problem, read_study, sites_named
 from ..models.formula import columns_of_formula
 from ..models.regression import Regression
+from ..models.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
+from ..samplers import combine
 from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder
 from ..samplers.protocol import Sampler, Tunable
+from ..samplers.schedules import Polynomial, diminishing
 from ..sampling.rounds import Rounds
 from ..sampling.sample import ENGINES, sample
-from ..schedules import Polynomial, diminishing
 from ..storage.fingerprint import inputs
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
-ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
+ONE_SHOT = combine.METHODS
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "run")
 OPTIONAL_SECTIONS = ("method", "silo", "priors")

@@ -109,14 +109,12 @@ def _matching(run: Run, post: Posterior, network: Network) -> Posterior:
             f"the run is of the parameters {_listed(run.names)}, and the posterior of {_listed(post.names)}: give the "
             "run's own posterior"
         )
-    for what, own, found in (
-        ("sites", run.asked.sites, post.about.sites),
-        ("rows", run.asked.rows, post.about.rows or post.counted_rows),
-    ):
-        if own and found and tuple(own) != tuple(found):
+    known = (("sites", run.asked.sites, post.about.sites), ("rows", run.asked.rows, _rows_of(post)))
+    for what, own, others in known:
+        if own and others and own != others:
             raise ValueError(
-                f"the {what} of the run's agents are {_listed(own)}, and those of the posterior {_listed(found)}: give "
-                "the run's own posterior"
+                f"the {what} of the run's agents are {_listed(own)}, and those of the posterior {_listed(others)}: "
+                "give the run's own posterior"
             )
     # the run was repeated with more nodes where its integrals over latents were too coarse
     post = post.finely() if "nodes" in run.settings else post
@@ -145,6 +143,11 @@ def _require_density(run: Run, agents: Agents) -> None:
             f"the posterior is not the one of the run: its log density at a point of the run is {found[worst]:.8g}, "
             f"and the run has {stored[worst]:.8g} there; give the rows, prior and model that the run was sampled from"
         )
+
+
+def _rows_of(post: Posterior) -> tuple[int, ...]:
+    """Rows of each agent; empty where they were not counted."""
+    return post.about.rows or post.counted_rows
 
 
 def _listed(names: Sequence[object]) -> str:

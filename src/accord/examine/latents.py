@@ -58,10 +58,8 @@ def latents(run: Run, post: Posterior, network: Network, *, engine: str | Builde
 
     Parameters
     ----------
-    run, post, network
-        A run that keeps draws of agents, and the posterior and the network that it was sampled with.
-    engine
-        What places the data, as in `accord.sample`.
+    run, post, network, engine
+        As in `accord.loo`; a run that keeps draws of agents.
 
     Raises
     ------

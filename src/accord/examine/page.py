@@ -15,11 +15,12 @@ from ..base.page import Cell, bullets, document, number, paragraph, table
 from ..base.text import __version__, counted, human_bytes
 from ..network.drawing import svg
 from ..results import forest
+from ..results.points import Points
 from ..results.run import Run
 from . import drawings, histogram
 from .loo import Loo
 from .predictive import Histogram
-from .sites import Interval, OfSite, draw_sites, found_or_why, together
+from .sites import BySite, draw_sites, found_or_why
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,7 @@ class Answers:
         What the agents were asked for, in sentences.
     """
 
-    of_sites: tuple[OfSite, ...] | str
+    of_sites: BySite | str
     check: Histogram | str
     loo: Loo | str
     asked: tuple[str, ...] = ()
@@ -332,21 +333,20 @@ def _coefficients(page: Page) -> str:
 
 
 def _of_sites(page: Page) -> str:
-    of_sites, names = page.answers.of_sites, page.run.names
-    if isinstance(of_sites, str):
-        return paragraph(of_sites)
-    of_all, found = together(page.draws), of_sites[:_MOST_SITES]
-    chosen = _dependent(page, of_sites, of_all)
-    made = []
+    found, names = page.answers.of_sites, page.run.names
+    if isinstance(found, str):
+        return paragraph(found)
+    drawn = BySite(found.names[:_MOST_SITES], found.alone[:_MOST_SITES], found.without[:_MOST_SITES])
+    chosen, made = _dependent(page, found), []
     for d in chosen:
 
         def draw(ax: Any, d: int = d) -> None:
-            draw_sites(ax, found, of_all, d)
+            draw_sites(ax, drawn, page.draws[..., d], d)
             ax.set_title(forest.shortened(names[d], _LETTERS), parse_math=False)
 
         alt = f"{names[d]} by site: each site alone, without each site, and all together"
-        made.append(figures.inline(draw, alt, 3.4, forest.EDGES + 1.7 * forest.LINE * len(found)))
-    more = len(of_sites) - len(found)
+        made.append(figures.inline(draw, alt, 3.4, forest.EDGES + 1.7 * forest.LINE * len(drawn.names)))
+    more = len(found.names) - len(drawn.names)
     caption = (
         "Circles, red: the posterior of one site's data alone, near that of all: a mode elsewhere is not looked for. "
         "Squares, blue: that of all data without the site. Grey: "
@@ -355,32 +355,31 @@ def _of_sites(page: Page) -> str:
     if len(chosen) < len(names):
         caption += f" The {len(chosen)} of {len(names)} parameters that most depend on a site."
     parts = [_figure(_grid(made), caption)]
-    parts += _not_known([(one.name, one.alone.why) for one in of_sites], "alone")
-    parts += _not_known([(one.name, one.without.why) for one in of_sites], "left out")
+    parts += _not_known(found.names, found.alone, "alone")
+    parts += _not_known(found.names, found.without, "left out")
     return "\n".join(parts)
 
 
-def _dependent(page: Page, of_sites: Sequence[OfSite], of_all: Interval) -> list[int]:
+def _dependent(page: Page, found: BySite) -> list[int]:
     """The parameters that are drawn site by site: those that a site's data moves most, in their order."""
-    assert of_all.mean is not None
-    sd = np.maximum(page.average["sd"].to_numpy(dtype=float), np.finfo(float).tiny)
-    moved = np.zeros(len(page.run.names))
-    for one in of_sites:
-        for own in (one.without, one.alone):
-            if own.mean is not None:
-                moved = np.maximum(moved, np.abs(own.mean - of_all.mean) / sd)
-                break
+    mean, sd = (page.average[name].to_numpy(dtype=float) for name in ("mean", "sd"))
+    moved = np.zeros(len(mean))
+    for own in zip(found.without, found.alone, strict=True):
+        known = [one for one in own if isinstance(one, Points)]
+        for one in known[:1]:
+            moved = np.maximum(moved, np.abs(one.mean - mean) / np.maximum(sd, np.finfo(float).tiny))
     return sorted(np.argsort(-moved, kind="stable")[:_MOST_BY_SITE].tolist())
 
 
-def _not_known(reasons: Sequence[tuple[str, str]], what: str) -> list[str]:
+def _not_known(names: Sequence[str], found: Sequence[Points | str], what: str) -> list[str]:
     """Why some intervals are not known; a sentence of all where it is the same for all."""
-    said = [(name, why) for name, why in reasons if why]
-    if not said:
+    reasons = {name: why for name, why in zip(names, found, strict=True) if isinstance(why, str)}
+    if not reasons:
         return []
-    if len(said) == len(reasons) and len({why for _, why in said}) == 1:
-        return [paragraph(f"Each site {what}: not known. {said[0][1]}")]
-    return [paragraph(f"Sites {what} whose interval is not known:"), bullets(f"{name}: {why}" for name, why in said)]
+    if len(reasons) == len(found) and len(set(reasons.values())) == 1:
+        return [paragraph(f"Each site {what}: not known. {next(iter(reasons.values()))}")]
+    listed = [f"{name}: {why}" for name, why in reasons.items()]
+    return [paragraph(f"Sites {what} whose interval is not known:"), bullets(listed)]
 
 
 def _densities(page: Page) -> str:

@@ -66,10 +66,8 @@ def predictive_check(run: Run, post: Posterior, network: Network, *, engine: str
 
     Parameters
     ----------
-    run, post, network
-        A run, which may come from a file, and the posterior and the network that it was sampled with.
-    engine
-        What places the data, as in `accord.sample`.
+    run, post, network, engine
+        As in `accord.loo`.
 
     Raises
     ------

@@ -9,13 +9,14 @@ from ..base import figures
 from ..base.whole import write_whole
 from ..network import Network
 from ..posterior import Posterior
+from ..results.points import Points
 from ..results.run import Run
 from ..samplers.engine import Builder
 from .agents import MASKED, Agents, agents_of, kept_running
 from .loo import Loo, loo
 from .page import Answers, Page, html
 from .predictive import Histogram, check_of
-from .sites import OfSite, by_site, found_or_why, names_of_sites
+from .sites import BySite, by_site, found_or_why, names_of_sites, why_none
 
 _NOT_ASKED = "No agent was asked for this page: it was made without the posterior and the network."
 
@@ -75,7 +76,7 @@ def report(
     return Path(path)
 
 
-def _answers(run: Run, post: Posterior, network: Network, names: Sequence[str], engine: str | Builder) -> Answers:
+def _answers(run: Run, post: Posterior, network: Network, names: tuple[str, ...], engine: str | Builder) -> Answers:
     """The agents' answers, and what they were asked for."""
     with kept_running(engine) as builder:
         with agents_of(run, post, network, builder) as agents:
@@ -91,18 +92,17 @@ def _answers(run: Run, post: Posterior, network: Network, names: Sequence[str], 
     return Answers(of_sites, check, left_out, asked)
 
 
-def _of_sites(run: Run, agents: Agents, names: Sequence[str]) -> tuple[tuple[OfSite, ...] | str, tuple[str, ...]]:
+def _of_sites(run: Run, agents: Agents, names: tuple[str, ...]) -> tuple[BySite | str, tuple[str, ...]]:
     """The posteriors by site, and what each site was asked for."""
     if len(names) < 2:
         return "No sites to compare: there is one.", ()
     if agents.masks:
         return MASKED + ".", ()
     found = by_site(run, agents, names)
-    asked: tuple[str, ...] = ()
-    if any(one.alone.mean is not None for one in found):
-        asked += ("the log likelihood of each site's rows at points about its own posterior, not summed over sites",)
-    if any(one.without.mean is not None for one in found):
-        asked += ("the log likelihood of each site's rows at the points of the run, not summed over sites",)
-    if not asked:
-        return " ".join(dict.fromkeys([found[0].alone.why, found[0].without.why])), ()
-    return found, asked
+    kinds = {"about its own posterior": found.alone, "of the run": found.without}
+    asked = tuple(
+        f"the log likelihood of each site's rows at points {of}, not summed over sites"
+        for of, own in kinds.items()
+        if any(isinstance(one, Points) for one in own)
+    )
+    return why_none(found) or found, asked

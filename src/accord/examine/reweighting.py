@@ -79,13 +79,10 @@ def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine
 
     Parameters
     ----------
-    run, post, network
-        A run with weighted points, and the posterior and the network that it was sampled with. The run may come from a
-        file.
+    run, post, network, engine
+        As in `accord.loo`; a run with weighted points.
     agent
         The agent's number.
-    engine
-        What places the data, as in `accord.sample`.
 
     Raises
     ------
@@ -112,20 +109,7 @@ def leave_out(run: Run, post: Posterior, network: Network, agent: int, *, engine
 def leave_each_out(
     run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local"
 ) -> tuple[LeftOut | str, ...]:
-    """`leave_out` of every agent in one question; a sentence says why in place of a posterior that is not known.
-
-    Parameters
-    ----------
-    run, post, network, engine
-        As in `leave_out`.
-
-    Raises
-    ------
-    ValueError
-        The method has no weights, the sums of the run are masked, or the run is of another posterior or network.
-    ArithmeticError
-        The weights are not certified.
-    """
+    """`leave_out` of every agent in one question; a sentence says why in place of a posterior that is not known."""
     run.weighted("leave_each_out")
     with agents_of(run, post, network, engine, single=True) as agents:
         return each_left_out(run, agents)
@@ -151,12 +135,10 @@ def update(
 
     Parameters
     ----------
-    run, post, network
-        A run with weighted points, and the posterior and the network that it was sampled with.
+    run, post, network, engine
+        As in `accord.loo`; a run with weighted points.
     rows
         New rows of some agents, by their numbers: shards as `Posterior` takes them, in addition to those before.
-    engine
-        What places the data, as in `accord.sample`.
 
     Returns
     -------
@@ -177,9 +159,8 @@ def update(
     with agents_of(run, post, network, engine) as agents:
         added = _as_posteriors(agents, new)
         found, certificate = _updated(points, agents, added)
-    rows = list(run.asked.rows)
-    for agent, own in zip(new, added, strict=True):
-        rows[agent : agent + 1] = [count + int(own.sizes[0]) for count in rows[agent : agent + 1]]
+    more = dict(zip(new, (int(own.sizes[0]) for own in added), strict=True))
+    counts = tuple(count + more.get(agent, 0) for agent, count in enumerate(run.asked.rows))
     chains, draws = run.average.shape[:2]
     chosen = found.chains(chains, draws, int(run.settings.get("seed", 0)))
     values, free = found.values[chosen], run.unconstrained
@@ -193,7 +174,7 @@ def update(
         unconstrained=free,
         points=found,
         certificate=certificate,
-        asked=replace(run.asked, rows=tuple(rows)),
+        asked=replace(run.asked, rows=counts),
         # latents that agents have kept are of the draws before
         settings={name: value for name, value in run.settings.items() if name != "local"},
     )

@@ -28,10 +28,8 @@ def log_likelihood(run: Run, post: Posterior, network: Network, *, engine: str |
 
     Parameters
     ----------
-    run, post, network
-        A run, which may come from a file, and the posterior and the network that it was sampled with.
-    engine
-        What places the data, as in `accord.sample`.
+    run, post, network, engine
+        As in `accord.loo`.
 
     Returns
     -------

@@ -19,8 +19,8 @@ from ..results.points import Points
 from ..results.run import Run
 from ..samplers.engine import Builder
 from .agents import Agents, agents_of
-from .alone import Alone, alone_of
-from .reweighting import LeftOut, each_left_out
+from .alone import alone_of
+from .reweighting import each_left_out
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,21 +28,12 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
-class Interval(NamedTuple):
-    """A mean with 5% and 95% quantiles of each parameter, (dim,); or in `why` a sentence why there are none."""
+class BySite(NamedTuple):
+    """Weighted points of the posterior of each site's data alone, and without it, by site; or sentences why not."""
 
-    mean: np.ndarray | None
-    low: np.ndarray | None
-    high: np.ndarray | None
-    why: str = ""
-
-
-class OfSite(NamedTuple):
-    """The posterior of one site's data alone, and that without it."""
-
-    name: str
-    alone: Interval
-    without: Interval
+    names: tuple[str, ...]
+    alone: tuple[Points | str, ...]
+    without: tuple[Points | str, ...]
 
 
 def plot_sites(
@@ -58,14 +49,12 @@ def plot_sites(
 
     Parameters
     ----------
-    run, post, network
-        A run, which may come from a file, and the posterior and the network that it was sampled with.
+    run, post, network, engine
+        As in `accord.loo`.
     parameter
         The parameter's name.
     ax
         Axes to draw on; None makes a figure.
-    engine
-        What places the data, as in `accord.sample`.
 
     Raises
     ------
@@ -79,10 +68,11 @@ def plot_sites(
         raise unknown_name_error("parameter", parameter, run.names)
     with agents_of(run, post, network, engine, single=True) as agents:
         found = by_site(run, agents, names_of_sites(run))
-    if all(own.mean is None for one in found for own in (one.alone, one.without)):
-        raise ValueError(" ".join(dict.fromkeys([found[0].alone.why, found[0].without.why])))
-    ax = figures.axes(6.0, forest.EDGES + 1.7 * forest.LINE * len(found)) if ax is None else ax
-    draw_sites(ax, found, together(run.average), run.names.index(parameter))
+    if why := why_none(found):
+        raise ValueError(why)
+    place = run.names.index(parameter)
+    ax = figures.axes(6.0, forest.EDGES + 1.7 * forest.LINE * len(found.names)) if ax is None else ax
+    draw_sites(ax, found, run.average[..., place], place)
     ax.set_xlabel(parameter, parse_math=False)
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=8)
     return ax
@@ -100,25 +90,26 @@ def names_of_sites(run: Run, sites: Sequence[str] | None = None) -> tuple[str, .
     return tuple(map(str, sites))
 
 
-def by_site(run: Run, agents: Agents, names: Sequence[str]) -> tuple[OfSite, ...]:
+def by_site(run: Run, agents: Agents, names: tuple[str, ...]) -> BySite:
     """The posterior of each site's data alone, and without it, from agents whose sums are not masked."""
     own = found_or_why(lambda: alone_of(run, agents), "posterior of a site alone")
     others = found_or_why(lambda: each_left_out(run, agents), "posterior without a site")
-    return tuple(
-        OfSite(
-            name,
-            Interval(None, None, None, own) if isinstance(own, str) else _of_alone(own[agent]),
-            Interval(None, None, None, others) if isinstance(others, str) else _left_out(others[agent], agent, name),
-        )
-        for agent, name in enumerate(names)
-    )
+    alone = [own] * len(names) if isinstance(own, str) else [one.why or one.points for one in own]
+    if isinstance(others, str):
+        return BySite(names, tuple(alone), (others,) * len(names))
+    # a run knows agents by number, and a page by name
+    without = [
+        one.replace(f"agent {agent}", name) if isinstance(one, str) else one.points
+        for agent, (one, name) in enumerate(zip(others, names, strict=True))
+    ]
+    return BySite(names, tuple(alone), tuple(without))
 
 
-def together(average: np.ndarray) -> Interval:
-    """The posterior of all data, from draws (chain, draw, dim)."""
-    flat = average.reshape(-1, average.shape[2]).astype(np.float64)
-    low, high = np.quantile(flat, [0.05, 0.95], axis=0)
-    return Interval(flat.mean(axis=0), low, high)
+def why_none(found: BySite) -> str:
+    """Why no site's posterior is known; empty where one is."""
+    if any(isinstance(own, Points) for own in (*found.alone, *found.without)):
+        return ""
+    return " ".join(dict.fromkeys([str(found.alone[0]), str(found.without[0])]))
 
 
 def found_or_why(find: Callable[[], Found], what: str) -> Found | str:
@@ -134,47 +125,32 @@ def found_or_why(find: Callable[[], Found], what: str) -> Found | str:
         return text if text.startswith("No ") else f"No {what}: {text}."
 
 
-def _left_out(one: LeftOut | str, agent: int, name: str) -> Interval:
-    # a run knows agents by number, and a page by name
-    if isinstance(one, str):
-        return Interval(None, None, None, one.replace(f"agent {agent}", name))
-    return _of_points(one.points)
-
-
-def _of_alone(one: Alone) -> Interval:
-    return Interval(None, None, None, one.why) if one.why else _of_points(one.points)
-
-
-def _of_points(points: Points) -> Interval:
-    low, high = quantiles(points.values, points.weight, (0.05, 0.95))
-    return Interval(points.mean, low, high)
-
-
-def draw_sites(ax: Any, found: Sequence[OfSite], together: Interval, parameter: int) -> None:
-    """One parameter by each site alone, without each site, and of all together, which is the band."""
-    assert together.mean is not None and together.low is not None and together.high is not None
-    low, high = together.low[parameter], together.high[parameter]
+def draw_sites(ax: Any, found: BySite, draws: np.ndarray, parameter: int) -> None:
+    """One parameter by each site alone, without each site, and of all together, draws (chain, draw), as the band."""
+    flat = draws.ravel().astype(np.float64)
+    low, high = np.quantile(flat, [0.05, 0.95])
     ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0, label="all together")
-    ax.axvline(together.mean[parameter], color=SOFT, linewidth=1.0)
+    ax.axvline(flat.mean(), color=SOFT, linewidth=1.0)
     kinds = [
-        ([one.alone for one in found], COLORS["vermillion"], "o", "the site alone"),
-        ([one.without for one in found], COLORS["blue"], "s", "without the site"),
+        (found.alone, COLORS["vermillion"], "o", "the site alone"),
+        (found.without, COLORS["blue"], "s", "without the site"),
     ]
     # where no site's is known, the reason stands below once
-    known = [kind for kind in kinds if any(own.mean is not None for own in kind[0])]
+    known = [kind for kind in kinds if any(isinstance(own, Points) for own in kind[0])]
     offsets = (0.0,) if len(known) == 1 else (-0.17, 0.17)
-    for offset, (intervals, color, marker, label) in zip(offsets, known, strict=False):
+    for offset, (sites, color, marker, label) in zip(offsets, known, strict=False):
         # one for the legend, if there is to be one
         ax.scatter([], [], color=color, marker=marker, s=12, label=label)
-        for place, own in enumerate(intervals):
+        for place, own in enumerate(sites):
             _interval(ax, own, parameter, place + offset, color, marker)
-    forest.lines(ax, [forest.shortened(one.name, 20) for one in found])
+    forest.lines(ax, [forest.shortened(name, 20) for name in found.names])
 
 
-def _interval(ax: Any, own: Interval, parameter: int, place: float, color: str, marker: str) -> None:
-    if own.mean is None or own.low is None or own.high is None:
+def _interval(ax: Any, own: Points | str, parameter: int, place: float, color: str, marker: str) -> None:
+    if isinstance(own, str):
         # beside the axis, where no interval is
         ax.text(0.01, place, "not known", color=color, fontsize=7, va="center", transform=ax.get_yaxis_transform())
         return
-    ax.hlines(place, own.low[parameter], own.high[parameter], color=color, linewidth=1.5)
+    low, high = quantiles(own.values[:, [parameter]], own.weight, (0.05, 0.95))
+    ax.hlines(place, low[0], high[0], color=color, linewidth=1.5)
     ax.plot(own.mean[parameter], place, marker, color=color, markeredgecolor=color, markersize=3.5)

@@ -71,7 +71,7 @@ class DGLMC(HubGibbs):
     step_size
         gamma_i in (0, rho_i / (1 + rho_i M_i)], one number or one an agent; None: a quarter of that bound.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.balance.balanced_steps` for agents of unequal speed);
+        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed);
         None: ceil(mean of rho_i / (gamma_i (1 + rho_i M_i))) for all (guideline 3.2.2).
     operators
         One matrix A_i of shape (d_i, dim) an agent; None: identities.
