@@ -505,6 +505,12 @@ def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
     # of a year, and not of a standard deviation of all ages
     ratio = np.exp(np.median(loaded.average[..., 1]) / loaded.settings["sds"]["age"])
     assert f"age {ratio:#.3g}" in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
+    # the page of the finished run, made again from its file, asks the sites too
+    (tmp_path / "out" / "report.html").unlink()
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0 and "finished before" in result.stdout
+    again = Reader((tmp_path / "out" / "report.html").read_text()).text
+    assert "the sites were asked once more" in again and again == text
 
 
 @pytest.mark.long
