@@ -697,7 +697,11 @@ FAULTS = [
         "if False:",
         "test_masks.py",
     ),
-    Fault("masked run, one site", "sampling/questions.py", "if self.masks:", "if False:", "test_reweighting.py"),
+    Fault("masked run, one site", "examine/agents.py", "if single and masks:", "if False:", "test_reweighting.py"),
+    Fault(
+        "run of another posterior", "examine/agents.py", "_require_density(run, agents)", "pass", "test_reweighting.py"
+    ),
+    Fault("masks of the run alone", "examine/agents.py", "or builder.masks", "or False", "test_reweighting.py"),
     Fault(
         "masked sums, numbered", "engines/silo/workers.py", "                self._count += 1\n", "", "test_masks.py"
     ),

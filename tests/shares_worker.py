@@ -52,10 +52,12 @@ def prior(params):
 
 
 def draw_latents(owners, engine):
-    """A run of which every agent has an effect of its own."""
+    """The latents of a run of which every agent has an effect of its own."""
     sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
     post = accord.Posterior(likelihood, prior, sources, np.zeros(2), local=accord.Local(effects, {"effect": 0.0}))
-    return accord.sample(post, accord.Network.ring(AGENTS), Importance(), draws=10, chains=2, seed=2, engine=engine)
+    net = accord.Network.ring(AGENTS)
+    run = accord.sample(post, net, Importance(), draws=10, chains=2, seed=2, engine=engine)
+    return accord.latents(run, post, net, engine=engine)
 
 
 def main(output, address, process):
@@ -63,7 +65,7 @@ def main(output, address, process):
     owners = [0, 0, 0, 0, 1, 1]
     with join(address, 2, int(process)):
         runs = {method: draw(owners, method, "mesh") for method in METHODS}
-        local = draw_latents(owners, "mesh").local
+        local = draw_latents(owners, "mesh")
         own = [agent for agent, owner in enumerate(owners) if owner == int(process)]
         assert list(local) == own, list(local)
         np.savez(f"{output}-latents-{process}", **{str(agent): local[agent]["effect"] for agent in own})

@@ -183,7 +183,7 @@ def assert_kept_as_here(run, here):
     for agent in run.agents:
         found, path = kept_by(run, agent)
         assert found.shape == (2, run.draws.shape[1], 2)
-        np.testing.assert_allclose(found, here.local[agent]["effect"][:, : found.shape[1]], rtol=1e-9)
+        np.testing.assert_allclose(found, here[agent]["effect"][:, : found.shape[1]], rtol=1e-9)
         assert [one.name for one in path.parent.iterdir()] == ["latents.nc"]
         assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -194,23 +194,23 @@ def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypa
     rows, kept = tmp_path / "rows", tmp_path / "kept"
     silo_latents.write_rows(rows)
     others = set(agents_below(os.getpid()))
+    post, net = silo_latents.posterior(rows), accord.Network.ring(silo_latents.AGENTS)
     with jax.enable_x64(True), accord.Silo(latents=str(kept)) as sites:
         for method in silo_latents.METHODS:
-            here = silo_latents.draw(rows, method, "local")
+            run = silo_latents.draw(rows, method, "local")
+            here = accord.latents(run, post, net)
             assert_kept_as_here(silo_latents.draw(rows, method, sites), here)
         assert kept.stat().st_mode & 0o777 == 0o700
         # those only whose draws are kept
         some = silo_latents.draw(rows, "DESGLD", sites, keep=[2])
         assert len(list(kept.glob(f"{Path(some.settings['local']).parent.name}"))) == 1
         assert_kept_as_here(some, here)
-        with pytest.raises(
-            AttributeError, match=r"in a file at its site, .*/kept/.*-agent-\*/latents\.nc, and tells them"
-        ):
-            some.local  # noqa: B018
+        with pytest.raises(ValueError, match=r"in a file at its site, .*/kept/.*-agent-\*/latents\.nc, and sends them"):
+            accord.latents(some, post, net, engine=sites)
         none = silo_latents.draw(rows, "DESGLD", sites, keep="average")
         assert "local" not in none.settings
-        with pytest.raises(AttributeError, match="a run that keeps draws of agents, and this run has none"):
-            none.local  # noqa: B018
+        with pytest.raises(ValueError, match="a run that keeps draws of agents, and this run has none"):
+            accord.latents(none, post, net, engine=sites)
         # a run that is interrupted keeps those of the draws that it has, and the same call later those of all
         with monkeypatch.context() as patch:
             record, times = SiloEngine.record, []
@@ -709,14 +709,18 @@ def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("masks", [False, True])
 def test_methods_without_rounds_draw_what_they_draw_here(masks):
-    post, options = logistic_of_four(), {"draws": 200, "masks": masks}
-    here, there = (walk(post, RING, engine=engine, **options) for engine in ("local", "silo"))
+    post, local = logistic_of_four(), accord.engines.Local(masks=masks)
+    here = accord.sample(post, RING, draws=200, engine=local)
+    with accord.Silo(masks=masks) as sites:
+        there = accord.sample(post, RING, draws=200, engine=sites)
+        # the agents' rows are asked where they are
+        found = accord.loo(there, post, RING, engine=sites)
     np.testing.assert_allclose(there.draws, here.draws, rtol=1e-9, atol=1e-10)
     assert there.traffic.sums == here.traffic.sums and there.certificate.holds
-    # the agents' rows are asked where they are
+    np.testing.assert_allclose(found, accord.loo(here, post, RING), rtol=1e-6)
     walked = accord.sample(post, RING, accord.Rounds(DESGLD(0.01), burn_in=50), draws=50, engine="silo")
-    beside = accord.compare({"there": there, "walked": walked, "here": here})
-    np.testing.assert_allclose(there.loo(), here.loo(), rtol=1e-6)
+    runs = {"there": (there, post), "walked": (walked, post), "here": (here, post)}
+    beside = accord.compare(runs, RING, engine="silo")
     np.testing.assert_allclose(beside.loos["there"], beside.loos["here"], rtol=1e-6)
 
 

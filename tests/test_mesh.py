@@ -74,7 +74,7 @@ def test_each_process_reads_the_data_of_its_own_agents_only(tmp_path):
             run = shares_worker.draw([0] * shares_worker.AGENTS, method, "local")
         np.testing.assert_allclose(found[f"{method}/draws"], run.draws, rtol=1e-9, atol=1e-10, err_msg=method)
     # each has the latents of its own agents
-    local = shares_worker.draw_latents([0] * shares_worker.AGENTS, "local").local
+    local = shares_worker.draw_latents([0] * shares_worker.AGENTS, "local")
     parts = [np.load(f"{output}-latents-{process}.npz") for process in range(2)]
     assert [list(part) for part in parts] == [["0", "1", "2", "3"], ["4", "5"]]
     for agent in local:

@@ -5,11 +5,19 @@ from .base.errors import DivergenceError
 from .base.gaussian import Gaussian
 from .base.text import __version__
 from .engines.silo.engine import Silo
+from .examine.alone import alone
+from .examine.comparison import Comparison, compare
+from .examine.latents import latents
+from .examine.loo import loo
+from .examine.predictive import predictive_check
+from .examine.report import report
+from .examine.reweighting import leave_each_out, leave_out, update
+from .examine.rows import log_likelihood
+from .examine.sites import plot_sites
 from .flower import Flower
 from .models.bridges import from_numpyro, from_pymc
 from .network import Network
 from .posterior import Local, Posterior
-from .results.comparison import Comparison, compare
 from .results.run import Run
 from .samplers.protocol import Sampler
 from .sampling.planning import plan
@@ -33,18 +41,28 @@ __all__ = [
     "Sampler",
     "Silo",
     "__version__",
+    "alone",
     "compare",
     "data",
     "engines",
     "from_numpyro",
     "from_pymc",
+    "latents",
     "law",
+    "leave_each_out",
+    "leave_out",
+    "log_likelihood",
+    "loo",
     "metrics",
     "models",
     "network",
     "plan",
+    "plot_sites",
     "posterior",
+    "predictive_check",
+    "report",
     "sample",
     "samplers",
     "tuning",
+    "update",
 ]

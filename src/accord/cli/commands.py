@@ -19,7 +19,8 @@ from ..base.interruptions import terminations
 from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes, no_formula
-from ..results.gathered import notes_of
+from ..examine.page import notes_of
+from ..examine.report import report as write_report
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
@@ -136,7 +137,9 @@ def run(
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
         if first and report and (done is None or not (folder / REPORT).exists()):
-            page = drawn.report(folder / REPORT)
+            # several processes have parted by now, and each has some rows only
+            asked = (None, None) if several or job.network is None else (job.post, job.network)
+            page = write_report(drawn, folder / REPORT, *asked, engine=job.builder)
             if not quiet:
                 print(f"wrote {page}")
         if done is None and (interrupted() or drawn.settings.get("interrupted")):

@@ -73,6 +73,8 @@ class Job:
         None where rows are read elsewhere.
     sds
         By column, what it was divided by before the model was given it.
+    post, network, builder
+        What the run is sampled with; the network is None where every shard is sampled alone.
     """
 
     title: str
@@ -85,6 +87,9 @@ class Job:
     agreed: data.Agreed | None = None
     inputs: Callable[[bytes], dict[str, str]] | None = None
     sds: Mapping[str, float] = field(default_factory=dict)
+    post: Posterior | None = None
+    network: Network | None = None
+    builder: str | Builder = "local"
 
 
 def load(
@@ -136,10 +141,12 @@ def load(
         run["engine"] = _build_engine(run, document.get("silo", {}))
     table, posterior = read_problem(document, path.parent, run.get("engine"))
     sampler = None if one_shot else _named_method(document, path.parent)
+    network = None
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
-        title, draw = _over_network(posterior, sampler, document, run)
+        network = _build_network(dict(document["network"]), posterior.num_agents)
+        title, draw = _over_network(posterior, network, sampler, run)
     defaults = inspect.signature(sample).parameters
     name = engine or document["run"].get("engine", defaults["engine"].default)
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
@@ -147,7 +154,21 @@ def load(
     kept, elsewhere = "checkpoint" in run, document["data"].get("at_sites", False)
     of = None if elsewhere else partial(_inputs, posterior, sampler, name, table.sites)
     sds = table.sds if isinstance(table, data.Matrix) else {}
-    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, inputs=of, sds=sds)
+    return Job(
+        title,
+        draw,
+        table.sites,
+        folder,
+        name,
+        draws,
+        has_checkpoint=kept,
+        agreed=agreed,
+        inputs=of,
+        sds=sds,
+        post=posterior,
+        network=network,
+        builder=run.get("engine", "local"),
+    )
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
@@ -285,9 +306,8 @@ def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
 
 
 def _over_network(
-    posterior: Posterior, sampler: Sampler | None, document: dict[str, Any], run: dict[str, Any]
+    posterior: Posterior, network: Network, sampler: Sampler | None, run: dict[str, Any]
 ) -> tuple[str, Callable[..., Run]]:
-    network = _build_network(dict(document["network"]), posterior.num_agents)
     walking = {key: run.pop(key) for key in WALKING_OPTIONS if key in run}
     method = _with_options(sampler, walking)
     name = "what accord chooses" if sampler is None else type(sampler).__name__

@@ -37,9 +37,10 @@ _MOST_TEXTS = 2**30
 _MOST_CHARACTERS = 2**25
 # Attributes in which netCDF keeps references.
 _REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
-# Types of settings that summaries and reports read.
+# Types of settings that summaries, reports and questions to agents read.
 _SETTINGS: dict[str, type] = {
     "sites": list, "sds": dict, "method": str, "network": str, "chosen": str, "local": str,
+    "masks": bool, "nodes": int, "seed": int,
 }  # fmt: skip
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.latent_keepers import keep_latents
-from ..results.reweighting import Agents
 from ..results.run import Run, Traffic
 from ..results.scales import in_both_scales
 from ..samplers.by_sums.integration import integration_check
@@ -43,7 +42,6 @@ class Recorder:
     # why the method and its numbers were chosen, where they were, and what is expected of them
     chosen: str = ""
     forecast: Forecast | None = None
-    agents_data: Agents | None = None
     # what was measured of the draws at the end
     measured: Measured | None = None
     # where agents have kept their latents, where they have
@@ -152,7 +150,6 @@ class Recorder:
                 **self.kept_latents,
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),
-            agents_data=self.agents_data,
         )
 
     def summarised(self) -> dict[str, np.ndarray]:

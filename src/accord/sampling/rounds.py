@@ -172,7 +172,6 @@ class Rounds:
             warmup,
             why,
             forecast,
-            session.questions,
         )
         checkpointer = None
         if session.checkpoint is not None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..base.figures import COLORS, INK
-from .told import Histogram
+from .predictive import Histogram
 
 
 def histogram(ax: Any, check: Histogram) -> None:

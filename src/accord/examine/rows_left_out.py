@@ -1,4 +1,4 @@
-"""What an agent says of its rows, each left out in turn by Pareto smoothed importance sampling (Vehtari et al. 2024).
+"""An agent's sums over its rows, each left out in turn by Pareto smoothed importance sampling (Vehtari et al. 2024).
 
 ArviZ smooths arrays of NumPy, one row after another. A compiled program that calls it for its rows stands still where
 there is one processor, so that the same arithmetic is here for JAX; the tests hold it to ArviZ's figures.
@@ -6,7 +6,7 @@ there is one processor, so that the same arithmetic is here for JAX; the tests h
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,79 @@ from jaxtyping import Array, Float
 
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
-from ..results.diagnostics import BOUNDED
-from ..results.loo import RowSums, Sampled
+from ..results.diagnostics import BOUNDED, efficiency, good_k
 
+# Levels of Pareto k above which rows are counted, so that the largest is known to a hundredth.
+LEVELS = np.arange(201) / 100
+# Draws that weights can be smoothed by at all: five of them are a tail.
+_FEWEST = 25
+# Effective draws up to which a tail is a fifth of all draws.
+_FEW = 225
 # Log likelihoods of rows at draws that the agents of a process hold at the same time.
 _NUMBERS_AT_ONCE = 2**21
+
+
+class Sampled(NamedTuple):
+    """Draws of a posterior, as agents are asked about them.
+
+    Parameters
+    ----------
+    positions
+        The draws, (draw, dim).
+    quantiles
+        Those of a distribution that the largest weights are replaced by, one for each, ascending from 0 to 1.
+    levels
+        Values of Pareto k above which rows are to be counted, (level,).
+    """
+
+    positions: np.ndarray
+    quantiles: np.ndarray
+    levels: np.ndarray
+
+    @classmethod
+    def of(cls, draws: np.ndarray) -> Sampled:
+        """Draws (chain, draw, dim) as agents are asked about them; `ValueError` where they are too few."""
+        count = draws[..., 0].size
+        if count < _FEWEST or draws.shape[1] < 4:
+            raise ValueError(
+                f"loo needs at least {_FEWEST} draws, and 4 a chain; found {draws.shape[0]} chains of {draws.shape[1]}"
+            )
+        # as many weights as are a tail (Vehtari et al. 2024)
+        share = efficiency(draws)
+        tail = int(3.0 * np.sqrt(count / share)) if count * share > _FEW else count // 5
+        positions = draws.reshape(count, -1).astype(np.float64)
+        return cls(positions, (np.arange(tail) + 0.5) / tail, np.r_[good_k(count), LEVELS])
+
+
+class RowSums(NamedTuple):
+    """Sums over all rows of all agents, of several posteriors.
+
+    Each posterior but the first is given by its differences from the first, so that differences of models that are much
+    alike do not drown in rounding.
+
+    Parameters
+    ----------
+    rows
+        Their number.
+    elpd
+        Of the first posterior's log predictive densities of rows given all others, and of the others' differences from
+        it, (posterior,).
+    products
+        Of products of these, (posterior, posterior).
+    p
+        How much less the density of a row is than where that row was known too, (posterior,).
+    above
+        Rows with a Pareto k above each level, (posterior, level).
+    infinite
+        Rows that are left out of all this since their log likelihood is not finite at some draw, (posterior,).
+    """
+
+    rows: Any
+    elpd: Any
+    products: Any
+    p: Any
+    above: Any
+    infinite: Any
 
 
 @of_rows

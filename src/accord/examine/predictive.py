@@ -7,7 +7,7 @@ take part, and are laid by mean and standard deviation of all responses, so that
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,20 +15,88 @@ import numpy as np
 import scipy
 from jaxtyping import Array, Float
 
+from ..network import Network
+from ..posterior import Posterior
 from ..posterior.about import Predictive
 from ..posterior.masks import FEWEST
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import Totals
-from ..report.told import Histogram
+from ..results.run import Run
+from ..samplers.engine import Builder
+from .agents import Agents, agents_of
+from .loo import certified_draws
 
 # Bins that are tried, from fine to coarse; draws that responses are drawn at.
 _BINS, _DRAWS = (16, 12, 8, 6, 5, 4, 3, 2), 200
 
 
+class Histogram(NamedTuple):
+    """Responses of the sites that take part in the check, in bins.
+
+    Parameters
+    ----------
+    labels
+        Of the bins.
+    observed
+        Rows in each, (bin,).
+    replicated
+        The same of responses drawn from the model at draws of the run, (draw, bin).
+    sites, of_sites
+        Sites that take part, and all.
+    rows
+        Their rows.
+    floor
+        The smallest count of a site that enters.
+    """
+
+    labels: tuple[str, ...]
+    observed: np.ndarray
+    replicated: np.ndarray
+    sites: int
+    of_sites: int
+    rows: int
+    floor: int
+
+
+def predictive_check(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> Histogram:
+    """A posterior predictive check from totals: histograms of the responses, observed and drawn from the model.
+
+    Each site counts its own responses and those that it draws from the model at draws of the run; the counts are
+    summed over the sites. A site with a count above 0 and below its floor in any bin takes no part.
+
+    Parameters
+    ----------
+    run, post, network, engine
+        As in `accord.loo`.
+
+    Raises
+    ------
+    ArithmeticError
+        The draws are not certified or not of temperature 1.
+    ValueError
+        The model does not say how responses are drawn, the floors of the sites hide every histogram, memory does not
+        hold all rows, or the run is of another posterior or network.
+    """
+    certified_draws(run, "predictive_check")
+    with agents_of(run, post, network, engine) as agents:
+        return check_of(run, agents)
+
+
+def check_of(run: Run, agents: Agents) -> Histogram:
+    """`predictive_check`, of these agents."""
+    draws, about = certified_draws(run, "predictive_check"), agents.post.about
+    if about.predictive is None:
+        raise ValueError(f"No posterior predictive check: {about.why_no_check}.")
+    if agents.placed.reads_in_chunks:
+        raise ValueError("No posterior predictive check: it takes all rows at once, and memory does not hold them.")
+    positions, seed = draws.reshape(-1, draws.shape[2]), int(run.settings.get("seed", 0))
+    return checked(about.predictive, agents.totals, positions, about.floor, seed, agents.masks)
+
+
 def checked(
     predictive: Predictive, totals: Totals, positions: np.ndarray, floor: int, seed: int, masked: bool = False
-) -> Histogram | str:
-    """The check, or why there is none.
+) -> Histogram:
+    """The check; `ValueError` where there is none.
 
     Parameters
     ----------
@@ -51,7 +119,7 @@ def checked(
     else:
         mean, sd, own_floor = _moments_of(predictive, totals)
         if own_floor < floor:
-            return "No posterior predictive check: too few sites have rows enough to tell of them."
+            raise ValueError("No posterior predictive check: too few sites have rows enough to tell of them.")
         candidates = _candidates(mean, sd, predictive.whole)
         names = [_labels(edges, predictive.whole) for edges in candidates]
     widest = max(map(len, candidates))
@@ -61,12 +129,12 @@ def checked(
     best = int(np.argmin(np.asarray(counted["small"])))
     of_sites, small = round(float(counted["sites"])), round(float(counted["small"][best]))
     if masked and of_sites - small < FEWEST:
-        return (
+        raise ValueError(
             f"No posterior predictive check: at fewer than {FEWEST} sites every bin is empty or has {floor} "
             "rows, and masks hide nothing of fewer sites."
         )
     if small == of_sites:
-        return (
+        raise ValueError(
             f"No posterior predictive check: every site has a bin with some rows and fewer than {floor}, the floor "
             "below which sites tell nothing."
         )

@@ -12,8 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..base.terminal import folded
-from .loo import Loo, loo
-from .run import Run
+from ..network import Network
+from ..posterior import Posterior
+from ..results.run import Run
+from ..samplers.engine import Builder
+from .loo import Loo, loos
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,25 +116,31 @@ def _within(value: float, error: float) -> str:
     return "" if np.isnan(value) else f"{value:.1f} ± {error:{'.1f' if error >= 1.0 else '.1g'}}"
 
 
-def compare(runs: Mapping[str, Run]) -> Comparison:
+def compare(
+    runs: Mapping[str, tuple[Run, Posterior]], network: Network, *, engine: str | Builder = "local"
+) -> Comparison:
     """Compare models of the same rows by leave-one-out cross-validation (PSIS-LOO) and by their evidence.
 
-    Each agent leaves out its own rows, one after another, in all models at once; what it tells is summed over all rows
-    of all agents, in one sum. Nothing is sampled. Likelihoods must be normalised densities of the same observations.
+    Each agent leaves out its own rows, one after another, in all models at once, and returns sums over its rows, which
+    are added up over all agents in one sum. Nothing is sampled. Likelihoods must be normalised densities of the same
+    observations.
 
     Parameters
     ----------
     runs
-        Runs by the models' names, two or more, made in this process on the same agents. Row r of an agent must be the
-        same observation in all of them: that they are as many is checked.
+        By the models' names, two or more runs, each with the posterior that it was sampled from: `{"a": (run, post),
+        "b": (other, its_post)}`. Row r of an agent must be the same observation in all of them: that they are as many
+        is checked. Runs may come from files.
+    network
+        Who talks to whom.
+    engine
+        What places the data, as in `accord.sample`.
 
     Raises
     ------
-    AttributeError
-        A run was read from a file, updated or combined: it knows no agents.
     ValueError
-        Runs are fewer than two, of different agents or of different numbers of rows, a log likelihood does not give one
-        number a row, or draws are fewer than 25.
+        Runs are fewer than two, of other posteriors than those given, of different agents or of different numbers of
+        rows, a log likelihood does not give one number a row, or draws are fewer than 25.
     ArithmeticError
         Draws are not certified or not of temperature 1, or a log likelihood is not finite at some draw.
 
@@ -142,10 +151,9 @@ def compare(runs: Mapping[str, Run]) -> Comparison:
     """
     if len(runs) < 2:
         raise ValueError(f"compare needs two runs or more, by name; found {len(runs)}")
-    owners = {name: run._agents("compare") for name, run in runs.items()}
-    found, errors = loo(owners, [run._sampled("compare") for run in runs.values()])
+    found, errors = loos(runs, network, engine, "compare")
     names = list(found)
     order = sorted(range(len(names)), key=lambda place: -found[names[place]].elpd)
     nothing = np.nan, np.nan
-    evidence = [nothing if run.points is None else run.log_evidence for run in runs.values()]
+    evidence = [nothing if run.points is None else run.log_evidence for run, _ in runs.values()]
     return Comparison({names[i]: found[names[i]] for i in order}, errors[order[0], order], np.array(evidence)[order])

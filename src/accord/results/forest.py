@@ -1,4 +1,4 @@
-"""Forest plots: coefficients with their intervals, and what each site says of a parameter."""
+"""Forest plots: lines of means with their intervals."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..base.figures import COLORS, INK, SOFT
-from .told import Interval, OfSite
 
 # Inches of a line, and of what stands above and below all lines.
 LINE, EDGES = 0.21, 0.55
@@ -39,7 +38,7 @@ def forest(
     ax.hlines(place, *inner, color=COLORS["blue"], linewidth=3.5)
     ax.plot(mean, place, "o", color=COLORS["blue"], markeredgecolor=COLORS["blue"], markersize=4.5)
     ax.axvline(0.0, color=SOFT, linewidth=0.8, linestyle="--")
-    _lines(ax, names)
+    lines(ax, names)
 
 
 def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:
@@ -55,37 +54,8 @@ def of_one_size(reach: np.ndarray, most: int) -> list[list[int]]:
     return [group[begin : begin + most] for group in groups for begin in range(0, len(group), most)]
 
 
-def sites(ax: Any, found: Sequence[OfSite], together: Interval, parameter: int) -> None:
-    """One parameter by each site alone, without each site, and of all together, which is the band."""
-    assert together.mean is not None and together.low is not None and together.high is not None
-    low, high = together.low[parameter], together.high[parameter]
-    ax.axvspan(low, high, color=SOFT, alpha=0.15, linewidth=0, label="all together")
-    ax.axvline(together.mean[parameter], color=SOFT, linewidth=1.0)
-    kinds = [
-        ([one.alone for one in found], COLORS["vermillion"], "o", "the site alone"),
-        ([one.without for one in found], COLORS["blue"], "s", "without the site"),
-    ]
-    # where no site's is known, the reason stands below once
-    known = [kind for kind in kinds if any(own.mean is not None for own in kind[0])]
-    offsets = (0.0,) if len(known) == 1 else (-0.17, 0.17)
-    for offset, (intervals, color, marker, label) in zip(offsets, known, strict=False):
-        # one for the legend, if there is to be one
-        ax.scatter([], [], color=color, marker=marker, s=12, label=label)
-        for place, own in enumerate(intervals):
-            _interval(ax, own, parameter, place + offset, color, marker)
-    _lines(ax, [shortened(one.name, 20) for one in found])
-
-
-def _interval(ax: Any, own: Interval, parameter: int, place: float, color: str, marker: str) -> None:
-    if own.mean is None or own.low is None or own.high is None:
-        # beside the axis, where no interval is
-        ax.text(0.01, place, "not known", color=color, fontsize=7, va="center", transform=ax.get_yaxis_transform())
-        return
-    ax.hlines(place, own.low[parameter], own.high[parameter], color=color, linewidth=1.5)
-    ax.plot(own.mean[parameter], place, marker, color=color, markeredgecolor=color, markersize=3.5)
-
-
-def _lines(ax: Any, names: Sequence[str]) -> None:
+def lines(ax: Any, names: Sequence[str]) -> None:
+    """Name the lines of a plot, from top to bottom."""
     ax.set_yticks(range(len(names)), [shortened(name) for name in names], parse_math=False, color=INK)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(False, axis="y")

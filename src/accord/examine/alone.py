@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
+import jax
 import numpy as np
 import scipy
+from jaxtyping import Array, Float
 
 from ..base.counters import generator
 from ..base.weights import effective
-from .diagnostics import pareto
-from .points import Points
-from .reweighting import FEWEST, LARGEST_K, Agents, shortfall
+from ..network import Network
+from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
+from ..results.diagnostics import pareto
+from ..results.points import Points
+from ..results.run import Run
+from ..samplers.engine import Builder
+from .agents import Agents, agents_of
+from .reweighting import FEWEST, LARGEST_K, shortfall
 
 # Points that each site is asked at in each pass: few until a proposal fits, more where they are not enough.
 _POINTS = (2000, 2000, 2000, 2000, 8000, 8000, 8000)
@@ -24,6 +34,9 @@ _WIDER = 1.2
 # A last look for mass elsewhere: points, from Cauchy tails so many standard deviations wide, how far off counts as
 # elsewhere, and the share of the mass there that speaks against what was found.
 _LOOKS, _FAR, _ELSEWHERE, _SHARE = 8000, 10.0, 6.0, 0.03
+
+
+Densities = Callable[[np.ndarray], np.ndarray]
 
 
 class Alone(NamedTuple):
@@ -47,8 +60,44 @@ class Alone(NamedTuple):
     why: str
 
 
-def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list[Alone]:
-    """Each agent's own posterior, by points that each agent is asked at.
+def alone(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> tuple[Alone, ...]:
+    """The posterior of each agent's data alone, by weighted points at which each agent returns its log likelihood.
+
+    Its means and standard deviations are `points.mean` and `points.sd` of each. Nothing is sampled but these points.
+    Where weights are not to be relied on, `why` says so. Draws of the run need not be certified: these weights have a
+    check of their own.
+
+    Parameters
+    ----------
+    run, post, network, engine
+        As in `accord.loo`.
+
+    Raises
+    ------
+    ValueError
+        The sums of the run are masked, or the run is of another posterior or network.
+    """
+    with agents_of(run, post, network, engine, single=True) as agents:
+        return alone_of(run, agents)
+
+
+def alone_of(run: Run, agents: Agents) -> tuple[Alone, ...]:
+    """`alone`, of agents whose sums are not masked."""
+    draws, post = run.moved.average.astype(np.float64), agents.post
+
+    def log_densities(positions: np.ndarray) -> np.ndarray:
+        return np.asarray(agents.placed.each(log_density_alone, own=(positions,)))
+
+    flat, seed = draws.reshape(-1, draws.shape[2]), int(run.settings.get("seed", 0))
+    found = []
+    for one in by_points(flat, log_densities, post.num_agents, seed):
+        values = np.asarray(post.parameters.reported(one.points.positions))
+        found.append(one._replace(points=replace(one.points, values=values)))
+    return tuple(found)
+
+
+def by_points(draws: np.ndarray, log_densities: Densities, num_agents: int, seed: int) -> list[Alone]:
+    """Each agent's own posterior, by points in the numbers that methods move in.
 
     A proposal begins as wide as a site's share of the data makes it, and is fitted again to the points, weighted, until
     the weights can be relied on or there were passes enough.
@@ -57,12 +106,12 @@ def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list
     ----------
     draws
         Of the posterior of all data, in the numbers that methods move in, (draw, dim).
-    agents
-        Who answers.
+    log_densities
+        The log density of each agent's own posterior at positions of its own, (agent, point, dim) to (agent, point).
     num_agents
-        How many they are.
+        Number of agents.
     seed
-        Of the points.
+        Seed of the points.
     """
     dim = draws.shape[1]
     mean = np.repeat(draws.mean(axis=0)[None], num_agents, axis=0)
@@ -72,22 +121,22 @@ def alone(draws: np.ndarray, agents: Agents, num_agents: int, seed: int) -> list
     for step, count in enumerate(_POINTS):
         laws = [_proposal(mean[agent], cov[agent]) for agent in range(num_agents)]
         positions = np.stack([law.rvs(count, random_state=random).reshape(count, dim) for law in laws])
-        values = agents.alone(positions)
+        values = log_densities(positions)
         for agent, law in enumerate(laws):
             if agent in found and not found[agent].why:
                 continue
             proposal = np.reshape(law.logpdf(positions[agent]), count)
             # where a site's likelihood is no number, no mass is
             value = np.where(np.isfinite(values[agent]), values[agent], -np.inf)
-            found[agent] = _judged(agent, positions[agent], value, proposal, agents)
+            found[agent] = _judged(agent, positions[agent], value, proposal)
             if found[agent].why and step + 1 < len(_POINTS):
                 mean[agent], cov[agent] = _refitted(positions[agent], value - proposal)
         if not any(one.why for one in found.values()):
             break
-    return _elsewhere([found[agent] for agent in range(num_agents)], agents, random)
+    return _elsewhere([found[agent] for agent in range(num_agents)], log_densities, random)
 
 
-def _elsewhere(found: list[Alone], agents: Agents, random: np.random.Generator) -> list[Alone]:
+def _elsewhere(found: list[Alone], log_densities: Densities, random: np.random.Generator) -> list[Alone]:
     """The same, in doubt where a look far around finds mass: a second mode, which no weight of the first knows of."""
     if all(one.why for one in found):
         return found
@@ -96,7 +145,8 @@ def _elsewhere(found: list[Alone], agents: Agents, random: np.random.Generator) 
     laws = [scipy.stats.multivariate_t(mean, _FAR**2 * cov, df=1) for mean, cov in around]
     positions = np.stack([law.rvs(_LOOKS, random_state=random).reshape(_LOOKS, dim) for law in laws])
     seen = []
-    for one, (mean, cov), law, x, value in zip(found, around, laws, positions, agents.alone(positions), strict=True):
+    values = log_densities(positions)
+    for one, (mean, cov), law, x, value in zip(found, around, laws, positions, values, strict=True):
         off = np.linalg.norm(np.linalg.solve(np.linalg.cholesky(cov), (x - mean).T), axis=0) > _ELSEWHERE
         with np.errstate(over="ignore"):
             ratio = np.exp(value - np.reshape(law.logpdf(x), _LOOKS) - one.points.log_evidence[0])
@@ -121,12 +171,12 @@ def _proposal(mean: np.ndarray, cov: np.ndarray) -> scipy.stats.multivariate_t:
     return scipy.stats.multivariate_t(mean, _WIDER * cov + floor * np.eye(len(cov)), df=max(_FREEDOM, len(cov)))
 
 
-def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.ndarray, agents: Agents) -> Alone:
+def _judged(agent: int, positions: np.ndarray, value: np.ndarray, proposal: np.ndarray) -> Alone:
     log_weight = value - proposal
     if not np.isfinite(log_weight).any():
         points = Points(positions, np.zeros(len(positions)), proposal, positions)
         return Alone(agent, points, np.inf, "Its likelihood is no number where the posterior of all data is.")
-    points = Points(positions, value, proposal, agents.reported(positions))
+    points = Points(positions, value, proposal, positions)
     k, worth = pareto(log_weight), effective(log_weight)
     good = k <= LARGEST_K and worth >= FEWEST
     why = "" if good else f"Reweighting says no: {shortfall(k, worth)}. Its data may say too little of some parameters."
@@ -149,3 +199,14 @@ def _refitted(positions: np.ndarray, log_weight: np.ndarray) -> tuple[np.ndarray
     mean = weight @ positions
     apart = positions - mean
     return mean, (apart.T * weight) @ apart
+
+
+def log_density_alone(
+    potential: Potential, shard: Shard, positions: Float[Array, "point dim"]
+) -> Float[Array, " point"]:
+    """The log density of the posterior of an agent's data alone, with the whole prior."""
+
+    def value(x: Float[Array, " dim"]) -> Array:
+        return potential.shard_log_likelihood(shard, x) + potential.log_prior_at(x)
+
+    return jax.lax.map(value, positions, batch_size=min(len(positions), 64))
