@@ -32,10 +32,10 @@ test-all: $(VENV)/.installed-test
 nightly: test-all flower
 	$(BIN)/python tests/mutations.py
 
-# The package as it is published, in dist/.
+# The packages as they are published, in dist/.
 wheel: $(VENV)/.made
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist . ./papers
 
 test-portability: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -x $(PORTABILITY)
@@ -57,7 +57,7 @@ gate: $(VENV)/.installed-test
 	$(BIN)/python benchmarks/bench.py --gate
 
 # Forty minutes: all methods on three posteriors, written to docs/methods.md.
-accuracy: $(VENV)/.installed-demo $(VENV)/.installed-metrics
+accuracy: $(VENV)/.installed-papers
 	$(BIN)/python benchmarks/accuracy.py
 
 # Five minutes: the default method on posteriors of known means and sds.
@@ -89,7 +89,7 @@ lossy: $(VENV)/.installed-test .venv-flower/.installed
 
 # Ten minutes: figures of the papers again, small, gathered in reproduced/report.html; DATA is a folder of mnist.npz and
 # covtype.npz, which are fetched where it is not given.
-reproduce: $(VENV)/.installed-reproduce
+reproduce: $(VENV)/.installed-papers
 	$(BIN)/accord reproduce all $(if $(DATA),--data $(DATA))
 	$(BIN)/accord report
 
@@ -98,7 +98,7 @@ reproduce: $(VENV)/.installed-reproduce
 constraints:
 	rm -rf $(VENV)
 	$(MAKE) $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,dev]" --editable ./papers
 	@version=$$($(BIN)/python -c '$(PRINT_VERSION)') && \
 	{ echo "# Versions that were tested together on Python $$version; make constraints renews them." && \
 	  $(BIN)/python -m pip freeze --exclude-editable; } > $(VENV)/constraints.txt && \
@@ -108,10 +108,13 @@ constraints:
 clean:
 	rm -rf $(VENV) docs/api/generated .cache .mypy_cache .pytest_cache .ruff_cache build dist
 
-# A stamp for each extra: going from demo to test adds what test lacks, and only a change of pyproject.toml or of the
-# constraints runs pip again. The environment's own stamp comes last, so that one half made is made again.
-$(VENV)/.installed-%: pyproject.toml $(wildcard constraints/*.txt) | $(VENV)/.made
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %) --editable ".[$*]"
+# A stamp for each extra: going from demo to test adds what test lacks, and only a change of a pyproject.toml or of the
+# constraints runs pip again. The environment's own stamp comes last, so that one half made is made again. "papers" is
+# no extra but both packages; what tests, lints, documents or measures both installs both.
+WITH_PAPERS = bench dev docs papers test
+$(VENV)/.installed-%: pyproject.toml papers/pyproject.toml $(wildcard constraints/*.txt) | $(VENV)/.made
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=--constraint %) \
+	  --editable ".$(if $(filter-out papers,$*),[$*])" $(if $(filter $(WITH_PAPERS),$*),--editable ./papers)
 	@touch $@
 
 $(VENV)/.made:

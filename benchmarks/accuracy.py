@@ -24,17 +24,21 @@ from pages import DOCS, fill, measured_on
 from rich.console import Console
 
 import accord
+import accord_papers.combine
 from accord.engines.agreement import bind
 from accord.results.traffic import Traffic
 from accord.samplers import DGLMC, ChEES, Importance, Replicated
 from accord.samplers.by_sums.method import BySums
 from accord.samplers.protocol import HasLaw, Tunable
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 from accord.tuning.warmup import warm_up
 
 PAGE = DOCS / "methods.md"
 BY_TOTALS = (("Importance sampling", Importance()), ("ChEES-HMC", ChEES()))
-ONE_SHOT = tuple((f"one-shot: {name}", getattr(accord.combine, name)) for name in accord.combine.__all__)
+ALONE = accord.samplers.combine.METHODS | {
+    name: getattr(accord_papers.combine, name) for name in accord_papers.combine.__all__
+}
+ONE_SHOT = tuple((f"one-shot: {name}", ALONE[name]) for name in sorted(ALONE))
 # steps of adaptation of one-shot methods
 WARMUP = 500
 
@@ -260,7 +264,7 @@ def one_shot_row(target: Target, budget: Budget, label: str, combine: Callable[.
 
 def check_complete(rows: list[Row]) -> None:
     """Raise if a method of the library has no row."""
-    missing = {*accord.samplers.__all__, *accord.combine.__all__} - {row.method for row in rows}
+    missing = {*accord.samplers.__all__, *ALONE} - {row.method for row in rows}
     if missing:
         raise AssertionError(f"methods without a row: {', '.join(sorted(missing))}")
 

@@ -36,7 +36,7 @@ from accord.samplers import (
     StaleSGLD,
 )
 from accord.samplers.convex_sets import Box
-from accord.schedules import Polynomial, diminishing
+from accord.samplers.schedules import Polynomial, diminishing
 
 # weights of an edge and consensus steps, of "max-degree" on rings and paths
 EDGE = 1.0 / 3.0

@@ -10,7 +10,7 @@ from arviz_stats.base.array import array_stats
 
 import accord
 from accord.cli import demo
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ RIGHT = "right,\nat every agent"
 
 def moments(post: accord.Posterior, network: accord.Network) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Means and standard deviations of every agent, (agent, dim), of each method."""
-    warmup = accord.warmup.warm_up(post, network)
+    warmup = accord.tuning.warm_up(post, network)
     placed = post.transformed(warmup.coordinates)
     found = {}
     for entry in demo.ENTRIES:
@@ -92,7 +92,7 @@ def draw(found: dict[str, tuple[np.ndarray, np.ndarray]], truth: tuple[np.ndarra
 def main() -> None:
     """Sample, draw and write."""
     post, network = demo.breast_cancer(), accord.Network.ring(demo.AGENTS)
-    pooled = accord.reference.nuts(post, draws=2000, warmup=1000, chains=4, seed=0).reshape(-1, post.dim)
+    pooled = accord.posterior.reference.nuts(post, draws=2000, warmup=1000, chains=4, seed=0).reshape(-1, post.dim)
     pooled = pooled.astype(np.float64)
     figure = draw(moments(post, network), (pooled.mean(axis=0), pooled.std(axis=0)), post.names)
     FigureCanvasSVG(figure)

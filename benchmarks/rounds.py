@@ -17,7 +17,7 @@ import problems
 from measured import Line, Ratio, against, compared, duration, effort, enough, fastest, side_by_side
 
 import accord
-from accord.base.program import Program
+from accord.base.compiler import Program
 from accord.engines.draws import assemble, draw_noise
 from accord.engines.local import LocalEngine
 from accord.engines.loop import once_known

@@ -1,8 +1,8 @@
 """Seeded faults, each of which the quick tests must catch: python tests/mutations.py [WORD ...] prints a table.
 
-Each fault replaces one piece of text in a copy of src/ and runs the quick tests of the files that should notice, which
-stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1. Some words
-choose the faults whose name holds one of them.
+Each fault replaces one piece of text in a copy of both packages and runs the quick tests of the files that should
+notice, which stop at the first failure. A fault that no test notices is a hole in the tests, and the exit status is 1.
+Some words choose the faults whose name holds one of them.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-SOURCE = HERE.parent / "src"
+PACKAGES = {"accord": HERE.parent / "src" / "accord", "accord_papers": HERE.parent / "papers" / "src" / "accord_papers"}
 
 
 class Fault(NamedTuple):
@@ -24,23 +24,37 @@ class Fault(NamedTuple):
     before: str
     after: str
     tests: str
+    package: str = "accord"
 
 
 LAW, PLAIN, OUTPUT = "test_law.py", "test_law.py test_limits.py", "test_output.py"
 IDENTITY = "test_identity.py"
 FAULTS = [
     # models
-    Fault("log gamma", "base/log_gamma.py", "5 / 66", "5 / 67", "test_log_gamma.py"),
-    Fault("rising factorial", "base/log_gamma.py", "(x - 0.5) * jnp", "(a - 0.5) * jnp", "test_log_gamma.py"),
+    Fault("log gamma", "base/special.py", "5 / 66", "5 / 67", "test_log_gamma.py"),
+    Fault("rising factorial", "base/special.py", "(x - 0.5) * jnp", "(a - 0.5) * jnp", "test_log_gamma.py"),
     Fault("cutpoints", "models/families/classes.py", "cuts, jnp.maximum(y - 1, 0)", "cuts, y * 0", "test_families.py"),
     Fault("quadrature error", "posterior/latents.py", "+ finer * _FINER", "", "test_latents.py"),
     # samplers
     Fault("DMAHMC test", "samplers/d_mahmc.py", "change = half**2 / 2.0", "change = half**2 / 4.0", "test_mahmc.py"),
     Fault("DMAHMC key of its own", "samplers/d_mahmc.py", 'key="common"', "key=True", "test_mahmc.py"),
     Fault("DMAHMC remainder", "samplers/d_mahmc.py", "n * mixed.remainder", "mixed.remainder", "test_mahmc.py"),
-    Fault("BFI prior", "combine/bfi.py", "local_prior * bends", "0.9 * local_prior * bends", "test_combine_modes.py"),
-    Fault("surrogate tilt", "combine/surrogate.py", "- weight * slopes", "- slopes", "test_combine_modes.py"),
-    Fault("trees volume", "combine/trees.py", "(len(sets) - 1) * volume", "len(sets) * volume", "test_combine.py"),
+    Fault(
+        "BFI prior",
+        "samplers/combine/bfi.py",
+        "local_prior * bends",
+        "0.9 * local_prior * bends",
+        "test_combine_modes.py",
+    ),
+    Fault("surrogate tilt", "samplers/combine/surrogate.py", "- weight * slopes", "- slopes", "test_combine_modes.py"),
+    Fault(
+        "trees volume",
+        "combine/trees.py",
+        "(len(sets) - 1) * volume",
+        "len(sets) * volume",
+        "../papers/tests/test_kernels.py",
+        package="accord_papers",
+    ),
     Fault("DESGLD noise", "samplers/de_sgld.py", "(2.0 * step) ** 0.5", "(2.02 * step) ** 0.5", LAW),
     Fault("DESGLD sign", "samplers/de_sgld.py", "inbox.mix() - step", "inbox.mix() + step", LAW),
     Fault(
@@ -282,7 +296,7 @@ FAULTS = [
     ),
     Fault(
         "Chebyshev ratio",
-        "network/chebyshev.py",
+        "network/averaging.py",
         "following = s / (2.0 - s * ratio)",
         "following = s / (2.0 - ratio)",
         "test_limits.py test_law.py",
@@ -499,6 +513,41 @@ FAULTS = [
     Fault("silo sum", "engines/silo/messages.py", "parts = [arrays, *(", "parts = [*(", "test_channels.py"),
     Fault("silo label", "engines/silo/messages.py", "_WAYS * self._talk + way", "way", "test_channels.py test_silo.py"),
     Fault(
+        "silo pin", "engines/silo/handshake.py", "if peer.certificate == secure.certificate()", "", "test_channels.py"
+    ),
+    Fault("silo TLS version", "engines/silo/tls.py", "TLSVersion.TLSv1_3", "TLSVersion.TLSv1_2", "test_channels.py"),
+    Fault(
+        "silo attempt",
+        "engines/silo/handshake.py",
+        "if other.attempt != greeting.attempt",
+        "if False",
+        "test_channels.py",
+    ),
+    Fault(
+        "silo greeting", "engines/silo/handshake.py", "if length > _LONGEST_GREETING", "if False", "test_channels.py"
+    ),
+    Fault(
+        "silo stranger's time",
+        "engines/silo/handshake.py",
+        "self.called is None and time",
+        "False and time",
+        "test_channels.py",
+    ),
+    Fault(
+        "silo callers",
+        "engines/silo/connections.py",
+        "if len(strangers) >= _MOST_STRANGERS",
+        "if False",
+        "test_channels.py",
+    ),
+    Fault(
+        "silo key",
+        "engines/silo/tls.py",
+        "serialization.BestAvailableEncryption(self._password.encode())",
+        "serialization.NoEncryption()",
+        "test_channels.py",
+    ),
+    Fault(
         "thinning",
         "engines/loop.py",
         "carry = advance(problem, carry, thin, chains)",
@@ -514,13 +563,13 @@ FAULTS = [
         "test_sample.py test_gibbs.py test_hub.py",
     ),
     # exact laws and tuning
-    Fault("law's average", "exact/law.py", "mean(axis=(0, 2))", "mean(axis=0).mean(axis=1) / n", LAW),
-    Fault("law's first round", "exact/law.py", "key = min(k, 1) if", "key = 0 if", LAW),
-    Fault("law's last round", "exact/law.py", "range(nearest, k)", "range(nearest, k + 1)", LAW),
-    Fault("law's noise", "exact/law.py", "(B @ B.T).toarray()", "(1.01 * B @ B.T).toarray()", LAW),
+    Fault("law's average", "tuning/law.py", "mean(axis=(0, 2))", "mean(axis=0).mean(axis=1) / n", LAW),
+    Fault("law's first round", "tuning/law.py", "key = min(k, 1) if", "key = 0 if", LAW),
+    Fault("law's last round", "tuning/law.py", "range(nearest, k)", "range(nearest, k + 1)", LAW),
+    Fault("law's noise", "tuning/law.py", "(B @ B.T).toarray()", "(1.01 * B @ B.T).toarray()", LAW),
     Fault(
         "autocorrelation",
-        "exact/impulse_response.py",
+        "tuning/impulse_response.py",
         "sums.answers + answers",
         "sums.answers + 1.05 * answers",
         "test_response.py",
@@ -536,7 +585,7 @@ FAULTS = [
     Fault("saddle", "posterior/newton.py", "found.values[0] >= -_SADDLE", "found.values[0] >= -1e9", "test_mode.py"),
     Fault(
         "polynomial of softplus",
-        "base/softplus.py",
+        "base/special.py",
         "0.07686637426659541,",
         "0.07686647426659541,",
         "test_softplus.py",
@@ -550,7 +599,7 @@ FAULTS = [
         "test_warmup.py",
     ),
     Fault("pilot run's step", "tuning/pilot_run.py", ".max()) ** -0.5", ".max()) ** 0.5", "test_warmup.py"),
-    Fault("weights", "tuning/weighted_points.py", "value - lowest", "-(value - lowest)", "test_warmup.py"),
+    Fault("weights", "tuning/whitened.py", "value - lowest", "-(value - lowest)", "test_warmup.py"),
     Fault(
         "checkpoint's round",
         "sampling/checkpointing.py",
@@ -654,7 +703,11 @@ FAULTS = [
         "if False:",
         "test_masks.py",
     ),
-    Fault("masked run, one site", "sampling/questions.py", "if self.masks:", "if False:", "test_reweighting.py"),
+    Fault("masked run, one site", "examine/agents.py", "if single and masks:", "if False:", "test_reweighting.py"),
+    Fault(
+        "run of another posterior", "examine/agents.py", "_require_density(run, agents)", "pass", "test_reweighting.py"
+    ),
+    Fault("masks of the run alone", "examine/agents.py", "or builder.masks", "or False", "test_reweighting.py"),
     Fault(
         "masked sums, numbered", "engines/silo/workers.py", "                self._count += 1\n", "", "test_masks.py"
     ),
@@ -802,8 +855,9 @@ def run(fault: Fault, folder: Path) -> tuple[bool, str, float]:
     """Whether the quick tests catch a fault, the first test that does, and the seconds that took."""
     copy = folder / "src"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(SOURCE, copy)
-    file = copy / "accord" / fault.file
+    for name, package in PACKAGES.items():
+        shutil.copytree(package, copy / name)
+    file = copy / fault.package / fault.file
     text = file.read_text(encoding="utf-8")
     if text.count(fault.before) == 0:
         raise SystemExit(f"{fault.name}: {fault.file} does not hold {fault.before!r}")

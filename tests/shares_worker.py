@@ -51,10 +51,12 @@ def prior(params):
 
 
 def draw_latents(owners, engine):
-    """A run of which every agent has an effect of its own."""
+    """The latents of a run of which every agent has an effect of its own."""
     sources = [partial(shard, agent, owners[agent]) for agent in range(AGENTS)]
     post = accord.Posterior(likelihood, prior, sources, np.zeros(2), local=accord.Local(effects, {"effect": 0.0}))
-    return accord.sample(post, accord.Network.ring(AGENTS), Importance(), draws=10, chains=2, seed=2, engine=engine)
+    net = accord.Network.ring(AGENTS)
+    run = accord.sample(post, net, Importance(), draws=10, chains=2, seed=2, engine=engine)
+    return accord.latents(run, post, net, engine=engine)
 
 
 def main(output, address, process):
@@ -65,7 +67,7 @@ def main(output, address, process):
         # kept, and taken up again
         kept = [draw(owners, "minibatches", "mesh", f"{output}-kept").draws for _ in range(2)]
         np.testing.assert_array_equal(kept, [runs["minibatches"].draws] * 2)
-        local = draw_latents(owners, "mesh").local
+        local = draw_latents(owners, "mesh")
         own = [agent for agent, owner in enumerate(owners) if owner == int(process)]
         assert list(local) == own, list(local)
         np.savez(f"{output}-latents-{process}", **{str(agent): local[agent]["effect"] for agent in own})

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 import ray
 import silo_chaos
-import silo_late
 import silo_latents
 import xarray
 from mesh_worker import ALL, draw, problem
@@ -184,7 +183,7 @@ def assert_kept_as_here(run, here):
     for agent in run.agents:
         found, path = kept_by(run, agent)
         assert found.shape == (2, run.draws.shape[1], 2)
-        np.testing.assert_allclose(found, here.local[agent]["effect"][:, : found.shape[1]], rtol=1e-9)
+        np.testing.assert_allclose(found, here[agent]["effect"][:, : found.shape[1]], rtol=1e-9)
         assert [one.name for one in path.parent.iterdir()] == ["latents.nc"]
         assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
 
@@ -195,23 +194,23 @@ def test_agents_keep_their_own_latents_as_they_are_drawn_here(tmp_path, monkeypa
     rows, kept = tmp_path / "rows", tmp_path / "kept"
     silo_latents.write_rows(rows)
     others = set(agents_below(os.getpid()))
+    post, net = silo_latents.posterior(rows), accord.Network.ring(silo_latents.AGENTS)
     with jax.enable_x64(True), accord.Silo(latents=str(kept)) as sites:
         for method in silo_latents.METHODS:
-            here = silo_latents.draw(rows, method, "local")
+            run = silo_latents.draw(rows, method, "local")
+            here = accord.latents(run, post, net)
             assert_kept_as_here(silo_latents.draw(rows, method, sites), here)
         assert kept.stat().st_mode & 0o777 == 0o700
         # those only whose draws are kept
         some = silo_latents.draw(rows, "DESGLD", sites, keep=[2])
         assert len(list(kept.glob(f"{Path(some.settings['local']).parent.name}"))) == 1
         assert_kept_as_here(some, here)
-        with pytest.raises(
-            AttributeError, match=r"in a file at its site, .*/kept/.*-agent-\*/latents\.nc, and tells them"
-        ):
-            some.local  # noqa: B018
+        with pytest.raises(ValueError, match=r"in a file at its site, .*/kept/.*-agent-\*/latents\.nc, and sends them"):
+            accord.latents(some, post, net, engine=sites)
         none = silo_latents.draw(rows, "DESGLD", sites, keep="average")
         assert "local" not in none.settings
-        with pytest.raises(AttributeError, match="a run that keeps draws of agents, and this run has none"):
-            none.local  # noqa: B018
+        with pytest.raises(ValueError, match="a run that keeps draws of agents, and this run has none"):
+            accord.latents(none, post, net, engine=sites)
         # a run that is interrupted keeps those of the draws that it has, and the same call later those of all
         with monkeypatch.context() as patch:
             record, times = SiloEngine.record, []
@@ -508,73 +507,6 @@ def test_a_late_agent_is_named_or_begins_anew(late, tmp_path):
             os.kill(stopper.stopped, signal.SIGKILL)
 
 
-# --- rounds that do not wait for who is late ---
-
-
-def assert_draws_are_of(run, exact):
-    """Mean and variance of every agent's draws are the posterior's, as far as independent chains can tell."""
-    chains = run.draws.shape[0]
-    means, squares = run.draws.mean(axis=1), ((run.draws - exact.mean) ** 2).mean(axis=1)
-    assert np.abs((means.mean(axis=0) - exact.mean) / (means.std(axis=0) / chains**0.5)).max() < 5.0
-    variance = np.diag(exact.cov)
-    spread, error = squares.mean(axis=0) / variance, squares.std(axis=0) / chains**0.5 / variance
-    assert np.abs(spread - 1.0).max() < 0.03 + 5.0 * error.max(), run.settings["lost"]
-
-
-@pytest.mark.slow
-def test_messages_that_are_really_late_leave_the_posterior_as_it_is():
-    # beside a machine that does other work, on which more is late
-    post, run = silo_late.draw(0.12, 0.7, draws=40, deadline=0.04)
-    assert_draws_are_of(run, post.exact())
-    lost = run.settings["lost"]
-    assert 0.1 < lost["mean"] <= lost["worst"] and lost["declared"] == 0.7
-    # of a link that is said to lose hardly anything
-    with pytest.warns(UserWarning, match=r"came too late, or not at all, more often than network.links\(loss=0.01\)"):
-        silo_late.draw(0.25, 0.01, draws=10)
-
-
-class Killer(threading.Thread):
-    """Kills the process of an agent once it has kept the state of some round."""
-
-    def __init__(self, checkpoint, round):
-        super().__init__(daemon=True)
-        self.checkpoint, self.round = checkpoint, round
-        self.others, self.victim = set(agents_below(os.getpid())), None
-
-    def run(self):
-        while not any(
-            int(path.stem.split("-")[1]) >= self.round for path in self.checkpoint.glob("agent-*/round-*.npz")
-        ):
-            time.sleep(0.02)
-        self.victim = min(set(agents_below(os.getpid())) - self.others)
-        os.kill(self.victim, signal.SIGKILL)
-
-
-@pytest.mark.slow
-def test_a_crash_among_late_messages_leaves_the_posterior_as_it_is(tmp_path):
-    killer = Killer(tmp_path, 20)
-    killer.start()
-    with pytest.warns(UserWarning, match="agents began anew, from the last state of all; how often: agent"):
-        options = {"draws": 40, "checkpoint": tmp_path, "checkpoint_every": 10}
-        post, run = silo_late.draw(0.02, 0.7, deadline=0.1, **options)
-    assert killer.victim is not None
-    assert_draws_are_of(run, post.exact())
-    with pytest.raises(ValueError, match=r"belongs to another run.*deadline 0.2 and deadline 0.1"):
-        silo_late.draw(0.0, 0.7, deadline=0.2, **options)
-
-
-@pytest.mark.slow
-def test_rounds_in_which_all_is_in_time_are_those_that_wait():
-    with jax.enable_x64(True):
-        options = {"declared": 0.0, "chains": 3, "draws": 20}
-        _, found = silo_late.draw(0.0, deadline=20.0, **options)
-        post, expected = silo_late.draw(0.0, engine="local", **options)
-    assert found.settings["lost"]["worst"] == 0.0
-    np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-9, atol=1e-10)
-    # the tracker's running sum takes two numbers for one, and the mass four bytes
-    np.testing.assert_array_equal(found.traffic.bytes_sent * 56, expected.traffic.bytes_sent * 68)
-
-
 # --- agents that leave for good ---
 
 TEN = accord.Network.erdos_renyi(10, 0.6, seed=3)
@@ -655,10 +587,6 @@ def test_bad_input_is_named():
         accord.Silo(late="wait")
     with pytest.raises(ValueError, match="timeout must be a finite number > 0, found 0"):
         accord.Silo(timeout=0.0)
-    with pytest.raises(ValueError, match="deadline must be a finite number > 0, found 0"):
-        accord.Silo(deadline=0.0)
-    with pytest.raises(ValueError, match="deadline must be at most timeout=300, after which an agent is late"):
-        accord.Silo(deadline=1e9)
 
 
 @pytest.mark.slow
@@ -781,14 +709,18 @@ def test_effects_of_a_formula_are_kept_at_their_sites(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("masks", [False, True])
 def test_methods_without_rounds_draw_what_they_draw_here(masks):
-    post, options = logistic_of_four(), {"draws": 200, "masks": masks}
-    here, there = (walk(post, RING, engine=engine, **options) for engine in ("local", "silo"))
+    post, local = logistic_of_four(), accord.engines.Local(masks=masks)
+    here = accord.sample(post, RING, draws=200, engine=local)
+    with accord.Silo(masks=masks) as sites:
+        there = accord.sample(post, RING, draws=200, engine=sites)
+        # the agents' rows are asked where they are
+        found = accord.loo(there, post, RING, engine=sites)
     np.testing.assert_allclose(there.draws, here.draws, rtol=1e-9, atol=1e-10)
     assert there.traffic.sums == here.traffic.sums and there.certificate.holds
-    # the agents' rows are asked where they are
+    np.testing.assert_allclose(found, accord.loo(here, post, RING), rtol=1e-6)
     walked = accord.sample(post, RING, accord.Rounds(DESGLD(0.01), burn_in=50), draws=50, engine="silo")
-    beside = accord.compare({"there": there, "walked": walked, "here": here})
-    np.testing.assert_allclose(there.loo(), here.loo(), rtol=1e-6)
+    runs = {"there": (there, post), "walked": (walked, post), "here": (here, post)}
+    beside = accord.compare(runs, RING, engine="silo")
     np.testing.assert_allclose(beside.loos["there"], beside.loos["here"], rtol=1e-6)
 
 

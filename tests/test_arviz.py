@@ -62,7 +62,12 @@ def test_a_name_with_a_stroke_is_written_and_read(tmp_path):
 
 
 def test_log_likelihoods_are_those_of_the_rows(run):
-    tree = run.to_datatree(log_likelihood=True)
+    tree, post, net = (
+        run.to_datatree(),
+        accord.models.glm(study(), "stay ~ age + C(pain)", "normal"),
+        accord.Network.ring(3),
+    )
+    tree["log_likelihood"] = accord.log_likelihood(run, post, net)
     rows = tree["log_likelihood"]["rows"]
     assert rows.shape == (4, 500, 240)
     assert rows["agent"].values.tolist() == [site for site in SITES for _ in range(80)]
@@ -72,26 +77,31 @@ def test_log_likelihoods_are_those_of_the_rows(run):
     mean = draw[0] + draw[1] * age + draw[2] * (pain == "none") + draw[3] * (pain == "some")
     expected = -(((stay - mean) / draw[4]) ** 2) / 2.0 - np.log(draw[4]) - np.log(2.0 * np.pi) / 2.0
     np.testing.assert_allclose(rows[2, 7], expected, rtol=1e-10)
-    found, own = arviz_stats.loo(tree), run.loo()
+    found, own = arviz_stats.loo(tree), accord.loo(run, post, net)
     np.testing.assert_allclose([found.elpd, found.p], [own.elpd, own.p], rtol=1e-6)
     # ArviZ 1 takes the variance of rows as that of a sample
     np.testing.assert_allclose(found.se, own.se, rtol=3e-3)
 
 
 @pytest.mark.long
-def test_log_likelihoods_that_there_are_not_are_refused(run, tmp_path):
+def test_log_likelihoods_of_a_run_from_a_file_are_those_of_the_run(run, tmp_path):
+    post, net = accord.models.glm(study(), "stay ~ age + C(pain)", "normal"), accord.Network.ring(3)
     run.save(tmp_path / "run.nc")
-    with pytest.raises(AttributeError, match="log_likelihood asks the agents, and this run knows none"):
-        accord.Run.load(tmp_path / "run.nc").to_datatree(log_likelihood=True)
+    found = accord.log_likelihood(accord.Run.load(tmp_path / "run.nc"), post, net)
+    assert found.identical(accord.log_likelihood(run, post, net))
+
+
+@pytest.mark.long
+def test_log_likelihoods_that_there_are_not_are_refused():
+    net = accord.Network.ring(3)
     post = accord.models.glm(study(), "stay ~ age + (1 | site)", "normal")
-    mixed = accord.sample(post, accord.Network.ring(3), draws=50)
+    mixed = accord.sample(post, net, draws=50)
     with pytest.raises(ValueError, match="rows have no log likelihoods of their own: rows share latents"):
-        mixed.to_datatree(log_likelihood=True)
-    masked = accord.sample(
-        accord.models.glm(study(), "stay ~ age", "normal"),
-        accord.Network.ring(3),
-        draws=50,
-        engine=accord.engines.Local(masks=True),
-    )
-    with pytest.raises(AttributeError, match="masked"):
-        masked.to_datatree(log_likelihood=True)
+        accord.log_likelihood(mixed, post, net)
+    post = accord.models.gaussian(np.zeros((3, 1)), np.ones((3, 1, 1)))
+    with pytest.raises(ValueError, match="of their own: the rows of an agent enter together"):
+        accord.log_likelihood(accord.sample(post, net, draws=50), post, net)
+    post = accord.models.glm(study(), "stay ~ age", "normal")
+    masked = accord.sample(post, net, draws=50, engine=accord.engines.Local(masks=True))
+    with pytest.raises(ValueError, match="masked"):
+        accord.log_likelihood(masked, post, net)

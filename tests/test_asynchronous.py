@@ -10,7 +10,7 @@ from tables import NETWORKS, Z_BOUND, equal_curvature, unequal_curvature, unequa
 
 import accord
 from accord.samplers import DULA, AsynchronousULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 NET = NETWORKS["irregular"]
 

@@ -1,13 +1,16 @@
 """Agents' connections and what they carry, without Ray: agents are threads here, or processes that open sockets."""
 
 import gc
+import json
 import socket
+import ssl
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import networkx as nx
 import numpy as np
@@ -23,15 +26,14 @@ from accord.engines.silo.connections import (
     LateNeighbourError,
     LostNeighbourError,
 )
-from accord.engines.silo.handshake import Call, Credentials, Greeting, StrangerError
 from accord.engines.silo.messages import EVERY_COLOR, Communicator
-from accord.engines.silo.sealing import Agreement, BrokenSealError, Identity, Peer
+from accord.engines.silo.tls import Identity, Peer
 from accord.samplers import DADMMS, DESGLD, GCMC, HubSGLD
 from accord.samplers.costs import messages_per_round
 
-KEY, RUN = b"k" * 32, b"r" * 16
+RUN = b"r" * 16
 # of an agent that calls and is not called
-NOWHERE = Peer("127.0.0.1", 0, bytes(32))
+NOWHERE = Peer("127.0.0.1", 0, Identity().certificate)
 PARTS = {"method": "DESGLD (1f)", "chains": "4"}
 
 NETWORKS = {
@@ -76,14 +78,14 @@ def without_errors(outcomes):
     return outcomes
 
 
-def connected(network, everyone, limit=20.0, attempt=1, key=KEY, parts=PARTS):
+def connected(network, everyone, limit=20.0, attempt=1, parts=PARTS):
     """What connecting came to at each agent."""
     places = {i: one.own for i, one in enumerate(everyone)}
 
     def join(i):
         peers = {int(j): places[int(j)] for j in network.neighbors(i)}
         own = parts[i] if isinstance(parts, list) else parts
-        return everyone[i].connect(peers, key[i] if isinstance(key, list) else key, attempt, own, limit)
+        return everyone[i].connect(peers, attempt, own, limit)
 
     return at_once([lambda i=i: join(i) for i in range(network.num_agents)])
 
@@ -164,20 +166,20 @@ def test_a_neighbour_may_be_some_exchanges_ahead():
 def test_processes_exchange_large_messages():
     script = (
         "from accord.engines.silo.connections import Channels, Label\n"
-        "from accord.engines.silo.sealing import Peer\n"
+        "from accord.engines.silo.tls import Peer\n"
         "own = Channels(0, '127.0.0.1')\n"
-        "print(own.own.host, own.own.port, own.own.public.hex(), flush=True)\n"
-        f"own.connect({{1: Peer('127.0.0.1', 0, bytes.fromhex(input()))}}, {KEY!r}, 1, {PARTS!r}, 60.0)\n"
+        "print(own.own.host, own.own.port, own.own.certificate.hex(), flush=True)\n"
+        f"own.connect({{1: Peer('127.0.0.1', 0, bytes.fromhex(input()))}}, 1, {PARTS!r}, 60.0)\n"
         "for round in range(3):\n"
         f"    found = own.exchange(Label({RUN!r}, 1, round, 0), {{1: bytes(2**22)}}, {{1: 2**22}}, 60.0)\n"
         "    print(len(found[1]), set(found[1]), flush=True)\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", script], **pipes) as process:
-        host, port, public = process.stdout.readline().split()
+        host, port, certificate = process.stdout.readline().split()
         own = Channels(1, "127.0.0.1")
-        print(own.own.public.hex(), file=process.stdin, flush=True)
-        own.connect({0: Peer(host, int(port), bytes.fromhex(public))}, KEY, 1, PARTS, 60.0)
+        print(own.own.certificate.hex(), file=process.stdin, flush=True)
+        own.connect({0: Peer(host, int(port), bytes.fromhex(certificate))}, 1, PARTS, 60.0)
         for round in range(3):
             assert own.exchange(label(round), {0: b"\x07" * 2**22}, {0: 2**22}, 60.0)[0] == bytes(2**22)
         assert process.stdout.read() == f"{2**22} {{7}}\n" * 3
@@ -203,90 +205,11 @@ def test_connections_are_made_anew():
             assert without_errors(at_once(jobs)) == [{(i - 1) % 4: b"x"} for i in range(4)]
 
 
-# --- exchanges until a deadline ---
-
-
-def in_time(one, number, outgoing, due, limit, most=10, attempt=1):
-    """What was heard in an exchange with a deadline, as (number, content) by neighbour, and how many were sent."""
-    found, _, sent = one.exchange_in_time(label(number, attempt=attempt), outgoing, due, most, limit)
-    return {peer: [(each.number, bytes(each.content)) for each in heard] for peer, heard in found.items()}, sent
-
-
-def test_who_is_late_is_not_waited_for_beyond_the_deadline():
-    with joined(Network.path(3)) as (first, second, third):
-        in_time(first, 0, {1: b"a"}, (), 0.1)
-        began = time.monotonic()
-        found, sent = in_time(second, 0, {0: b"b", 2: b"b"}, (0, 2), 0.3)
-        assert 0.3 <= time.monotonic() - began < 3.0
-        assert (found, sent) == ({0: [(0, b"a")], 2: []}, 2)
-        assert second.waiting_for == () and second.waited[2] >= 0.25
-        # what is late is heard with what follows
-        in_time(third, 0, {1: b"c0"}, (), 0.1)
-        in_time(third, 1, {1: b"c1"}, (), 0.1)
-        assert in_time(second, 1, {}, (2,), 20.0)[0] == {0: [], 2: [(0, b"c0"), (1, b"c1")]}
-
-
-def test_who_is_behind_finds_the_message_of_each_exchange_and_waits_for_none():
-    with joined(Network.path(2)) as (first, second):
-        for number in range(4):
-            in_time(first, number, {1: b"%d" % number}, (), 0.1)
-        began = time.monotonic()
-        found = [in_time(second, number, {}, (0,), 20.0)[0][0] for number in range(3)]
-        assert found == [[(0, b"0")], [(1, b"1")], [(2, b"2")]]
-        # one that is sent after it stands for one that was never sent
-        in_time(first, 6, {1: b"6"}, (), 0.1)
-        assert [in_time(second, number, {}, (0,), 20.0)[0][0] for number in (3, 4, 5, 6)] == [
-            [(3, b"3")],
-            [],
-            [],
-            [(6, b"6")],
-        ]
-        assert time.monotonic() - began < 10.0
-
-
-def test_a_message_with_no_room_is_dropped_whole():
-    size = 2**20
-    with joined(Network.path(2)) as (first, second):
-        sent = [in_time(first, number, {1: bytes([number]) * size}, (), 0.01)[1] for number in range(40)]
-        assert 0 < sum(sent) < 40
-        # nobody is told half of one, and the last is on its way again once there is room
-        heard = []
-        for number in range(40, 80):
-            sent.append(in_time(first, number, {1: bytes([number]) * size}, (), 0.001)[1])
-            heard += in_time(second, number, {}, (0,), 0.05, most=size)[0][0]
-        numbers = [number for number, _ in heard]
-        assert numbers == sorted(set(numbers)) and set(numbers) <= {k for k, one in enumerate(sent) if one}
-        assert max(numbers) >= 40 and all(content == bytes([number]) * size for number, content in heard)
-
-
-def test_a_connection_that_breaks_is_no_lateness():
-    with joined(Network.path(2)) as (first, second):
-        second.disconnect()
-        with pytest.raises(LostNeighbourError, match="the connection to agent 1 ended"):
-            in_time(first, 0, {}, (1,), 20.0)
-
-
-@pytest.mark.parametrize(
-    ("header", "size", "message"),
-    [
-        (label(3, attempt=2), 5, "attempt 2, where round 3, exchange 0, attempt 1 was due"),
-        (label(3, run=b"s" * 16), 5, "and of another run"),
-        (label(3, exchange=1), 5, "exchange 1, attempt 1, where"),
-        (label(3), 11, "announced a message of 11 bytes where 10 were due"),
-    ],
-)
-def test_only_numbers_may_differ_from_what_is_due(header, size, message):
-    with joined(Network.path(2)) as (first, second):
-        second.exchange(header, {0: bytes(size)}, {}, 5.0)
-        with pytest.raises(ForeignMessageError, match=message):
-            in_time(first, 3, {}, (1,), 5.0)
-
-
 # --- what goes wrong with a message ---
 
 
 def sends(agent, content):
-    """What an agent sends to agent 0, sealed, without more of a label than is in it."""
+    """Send bytes to agent 0, without more of a label than is in them."""
     agent._links[0].send(content)
     assert agent._links[0].flushed()
 
@@ -321,8 +244,7 @@ def test_late_neighbours_survive_a_pickle():
 def test_a_closed_neighbour_is_lost_at_once(how):
     with joined(Network.path(2)) as (first, second):
         if how == "in a message":
-            sends(second, _HEADER.pack(*label(4), 1, 10))
-            second._links[0].wire.send(b"half")
+            sends(second, _HEADER.pack(*label(4), 1, 10) + b"half")
         if how == "while waiting":
             threading.Timer(0.2, second.disconnect).start()
         else:
@@ -381,7 +303,7 @@ def test_an_unreachable_agent_is_named_with_its_address():
         address = closed.getsockname()
     with listening(2) as (_, second):
         with pytest.raises(LostNeighbourError) as caught:
-            second.connect({0: Peer(*address, bytes(32))}, KEY, 1, PARTS, 5.0)
+            second.connect({0: NOWHERE._replace(host=address[0], port=address[1])}, 1, PARTS, 5.0)
     assert str(caught.value) == (
         f"agent 1 cannot reach agent 0 at 127.0.0.1:{address[1]}: [Errno 111] Connection refused"
     )
@@ -391,19 +313,12 @@ def test_an_agent_that_does_not_greet_is_named_with_its_address():
     with socket.create_server(("127.0.0.1", 0)) as silent, listening(2) as (_, second):
         port = silent.getsockname()[1]
         with pytest.raises(LateNeighbourError, match=f"^agent 1 waited 0.3 s for agent 0 at 127.0.0.1:{port} to conn"):
-            second.connect({0: Peer("127.0.0.1", port, bytes(32))}, KEY, 1, PARTS, 0.3)
+            second.connect({0: NOWHERE._replace(port=port)}, 1, PARTS, 0.3)
 
 
 def test_an_agent_that_does_not_call_is_named():
     with listening(2) as (first, _), pytest.raises(LateNeighbourError, match=r"^agent 0 waited 0.3 s for agent 1 to c"):
-        first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.3)
-
-
-def test_a_wrong_key_is_refused_by_both_sides():
-    with listening(2) as everyone:
-        first, second = connected(Network.path(2), everyone, key=[KEY, b"other" * 6], limit=1.0)
-    assert isinstance(first, LateNeighbourError)
-    assert isinstance(second, LostNeighbourError)
+        first.connect({1: NOWHERE}, 1, PARTS, 0.3)
 
 
 def garbage(stranger):
@@ -419,17 +334,32 @@ def hanging_up(stranger):
 
 
 def huge(stranger):
-    stranger.sendall(b"n" * 32 + struct.pack("<I", 2**32 - 1) + bytes(32))
+    # a TLS record that begins a message of 16 MB
+    stranger.sendall(b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + bytes(2**14))
+
+
+def hello(stranger):
+    # the client's half of a handshake, and nothing after it
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        nobody().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    stranger.sendall(outgoing.read())
+
+
+def plaintext(stranger):
+    stranger.sendall(_HEADER.pack(*label(), 1, 5) + b"hello")
 
 
 def trickle(stranger):
     with pytest.raises(OSError):
+        # the label of a TLS record, which then comes byte by byte
+        stranger.sendall(b"\x16\x03\x01\x40\x00")
         while True:
-            stranger.sendall(b"n")
+            stranger.sendall(b"\x01")
             time.sleep(0.05)
 
 
-@pytest.mark.parametrize("behave", [garbage, silence, hanging_up, huge, trickle])
+@pytest.mark.parametrize("behave", [garbage, silence, hanging_up, huge, trickle, hello, plaintext])
 def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
     monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 1.0)
     network = Network.path(2)
@@ -448,6 +378,25 @@ def test_strangers_neither_end_nor_delay_a_run(behave, monkeypatch):
             thread.join()
 
 
+def beside(first, second, job):
+    """What a job returns while agent 0 waits for agent 1, which connects after the job."""
+
+    def then():
+        found = job()
+        second.connect({0: first.own}, 1, PARTS, 20.0)
+        return found
+
+    _, found = without_errors(at_once([lambda: first.connect({1: second.own}, 1, PARTS, 20.0), then]))
+    return found
+
+
+def test_a_stranger_that_takes_too_long_is_closed(monkeypatch):
+    monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.2)
+    with listening(2) as (first, second), socket.create_connection(first.own[:2]) as stranger:
+        # it ends where the agent closes the connection
+        beside(first, second, lambda: trickle(stranger))
+
+
 def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
     monkeypatch.setattr("accord.engines.silo.handshake._GREETING_SECONDS", 0.2)
     with listening(2) as (first, _):
@@ -455,11 +404,28 @@ def test_a_stranger_does_not_make_the_wait_longer(monkeypatch):
         thread = threading.Thread(target=trickle, args=(stranger,), daemon=True)
         thread.start()
         with pytest.raises(LateNeighbourError):
-            first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.5)
+            first.connect({1: NOWHERE}, 1, PARTS, 0.5)
         # the listener hears others once they are gone
         thread.join(5.0)
         assert not thread.is_alive()
         stranger.close()
+
+
+def test_of_too_many_strangers_the_oldest_is_closed(monkeypatch):
+    monkeypatch.setattr(channels_module, "_MOST_STRANGERS", 3)
+    with listening(2) as (first, second):
+        crowd = [socket.create_connection(first.own[:2], timeout=5.0) for _ in range(5)]
+
+        def job():
+            assert crowd[0].recv(1) == crowd[1].recv(1) == b""
+            for stranger in crowd[2:]:
+                stranger.settimeout(0.05)
+                with pytest.raises(TimeoutError):
+                    stranger.recv(1)
+
+        beside(first, second, job)
+        for stranger in crowd:
+            stranger.close()
 
 
 def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
@@ -473,13 +439,16 @@ def test_a_crowd_of_silent_strangers_does_not_delay_a_run():
             stranger.close()
 
 
-def test_who_calls_from_an_address_of_no_neighbour_is_hung_up_on():
+def test_a_call_from_an_address_of_no_neighbour_is_closed():
     with listening(2) as (first, _):
-        calling = [socket.create_connection(first.own[:2], source_address=(host, 0)) for host in ("127.0.0.9", "")]
+        hosts = ("127.0.0.9", "127.0.0.1")
+        calling = [socket.create_connection(first.own[:2], source_address=(host, 0)) for host in hosts]
+        for stranger in calling:
+            hello(stranger)
         with pytest.raises(LateNeighbourError):
-            first.connect({1: NOWHERE}, KEY, 1, PARTS, 0.3)
-        # not a byte, where the other gets the public key that opens a greeting
-        assert [len(heard(stranger)) for stranger in calling] == [0, 32]
+            first.connect({1: NOWHERE}, 1, PARTS, 0.3)
+        # not a byte for the one, the server's half of a handshake for the other
+        assert [len(heard(stranger)) > 0 for stranger in calling] == [False, True]
         for stranger in calling:
             stranger.close()
 
@@ -494,101 +463,153 @@ def test_agents_call_from_the_address_that_they_listen_at():
 
 
 def heard(wire):
+    """All bytes until the other side closes the connection."""
+    wire.settimeout(5.0)
     found = b""
-    while more := wire.recv(65536):
-        found += more
+    with suppress(ConnectionError, ssl.SSLError):
+        while more := wire.recv(65536):
+            found += more
     return found
 
 
-def test_a_stranger_learns_nothing():
-    with listening(2) as (first, _):
-        stranger = socket.create_connection(first.own[:2])
-        stranger.sendall(b"n" * 32)
-        with pytest.raises(LateNeighbourError):
-            first.connect({1: NOWHERE}, KEY, 1, {"seed": "secret"}, 0.3)
-        found = heard(stranger)
-        # a public key, and what is sealed for who knows the run's secret
-        assert b"secret" not in found and b"seed" not in found and len(found) > 32
-        stranger.close()
+def nobody():
+    """A client that shows no certificate and accepts any."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
-def test_what_one_agent_says_does_not_greet_another():
-    """Whoever passes on what agent 1 says when it is called cannot call agent 0 in its name."""
-    network = Network.complete(3)
-    with listening(3) as everyone:
-        victim, other = (socket.create_connection(everyone[i].own[:2]) for i in (0, 1))
-
-        def relay(source, target):
-            try:
-                while more := source.recv(65536):
-                    target.sendall(more)
-            except OSError:
-                pass
-
-        for pair in ((victim, other), (other, victim)):
-            threading.Thread(target=relay, args=pair, daemon=True).start()
-        without_errors(connected(network, everyone))
-        found = at_once(
-            [
-                lambda own=own, peers={0, 1, 2} - {i}: own.exchange(
-                    label(), dict.fromkeys(peers, b"x"), dict.fromkeys(peers, 1), 5.0
-                )
-                for i, own in enumerate(everyone)
-            ]
-        )
-        without_errors(found)
-        victim.close()
-        other.close()
+def caller(agent, identity):
+    """The settings of a client that calls an agent."""
+    return identity.context(is_server=False, peers=[agent.own])
 
 
-def greeted(agent, greeting, identity):
-    """Call an agent under any name; what comes of it."""
-    call = Call(0, Credentials(greeting, identity, KEY, {0: agent.own}), time.monotonic() + 5.0)
-    while (found := call.go_on()) is None:
-        assert time.monotonic() < call.ends, "the call is not answered"
-        time.sleep(0.01)
-    return found.wire
+def shaken(agent, context):
+    """Call an agent and shake hands."""
+    return context.wrap_socket(socket.create_connection(agent.own[:2], timeout=5.0))
 
 
-def test_two_agents_that_claim_one_index_are_an_error():
-    with listening(3) as everyone:
-        first = everyone[0]
-        greeting, identity = Greeting(1, 1, PARTS), Identity()
-        peers = {1: NOWHERE._replace(public=identity.public), 2: NOWHERE}
-        jobs = [
-            lambda: first.connect(peers, KEY, 1, PARTS, 10.0),
-            lambda: greeted(first, greeting, identity),
-            lambda: greeted(first, greeting, identity),
-        ]
-        error, *wires = at_once(jobs)
-        for wire in wires:
-            if isinstance(wire, socket.socket):
-                wire.close()
-    assert isinstance(error, ValueError)
-    assert str(error) == ("two agents claim one index: agent 0 has met another agent 1 than it expects")
+def greeted(agent, context, text, length=None):
+    """Call an agent and greet it with a text; the agent's greeting, once the agent has closed the connection."""
+    with shaken(agent, context) as wire:
+        wire.sendall(struct.pack("<I", len(text) if length is None else length) + text)
+        (length,) = struct.unpack("<I", wire.recv(4))
+        found = json.loads(wire.recv(length))
+        heard(wire)
+        return found
 
 
-def test_an_agent_that_nobody_expects_is_an_error():
+def greeting(attempt=1, parts=PARTS):
+    return json.dumps({"attempt": attempt, "parts": parts}).encode()
+
+
+def test_a_stranger_without_a_certificate_is_refused_and_learns_nothing():
+    with listening(2) as (first, second):
+
+        def stranger():
+            with shaken(first, nobody()) as wire:
+                shown = wire.getpeercert(binary_form=True)
+                with suppress(ConnectionError, ssl.SSLError):
+                    wire.sendall(struct.pack("<I", 2) + b"{}")
+                return shown, heard(wire)
+
+        shown, found = beside(first, second, stranger)
+    # the certificate has a random name and a public key
+    assert shown == first.own.certificate and found == b""
+
+
+def test_older_versions_of_tls_are_refused():
+    with listening(2) as (first, second):
+
+        def older():
+            context = caller(first, second._identity)
+            context.minimum_version, context.maximum_version = [ssl.TLSVersion.TLSv1_2] * 2
+            with pytest.raises((ConnectionError, ssl.SSLError)):
+                shaken(first, context)
+
+        beside(first, second, older)
+
+
+def test_an_agent_with_another_certificate_is_refused():
+    with listening(3) as (first, second, impostor):
+        impostor.agent = 1
+
+        def intrude():
+            with pytest.raises(LostNeighbourError):
+                impostor.connect({0: first.own}, 1, PARTS, 20.0)
+
+        beside(first, second, intrude)
+
+
+def test_an_agent_that_is_called_must_be_the_one_that_answers():
+    with listening(3) as (first, second, other):
+        there = first.own._replace(certificate=other.own.certificate)
+
+        def called_for_another():
+            with pytest.raises(LostNeighbourError, match="agent 1 cannot reach agent 0 at .*CERTIFICATE_VERIFY_FAILED"):
+                second.connect({0: there}, 1, PARTS, 20.0)
+
+        beside(first, second, called_for_another)
+
+
+def test_a_neighbour_cannot_answer_for_another():
+    with listening(3) as (first, second, third), socket.create_server(("127.0.0.1", 0)) as server:
+        context = second._identity.context(is_server=True, peers=[third.own])
+
+        def answer():
+            # agent 1 answers both calls
+            for _ in range(2):
+                with suppress(OSError), context.wrap_socket(server.accept()[0], server_side=True) as wire:
+                    heard(wire)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        places = {0: first.own._replace(port=port), 1: second.own}
+        with pytest.raises(LostNeighbourError, match=r"reach agent 0 .*: it shows the certificate of another agent$"):
+            third.connect(places, 1, PARTS, 20.0)
+        with socket.create_connection(server.getsockname()):
+            thread.join(10.0)
+        assert not thread.is_alive()
+
+
+def test_a_certificate_that_a_neighbour_issued_is_refused():
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+
+    with listening(3) as (first, second, impostor):
+        chain, password = second._identity._chain, second._identity._password.encode()
+        own, key = x509.load_pem_x509_certificate(chain), serialization.load_pem_private_key(chain, password)
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issued")])
+        times = own.not_valid_before_utc, own.not_valid_after_utc
+        issued = x509.CertificateBuilder(own.subject, name, key.public_key(), 1, *times).sign(key, hashes.SHA256())
+        impostor._identity._password = second._identity._password
+        impostor._identity._chain = issued.public_bytes(serialization.Encoding.PEM) + chain
+        impostor.agent = 1
+
+        def intrude():
+            with pytest.raises(LostNeighbourError):
+                impostor.connect({0: first.own}, 1, PARTS, 20.0)
+
+        beside(first, second, intrude)
+
+
+def test_a_neighbour_that_calls_twice_is_an_error():
     with listening(1) as (first,):
-        error, wire = at_once(
-            [
-                lambda: first.connect({1: NOWHERE}, KEY, 1, PARTS, 10.0),
-                lambda: greeted(first, Greeting(4, 1, PARTS), Identity()),
-            ]
+        identity = Identity()
+        context = caller(first, identity)
+        peers = {1: NOWHERE._replace(certificate=identity.certificate), 2: NOWHERE}
+        error, *found = at_once(
+            [lambda: first.connect(peers, 1, PARTS, 10.0)] + [lambda: greeted(first, context, greeting())] * 2
         )
-        if isinstance(wire, socket.socket):
-            wire.close()
-    assert "agent 0 has met another agent 4" in str(error)
+    assert isinstance(error, ValueError) and str(error) == "agent 1 called twice"
+    assert found == [json.loads(greeting())] * 2
 
 
 def test_a_call_of_an_earlier_attempt_is_dropped():
     with listening(2) as everyone:
-
-        def call():
-            with pytest.raises((OSError, StrangerError)):
-                greeted(everyone[0], Greeting(1, 1, PARTS), everyone[1]._identity)
-
-        stale = threading.Thread(target=call, daemon=True)
+        context = caller(everyone[0], everyone[1]._identity)
+        stale = threading.Thread(target=greeted, args=(everyone[0], context, greeting()), daemon=True)
         stale.start()
         time.sleep(0.1)
         without_errors(connected(Network.path(2), everyone, attempt=2))
@@ -596,7 +617,31 @@ def test_a_call_of_an_earlier_attempt_is_dropped():
         assert not stale.is_alive()
 
 
-# --- seals ---
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"nonsense",
+        b'{"attempt": [1]}',
+        b'{"attempt": 1, "parts": {}, "z": 2}',
+        b"[" * 5000,
+        b'{"attempt":"1","parts":{}}',
+        b'{"attempt":1,"parts":[]}',
+    ],
+)
+@pytest.mark.long_from(3)
+def test_a_neighbour_that_greets_wrongly_is_closed_and_ends_nothing(text):
+    with listening(2) as (first, second):
+        beside(first, second, lambda: greeted(first, caller(first, second._identity), text))
+
+
+def test_a_long_greeting_is_refused_before_it_is_read():
+    with listening(2) as (first, second):
+        context = caller(first, second._identity)
+        beside(first, second, lambda: greeted(first, context, b"", length=2**20 + 1))
+
+
+# --- TLS ---
 
 
 @contextmanager
@@ -627,8 +672,8 @@ def between(monkeypatch, passed_on):
         without_errors(
             at_once(
                 [
-                    lambda: first.connect({1: second.own}, KEY, 1, PARTS, 5.0),
-                    lambda: second.connect({0: there}, KEY, 1, PARTS, 5.0),
+                    lambda: first.connect({1: second.own}, 1, PARTS, 5.0),
+                    lambda: second.connect({0: there}, 1, PARTS, 5.0),
                 ]
             )
         )
@@ -651,8 +696,9 @@ def test_nothing_that_agents_say_can_be_read_on_the_way(monkeypatch):
         second.exchange(label(), {0: canary}, {}, 5.0)
         assert first.exchange(label(), {}, {1: len(canary)}, 5.0)[1] == canary
     assert len(seen) > 32 + len(canary)
-    # neither what was sent, nor its label, nor the greeting
-    assert not any(word in bytes(seen) for word in (canary, canary[:8], RUN, b"DESGLD", b"chains", KEY[:8]))
+    # neither the message, nor its label, nor the greeting, nor the certificate
+    secret = (canary, canary[:8], RUN, b"DESGLD", b"chains", second.own.certificate[-64:])
+    assert not any(word in bytes(seen) for word in secret)
 
 
 @pytest.mark.parametrize("place", ["label", "content"])
@@ -663,18 +709,18 @@ def test_a_message_that_was_changed_on_its_way_ends_the_connection(place, monkey
         if not changes:
             return content
         content = bytearray(content)
-        content[3 if place == "label" else -3] ^= 1
+        content[10 if place == "label" else -3] ^= 1
         return bytes(content)
 
     with between(monkeypatch, changed) as (first, second):
         changes.append(1)
         second.exchange(label(), {0: bytes(100)}, {}, 5.0)
-        with pytest.raises(LostNeighbourError, match="connection to agent 1 ended: a message was changed on its way"):
+        with pytest.raises(LostNeighbourError, match="connection to agent 1 ended: .*BAD_RECORD_MAC"):
             first.exchange(label(), {}, {1: 100}, 5.0)
 
 
 @pytest.mark.parametrize("how", ["twice", "left out"])
-def test_a_message_that_is_repeated_or_left_out_does_not_open(how, monkeypatch):
+def test_a_message_that_is_repeated_or_left_out_ends_the_connection(how, monkeypatch):
     there, sent = {"twice": 2, "left out": 0}[how], []
 
     def counted(content):
@@ -688,82 +734,51 @@ def test_a_message_that_is_repeated_or_left_out_does_not_open(how, monkeypatch):
         for round in range(2):
             second.exchange(label(round), {0: b"x"}, {}, 5.0)
             time.sleep(0.2)
-        with pytest.raises(LostNeighbourError, match="changed on its way"):
+        with pytest.raises(LostNeighbourError, match="connection to agent 1 ended: .*BAD_RECORD_MAC"):
             for round in range(2):
                 first.exchange(label(round), {}, {1: 1}, 5.0)
 
 
-def test_who_has_the_runs_key_but_not_an_agents_own_is_not_that_agent():
-    with listening(3) as (first, second, impostor):
-        impostor.agent = 1
+def test_a_recorded_connection_cannot_be_made_again(monkeypatch):
+    record = bytearray()
 
-        def intrude():
-            impostor.connect({0: first.own}, KEY, 1, PARTS, 5.0)
-            impostor.exchange(label(), {}, {0: 1}, 5.0)
+    def recorded(content):
+        record.extend(content)
+        return content
 
-        late, lost = at_once([lambda: first.connect({1: second.own}, KEY, 1, PARTS, 0.5), intrude])
-    # who is called hangs up on it, and goes on waiting for the right one
-    assert isinstance(late, LateNeighbourError) and str(late) == "agent 0 waited 0.5 s for agent 1 to connect"
-    assert isinstance(lost, LostNeighbourError)
+    with between(monkeypatch, recorded) as (first, second):
+        second.exchange(label(), {0: b"x"}, {}, 5.0)
+        assert first.exchange(label(), {}, {1: 1}, 5.0)[1] == b"x"
 
+        def again():
+            with socket.create_connection(first.own[:2]) as stranger:
+                stranger.sendall(record)
+                # the server's half of a handshake with other keys
+                assert heard(stranger)
 
-def test_an_agent_that_is_called_must_be_the_one_that_is_there():
-    with listening(3) as (impostor, second, first):
-        outcome = at_once(
-            [
-                lambda: impostor.connect({1: second.own}, KEY, 1, PARTS, 5.0),
-                lambda: second.connect({0: impostor.own._replace(public=first.own.public)}, KEY, 1, PARTS, 5.0),
-            ]
-        )
-    assert isinstance(outcome[1], LostNeighbourError)
-    assert str(outcome[1]).endswith(": it says that it is agent 0: its signature is not of the key that the agent has")
+        beside(first, second, again)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"nonsense",
-        b'{"agent": [1]}',
-        b'{"agent": 1, "z": 2}',
-        b"[" * 5000,
-        b'{"agent":"1","attempt":1,"parts":{}}',
-    ],
-)
-@pytest.mark.long_from(3)
-def test_who_knows_the_secret_and_does_not_greet_as_agents_do_ends_nothing(text, monkeypatch):
-    with listening(2) as (first, second):
-        spoilt = Identity()
-        monkeypatch.setattr(spoilt, "signed", lambda own, said: bytes(64) + text)
+def test_the_private_key_is_encrypted_where_it_is_written(monkeypatch):
+    written = []
 
-        def intrude():
-            with pytest.raises((OSError, StrangerError)):
-                with greeted(first, Greeting(1, 1, PARTS), spoilt) as wire:
-                    wire.setblocking(True)
-                    while wire.recv(1024):
-                        pass
-                raise OSError
+    class File:
+        def __init__(self):
+            self.file = open_file()
 
-        late, _ = at_once([lambda: first.connect({1: second.own}, KEY, 1, PARTS, 0.5), intrude])
-    assert isinstance(late, LateNeighbourError)
+        def __enter__(self):
+            return self.file.__enter__()
 
+        def __exit__(self, *reason):
+            self.file.seek(0)
+            written.append(self.file.read())
+            return self.file.__exit__(*reason)
 
-def test_connections_have_keys_of_their_own():
-    """What was recorded of one connection opens nothing of the next, which is under the same secret."""
-    ours, theirs = Agreement(), Agreement()
-    closes, _, said = ours.seals(theirs.public, KEY, True)
-    _, opens, same = theirs.seals(ours.public, KEY, False)
-    assert said == same and opens.opened(closes.closed(b"x")) == b"x"
-    first = ours.seals(theirs.public, KEY, True)[0].closed(b"x")
-    for other, secret in ((Agreement(), KEY), (theirs, b"s" * 32)):
-        with pytest.raises(BrokenSealError):
-            other.seals(ours.public, secret, False)[1].opened(first)
-
-
-@pytest.mark.parametrize("public", [bytes(32), b"short"])
-def test_what_is_no_public_key_is_refused(public):
-    with pytest.raises(BrokenSealError, match="no public key"):
-        Agreement().seals(public, KEY, True)
+    open_file = tempfile.NamedTemporaryFile
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", File)
+    Identity().context(is_server=True, peers=[])
+    (content,) = written
+    assert b"BEGIN ENCRYPTED PRIVATE KEY" in content and b"BEGIN PRIVATE KEY" not in content
 
 
 def test_without_cryptography_agents_do_not_talk(monkeypatch):
@@ -776,9 +791,9 @@ def test_without_cryptography_agents_do_not_talk(monkeypatch):
 
 
 @contextmanager
-def mails(network, limit=20.0, deadline=None):
+def mails(network, limit=20.0):
     with joined(network) as everyone:
-        found = [Communicator(network, i, own, RUN, limit, deadline) for i, own in enumerate(everyone)]
+        found = [Communicator(network, i, own, RUN, limit) for i, own in enumerate(everyone)]
         for communicator in found:
             communicator.begin(1, 0)
         yield found
@@ -816,44 +831,6 @@ def test_swap_brings_the_neighbours_messages(name):
         assert [communicator.bytes_sent for communicator in found] == (
             3 * messages * (x[0].nbytes + y[0].nbytes)
         ).tolist()
-
-
-def letters(communicator, round, number, x, tells=True):
-    """Swap letters of one array (1, slot, ...) in time: the neighbours' and their numbers."""
-    flags = np.full((1, len(communicator.neighbours)), tells), np.ones((1, len(communicator.neighbours)), bool)
-    found, numbers = communicator.swap_in_time(round, number, *flags, x)
-    return found[0], numbers[0].tolist()
-
-
-def test_swap_in_time_brings_each_neighbour_its_own_letter():
-    network = Network.ring(4)
-    x = np.random.default_rng(0).standard_normal((4, 1, 2, 3))
-    with mails(network, deadline=20.0) as found:
-        for number in range(3):
-            got = everywhere(found, lambda i, one, number=number: letters(one, number // 2, number, x[i] + number))
-            for i, (heard, numbers) in enumerate(got):
-                assert numbers == [number] * 2
-                for slot, j in enumerate(found[i].neighbours):
-                    np.testing.assert_array_equal(heard[slot], x[j, 0, found[j].neighbours.index(i)] + number)
-        assert [one.met().tolist() for one in found] == [[[3, 0, 0, 0]] * 2] * 4
-        assert [one.bytes_sent for one in found] == [3 * 2 * x[0, 0, 0].nbytes] * 4
-
-
-def test_swap_in_time_waits_in_the_first_exchange_only():
-    network, x = Network.path(2), np.ones((1, 1, 2))
-    with mails(network, deadline=0.05) as found:
-        jobs = [lambda: letters(found[0], 0, 0, x), lambda: (time.sleep(0.5), letters(found[1], 0, 0, 2.0 * x))[1]]
-        (first, numbers), _ = without_errors(at_once(jobs))
-        assert numbers == [0] and first.max() == 2.0
-        nothing, numbers = letters(found[0], 0, 1, x)
-        assert numbers == [-1] and not nothing.any()
-        # who is told nothing finds no number, and nothing is counted as sent
-        before = found[1].bytes_sent
-        assert letters(found[1], 0, 1, x, tells=False)[1] == [1] and found[1].bytes_sent == before
-        assert found[0].met().tolist() == [[2, 1, 1, 1]]
-    with mails(network, limit=0.3, deadline=0.05) as found:
-        with pytest.raises(LateNeighbourError, match=r"agent 0 waited 0.3 s for agent 1 in round 0"):
-            letters(found[0], 0, 0, x)
 
 
 @pytest.mark.parametrize("name", CONNECTED)

@@ -18,9 +18,8 @@ from accord.base.interruptions import terminations
 from accord.cli.commands import app
 from accord.posterior.totals import TotalsHere
 from accord.sampling import checkpointing
-from accord.storage.checkpoint import CheckpointStore
+from accord.storage.checkpoint import CheckpointStore, held
 from accord.storage.fingerprint import claim, combined, fingerprint, first_difference
-from accord.storage.lock import held
 
 
 class LostError(Exception):

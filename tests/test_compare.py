@@ -15,13 +15,13 @@ from scipy.special import gammaln
 from scipy.stats import norm
 
 import accord
-from accord.engines.local import LocalEngine
+from accord.examine import loo
+from accord.examine.rows_left_out import RowSums, left_out
 from accord.posterior.joint import joint
 from accord.results.certificate import Certificate
-from accord.results.loo import RowSums
+from accord.results.points import Points
 from accord.samplers import DESGLD, GTBAOAB, Importance
-from accord.sampling import questions
-from accord.sampling.rows_left_out import left_out
+from accord.samplers.by_sums.evaluations import value_of
 
 RING = accord.Network.ring(4)
 # agents have different numbers of rows
@@ -62,11 +62,13 @@ def sampled():
 
 @pytest.fixture(scope="module")
 def drawn(sampled):
-    """A run of a posterior with draws (chain, draw, dim) from wherever: what rows say does not depend on that."""
+    """A run with its posterior, of draws (chain, draw, dim) from wherever: what rows say does not depend on that."""
 
-    def make(post, draws, **changes):
-        owners = questions.Questions(post, RING, LocalEngine)
-        return replace(sampled, average=draws, points=None, certificate=None, agents_data=owners, **changes)
+    def make(post, draws):
+        kept = np.broadcast_to(draws[:, :, None], (*draws.shape[:2], 4, draws.shape[2]))
+        changes = {"names": post.names, "variables": post.variables, "kept": kept, "statistics": {}}
+        changes["asked"] = replace(sampled.asked, rows=())
+        return replace(sampled, average=draws, points=None, certificate=None, **changes), post
 
     return make
 
@@ -79,9 +81,18 @@ def runs(sampled, drawn):
     noisy["all columns"] += [1.0, -1.5, 0.4]
     walk = accord.sample(POSTS["walked"][0], RING, accord.Rounds(GTBAOAB(0.05, 1.0), burn_in=50), draws=150)
     other = {name: drawn(POSTS[name][0], noisy[name]) for name in ("all columns", "counts")}
-    better = replace(sampled.points, log_proposal=sampled.points.log_proposal - 25.0)
-    other["all columns"] = replace(other["all columns"], points=better)
-    return {"one column": sampled, **other, "walked": walk}
+    # of weights 25 larger than those of the other model, at points of its own
+    weight, post = sampled.points.log_weight + 25.0, POSTS["all columns"][0]
+    positions = noise.standard_normal((weight.size, 3))
+    with jax.enable_x64(True):
+        density = -np.asarray(post.totals(RING)(value_of, points=positions))
+    better = replace(other["all columns"][0], points=Points(positions, density, density - weight, positions))
+    other["all columns"] = better, post
+    return {"one column": (sampled, POSTS["one column"][0]), **other, "walked": (walk, POSTS["walked"][0])}
+
+
+def loo_of(pair, **options):
+    return accord.loo(*pair, RING, **options)
 
 
 def pooled(name, run):
@@ -95,12 +106,12 @@ def pooled(name, run):
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["one column", "walked"])
 def test_rows_left_out_are_those_of_arviz_on_pooled_data(name, runs):
-    found, expected = runs[name].loo(), arviz_stats.loo(pooled(name, runs[name]), pointwise=True)
+    found, expected = loo_of(runs[name]), arviz_stats.loo(pooled(name, runs[name][0]), pointwise=True)
     for field in ("elpd", "se", "p", "good_k"):
         np.testing.assert_allclose(getattr(found, field), getattr(expected, field), rtol=1e-9)
     assert found.rows == expected.n_data_points == sum(SIZES) and found.draws == expected.n_samples
     assert found.bad == 0 and not expected.warning
-    weights = 1.0 / np.exp(pooled(name, runs[name])["log_likelihood"]["y"].values).reshape(found.draws, -1)
+    weights = 1.0 / np.exp(pooled(name, runs[name][0])["log_likelihood"]["y"].values).reshape(found.draws, -1)
     k = expected.pareto_k.values[weights.max(axis=0) > 5.0 * weights.mean(axis=0)].max(initial=0.0)
     assert found.k - 0.01 <= k <= found.k
     assert f"elpd {expected.elpd:.1f} " in str(found) and f"all with Pareto k at most {found.good_k:.2f}" in str(found)
@@ -108,7 +119,7 @@ def test_rows_left_out_are_those_of_arviz_on_pooled_data(name, runs):
 
 @pytest.fixture(scope="module")
 def comparison(runs):
-    return accord.compare(runs)
+    return accord.compare(runs, RING)
 
 
 @pytest.mark.long
@@ -116,7 +127,7 @@ def comparison(runs):
 @pytest.mark.filterwarnings("ignore:The inplace keyword")
 def test_comparisons_are_those_of_arviz_on_pooled_data(runs, comparison):
     found = comparison.table()
-    expected = arviz_stats.compare({name: pooled(name, run) for name, run in runs.items()})
+    expected = arviz_stats.compare({name: pooled(name, run) for name, (run, _) in runs.items()})
     assert list(found.index) == list(expected.index)
     for column in ("rank", "elpd", "p", "elpd_diff", "se", "dse", "warning"):
         np.testing.assert_allclose(found[column].astype(float), expected[column].astype(float), rtol=1e-8, atol=1e-9)
@@ -126,7 +137,7 @@ def test_comparisons_are_those_of_arviz_on_pooled_data(runs, comparison):
 def test_evidence_stands_beside_where_there_are_weights(runs, comparison):
     table = comparison.table()
     assert table.loc[["walked", "counts"], ["log_evidence", "log_bf"]].isna().all(axis=None)
-    best, other = runs["all columns"].log_evidence, runs["one column"].log_evidence
+    best, other = runs["all columns"][0].log_evidence, runs["one column"][0].log_evidence
     np.testing.assert_allclose(best[0], other[0] + 25.0)
     for name, pair in (("all columns", best), ("one column", other)):
         np.testing.assert_array_equal(table.loc[name, ["log_evidence", "log_evidence_se"]].astype(float), pair)
@@ -152,7 +163,7 @@ def test_a_comparison_shows_a_line_for_each_model(comparison):
 
 @pytest.mark.long
 def test_a_model_beside_itself_differs_by_nothing(runs):
-    comparison = accord.compare({"a": runs["walked"], "b": runs["walked"]})
+    comparison = accord.compare({"a": runs["walked"], "b": runs["walked"]}, RING)
     table = comparison.table()
     np.testing.assert_array_equal(table[["elpd_diff", "dse"]], 0.0)
     assert table[["log_evidence", "log_bf"]].isna().all(axis=None)
@@ -163,7 +174,7 @@ def test_a_model_beside_itself_differs_by_nothing(runs):
 
 
 def test_only_sums_leave_and_masks_change_nothing(runs, monkeypatch):
-    left, asked, own, totals = [], [], questions.row_sums, accord.Posterior.totals
+    left, asked, own, totals = [], [], loo.row_sums, accord.Posterior.totals
 
     def watched(*arguments):
         left.append(own(*arguments))
@@ -173,21 +184,30 @@ def test_only_sums_leave_and_masks_change_nothing(runs, monkeypatch):
         asked.append(options)
         return totals(post, network, **options)
 
-    monkeypatch.setattr(questions, "row_sums", watched)
+    monkeypatch.setattr(loo, "row_sums", watched)
     monkeypatch.setattr(accord.Posterior, "totals", totals_asked)
-    run = runs["one column"]
-    masked = replace(run, agents_data=replace(run.agents_data, masks=True))
-    np.testing.assert_allclose(masked.loo(), run.loo(), rtol=1e-6)
-    # one sum each, whose sizes say nothing of rows
-    assert asked == [{"masks": True}, {"masks": False}]
+    run, post = runs["one column"]
+    masked = replace(run, settings={**run.settings, "masks": True})
+    np.testing.assert_allclose(accord.loo(masked, post, RING), accord.loo(run, post, RING), rtol=1e-6)
+    # one sum each, whose sizes say nothing of rows, and one to see that the run is of this posterior
+    assert asked == 2 * [{"masks": True}] + 2 * [{"masks": False}]
     for sums in left:
         assert jax.tree.map(jnp.shape, sums) == RowSums((), (1,), (1, 1), (1,), (1, 202), (1,))
 
 
 @pytest.mark.parametrize("masks", [False, True])
-def test_sums_after_a_run_are_masked_where_its_own_were(masks):
+def test_sums_after_a_run_are_masked_where_its_own_were(masks, monkeypatch):
     run = accord.sample(POSTS["one column"][0], RING, Importance(), draws=50, engine=accord.engines.Local(masks=masks))
-    assert run.agents_data.masks == masks
+    asked, totals = [], accord.Posterior.totals
+
+    def totals_asked(post, network, **options):
+        asked.append(options)
+        return totals(post, network, **options)
+
+    monkeypatch.setattr(accord.Posterior, "totals", totals_asked)
+    # whatever engine is given
+    accord.loo(run, POSTS["one column"][0], RING)
+    assert run.settings["masks"] == masks and asked == 2 * [{"masks": masks}]
 
 
 def refused():
@@ -202,10 +222,10 @@ def test_nothing_is_read_by_who_asks():
 
 def test_shards_that_are_read_where_they_lie_are_left_out_alike(runs, drawn):
     unread = [partial(dict, X=X, y=y) for X, y in shards(1)]
-    run = drawn(accord.Posterior(_likelihood, _prior, unread, np.zeros(1)), runs["one column"].average)
-    beside = accord.compare({"as functions": run, "as arrays": runs["one column"]})
+    run = drawn(accord.Posterior(_likelihood, _prior, unread, np.zeros(1)), runs["one column"][0].average)
+    beside = accord.compare({"as functions": run, "as arrays": runs["one column"]}, RING)
     np.testing.assert_allclose(beside.elpd_diff, 0.0, atol=1e-9)
-    np.testing.assert_allclose(beside.loos["as functions"], runs["one column"].loo(), rtol=1e-9)
+    np.testing.assert_allclose(beside.loos["as functions"], loo_of(runs["one column"]), rtol=1e-9)
 
 
 def _likelihood(x, rows):
@@ -244,11 +264,11 @@ def contaminated(x, rows):
 def test_a_row_that_the_others_do_not_foresee_is_told(drawn):
     run = drawn(location(normal), around(PLACES.sum() / 9.0, 1.0 / 3.0))
     with pytest.warns(UserWarning, match=r"1 of 8 rows have a Pareto k above 0.70 in this run, the largest \d\.\d\d: "):
-        found = run.loo()
+        found = loo_of(run)
     assert found.bad == 1 and found.k > 0.7 and "7 of them with Pareto k at most" in str(found)
     robust = drawn(location(contaminated), around(PLACES[:-1].sum() / 8.0, 8.0**-0.5))
     with pytest.warns(UserWarning, match="1 of 8 rows .* in narrow, the largest"):
-        table = accord.compare({"narrow": run, "wide": robust}).table()
+        table = accord.compare({"narrow": run, "wide": robust}, RING).table()
     assert list(table.index) == ["wide", "narrow"]
     assert list(table["warning"]) == [False, True] and list(table["bad_rows"]) == [0, 1]
 
@@ -261,16 +281,16 @@ def test_rows_that_every_draw_foresees_are_no_alarm(drawn):
     values = bernoulli(draws.ravel(), 1.0)
     assert array_stats.loo(values[None])[1] > 0.7
     post = accord.models.logistic_regression([(X[agent::4], y[agent::4]) for agent in range(4)])
-    found = drawn(post, draws).loo()
+    found = loo_of(drawn(post, draws))
     assert found.bad == 0 and found.k == 0.0
 
 
 def test_weights_that_are_all_alike_are_no_alarm(drawn):
     draws = around(PLACES[:-1].sum() / 8.0, 8.0**-0.5)
     # every draw is as good without the outlier, to the last digits
-    assert drawn(location(contaminated), draws).loo().bad == 0
+    assert loo_of(drawn(location(contaminated), draws)).bad == 0
     # rows that do not depend on the parameters at all
-    still = drawn(location(lambda x, rows: 0.0 * rows * x[0] - 1.5), draws).loo()
+    still = loo_of(drawn(location(lambda x, rows: 0.0 * rows * x[0] - 1.5), draws))
     assert still.bad == 0 and still.k == 0.0
     np.testing.assert_allclose([still.elpd, still.p, still.se], [-12.0, 0.0, 0.0], atol=1e-6)
 
@@ -313,7 +333,7 @@ def test_draws_that_no_tail_fits_are_told():
 def test_rows_left_out_are_foreseen_as_the_closed_form_has_it(drawn):
     """Each row of a normal location given all others."""
     rows = PLACES[:-1]
-    found = drawn(location(normal, rows), around(rows.sum() / 8.0, 8.0**-0.5, 40_000)).loo()
+    found = loo_of(drawn(location(normal, rows), around(rows.sum() / 8.0, 8.0**-0.5, 40_000)))
     exact = norm.logpdf(rows, (rows.sum() - rows) / 7.0, np.sqrt(1.0 + 1.0 / 7.0))
     np.testing.assert_allclose([found.elpd, found.se], [exact.sum(), np.sqrt(7 * exact.var())], atol=0.01)
 
@@ -323,21 +343,24 @@ def test_rows_left_out_are_foreseen_as_the_closed_form_has_it(drawn):
 
 def test_what_is_not_of_the_same_rows_is_refused(runs, drawn):
     run = runs["one column"]
+    few = accord.models.logistic_regression(shards(1)[:3])
     with pytest.raises(ValueError, match=r"same agents: all is of 4 agents, few of 3"):
-        accord.compare({"all": run, "few": drawn(accord.models.logistic_regression(shards(1)[:3]), run.average)})
+        joint({"all": run[1], "few": few})
+    with pytest.raises(ValueError, match=r"the run is of 4 agents, and the posterior of 3"):
+        accord.compare({"all": run, "few": drawn(few, run[0].average)}, RING)
     rows = shards(1)
     rows[2] = tuple(np.concatenate([part, part[:3]]) for part in rows[2])
-    more = drawn(accord.models.logistic_regression(rows), run.average)
+    more = drawn(accord.models.logistic_regression(rows), run[0].average)
     with pytest.raises(ValueError, match=r"same rows: agent 2 has 25 in a, 25 in b, 28 in c"):
-        accord.compare({"a": run, "b": run, "c": more})
+        accord.compare({"a": run, "b": run, "c": more}, RING)
     with pytest.raises(ValueError, match="two runs or more, by name; found 1"):
-        accord.compare({"all": run})
+        accord.compare({"all": run}, RING)
 
 
 def test_what_has_no_rows_is_refused(drawn):
     post = accord.models.gaussian(np.zeros((4, 1)), np.ones((4, 1, 1)))
     with pytest.raises(ValueError, match="that of this run gives one for the whole shard"):
-        drawn(post, around(0.0, 0.5)).loo()
+        loo_of(drawn(post, around(0.0, 0.5)))
 
 
 def test_rows_that_are_impossible_at_a_draw_are_refused(drawn):
@@ -345,22 +368,35 @@ def test_rows_that_are_impossible_at_a_draw_are_refused(drawn):
         return jnp.where(rows < x[0] + 5.0, normal(x, rows), -jnp.inf)
 
     with pytest.raises(ArithmeticError, match=r"1 of 8 rows have a log likelihood in this run that is not finite"):
-        drawn(location(bounded), around(0.0, 0.3)).loo()
+        loo_of(drawn(location(bounded), around(0.0, 0.3)))
 
 
-def test_runs_that_say_nothing_of_the_posterior_are_refused(sampled, drawn, tmp_path):
-    sampled.save(tmp_path / "run.nc")
-    for run in (accord.Run.load(tmp_path / "run.nc"), sampled.update({0: shards(1, seed=1)[0]})):
-        for ask in (run.loo, lambda run=run: accord.compare({"a": sampled, "b": run})):
-            with pytest.raises(AttributeError, match="knows none: it was read from a file, updated or combined"):
-                ask()
+def test_runs_from_files_are_compared_like_fresh_ones(runs, comparison, tmp_path):
+    loaded = {}
+    for name, (run, post) in runs.items():
+        run.save(tmp_path / f"{name}.nc")
+        loaded[name] = accord.Run.load(tmp_path / f"{name}.nc"), post
+    found = accord.compare(loaded, RING)
+    assert list(found.loos) == list(comparison.loos)
+    np.testing.assert_allclose(found.elpd_diff, comparison.elpd_diff, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(found.log_evidence, comparison.log_evidence)
+
+
+def test_runs_that_say_nothing_of_the_posterior_are_refused(sampled, drawn):
     post = POSTS["one column"][0]
+    updated = accord.update(sampled, post, RING, {0: shards(1, seed=1)[0]})
+    for ask in (
+        lambda: accord.loo(updated, post, RING),
+        lambda: accord.compare({"a": (sampled, post), "b": (updated, post)}, RING),
+    ):
+        with pytest.raises(ValueError, match="the rows of the run's agents are 60, 17, 25, 40, and those of the post"):
+            ask()
     hot = accord.sample(post, RING, accord.Rounds(DESGLD(0.01, temperature=2.0), burn_in=0), draws=50)
     with pytest.raises(ArithmeticError, match="drew at temperature 2: sample at temperature 1"):
-        hot.loo()
+        accord.loo(hot, post, RING)
     with pytest.raises(ValueError, match="at least 25 draws, and 4 a chain; found 4 chains of 5"):
-        drawn(post, around(0.0, 1.0, 20)).loo()
+        loo_of(drawn(post, around(0.0, 1.0, 20)))
     first, *others = sampled.certificate.checks
     doubted = replace(sampled, certificate=Certificate((first._replace(holds=False), *others)))
     with pytest.raises(ArithmeticError, match="loo rests on draws that are not certified: "):
-        doubted.loo()
+        accord.loo(doubted, post, RING)

@@ -10,13 +10,12 @@ import pytest
 from tables import NETWORKS, among, unequal_shards, walk
 
 import accord
-from accord.base.compiler import _VERSION
-from accord.base.program import Program
+from accord.base.compiler import _VERSION, Program
 from accord.engines.local import LocalEngine
-from accord.exact.impulse_response import respond
 from accord.samplers import DADMMS, DESGLD, DGLMC, DULA, GTDULA, Gibbs, HubSGLD, Replicated
+from accord.samplers.schedules import Polynomial
 from accord.sampling import chunks
-from accord.schedules import Polynomial
+from accord.tuning.impulse_response import respond
 
 _heard = []
 

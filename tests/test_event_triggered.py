@@ -7,7 +7,7 @@ from tables import AGENTS, NETWORKS, Z_BOUND, equal_curvature, unequal_curvature
 
 import accord
 from accord.samplers import DULA, EventTriggeredULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 NET = NETWORKS["irregular"]
 

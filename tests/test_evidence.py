@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 
 import accord
-from accord.posterior.pooled_nuts import nuts_chain
+from accord.posterior.reference import nuts_chain
 from accord.samplers import Importance
 
 RING = accord.Network.ring(4)

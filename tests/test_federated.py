@@ -9,9 +9,9 @@ import pytest
 from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards, walk
 
 import accord
-from accord.exact.impulse_response import respond
 from accord.samplers import ELF, FALD, FSGLD, QLSD, HubSGLD, StaleSGLD
 from accord.samplers.agent import Noise
+from accord.tuning.impulse_response import respond
 
 STAR = NETWORKS["star"]
 WEIGHTS = (1, 2, 1, 3, 2, 1)

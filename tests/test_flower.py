@@ -5,6 +5,7 @@ import json
 import logging
 import tomllib
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -258,15 +259,24 @@ def test_a_site_gives_its_own_numbers_where_its_policy_allows_them(tmp_path):
     study = STUDY.replace("draws = 200", "draws = 200\nmasks = false")
     federation = Federation(tmp_path, study, **dict.fromkeys(SITES, {"own_numbers": True}))
     engine = Flower(federation.study, federation)
-    run, here = drawn(engine, engine.model()), accord.sample(federation.here(), accord.Network.star(3), draws=200)
-    np.testing.assert_allclose(run.leave_out(1).pull, here.leave_out(1).pull, rtol=1e-6, atol=1e-9)
+    star, post, one_place = accord.Network.star(3), engine.model(), federation.here()
+    run, here = drawn(engine, post), accord.sample(one_place, star, draws=200)
+    run.save(tmp_path / "run.nc")
+    loaded = accord.Run.load(tmp_path / "run.nc")
+    left = accord.leave_out(loaded, post, star, 1, engine=engine)
+    np.testing.assert_allclose(left.pull, accord.leave_out(here, one_place, star, 1).pull, rtol=1e-6, atol=1e-9)
     lines = [[line for line in audit.read(tmp_path / name / "kept") if line["kind"] == "own"] for name in SITES]
     assert [len(own) for own in lines] == [0, 1, 0] and lines[1][0]["question"] == "log likelihood"
-    for found, expected in zip(run.leave_each_out(), here.leave_each_out(), strict=True):
+    there, here_too = (
+        accord.leave_each_out(run, post, star, engine=engine),
+        accord.leave_each_out(here, one_place, star),
+    )
+    for found, expected in zip(there, here_too, strict=True):
         # a sentence where the weights are not to be relied on
         own, same = (one if isinstance(one, str) else one.pull for one in (found, expected))
         assert own == same if isinstance(own, str) else np.allclose(own, same, rtol=1e-6, atol=1e-9)
-    for found, expected in zip(run.alone(), here.alone(), strict=True):
+    there, here_too = accord.alone(run, post, star, engine=engine), accord.alone(here, one_place, star)
+    for found, expected in zip(there, here_too, strict=True):
         np.testing.assert_allclose(found.points.mean, expected.points.mean, rtol=1e-6, atol=1e-9)
     # a question that reaches another site is not answered by it
     question = packets.packet({"name": "log likelihood", "of": "south"}, positions=np.zeros((1, 3)))
@@ -275,11 +285,11 @@ def test_a_site_gives_its_own_numbers_where_its_policy_allows_them(tmp_path):
 
 
 def test_a_masked_run_of_a_federation_asks_no_site_by_itself(finished):
-    federation, _, run = finished
-    before = len(federation.seen)
-    for ask in (lambda: run.leave_out(1), run.leave_each_out, run.alone):
-        with pytest.raises(AttributeError, match="No site by itself: the sums of this run are masked"):
-            ask()
+    federation, engine, run = finished
+    before, star = len(federation.seen), accord.Network.star(3)
+    for ask in (accord.leave_each_out, accord.alone, partial(accord.leave_out, agent=1)):
+        with pytest.raises(ValueError, match="No site by itself: the sums of this run are masked"):
+            ask(run, engine.model(), star, engine=engine)
     assert len(federation.seen) == before
 
 

@@ -20,11 +20,11 @@ from statsmodels.othermod.betareg import BetaModel
 
 import accord
 from accord.base import memory
-from accord.documents.problem import read_problem
+from accord.examine.page import notes_of
 from accord.models import families, glm, priors
+from accord.models.documents import read_problem
 from accord.models.formula import Formula
 from accord.models.tables import FAMILIES
-from accord.results.gathered import notes_of
 from accord.storage.fingerprint import fingerprint
 
 # real tables are small, and nobody's floors are looked at here
@@ -1137,7 +1137,8 @@ def test_the_example_of_eight_cities_finds_the_pooled_odds_ratio(tmp_path):
     assert run.certificate.holds and low < exact.oddsratio_pooled < high
     assert abs(draws.mean() - exact.logodds_pooled) < 0.5 * draws.std()
     # a city's own effects, which the run does not save
-    assert run.local[3][next(iter(run.local[3]))].shape[:2] == (4, 1000)
+    own = accord.latents(run, job.post, job.network)
+    assert own[3][next(iter(own[3]))].shape[:2] == (4, 1000)
 
 
 # --- spelling ---

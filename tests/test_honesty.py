@@ -18,9 +18,9 @@ from accord.results.findings import Expected, Findings, recalled
 from accord.results.netcdf import as_tree
 from accord.results.run import Traffic
 from accord.samplers import DADMMS, DESGLD, EXTRASGLD, GTBAOAB, HubSGLD, Replicated
+from accord.samplers.schedules import diminishing
 from accord.sampling import examination as honesty
 from accord.sampling.examination import examination, examine
-from accord.schedules import diminishing
 
 RING = NETWORKS["ring"]
 NAMES = ("age", "dose")

@@ -9,9 +9,9 @@ from recursions import regression
 from tables import AGENTS, NETWORKS, Z_BOUND, start, unequal_curvature, unequal_shards, walk, worst_z
 
 import accord
-from accord.balance import balanced_steps, gradient_seconds
 from accord.engines.local import LocalEngine
 from accord.samplers import DGLMC, FALD, GCMC, HubSGLD, Replicated, StaleSGLD, conditional
+from accord.samplers.balance import balanced_steps, gradient_seconds
 from accord.samplers.conditional import MALA
 from accord.samplers.replicated import HMC, NUTS
 

@@ -16,7 +16,7 @@ from test_compilation import compiled
 
 import accord
 from accord.base.errors import DataError
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 from accord.samplers import DESGLD
 from accord.storage import behaviour
 from accord.storage.behaviour import require_same_posterior
@@ -315,24 +315,24 @@ def test_whoever_asks_is_refused():
     shards = [rows.copy() for rows in ROWS]
     post = accord.Posterior(log_likelihood, lambda x: -0.5 * x**2, shards, 0.0)
     run = accord.sample(post, NET, draws=200, seed=0)
-    left_out = run.loo().elpd
+    left_out = accord.loo(run, post, NET).elpd
     shards[1][0] += 1.0
     asks = {
         "sample": lambda: accord.sample(post, NET),
         "plan": lambda: accord.plan(post, NET),
         "mode": post.mode,
         "laplace": post.laplace,
-        "leave_out": lambda: run.leave_out(1),
-        "loo": run.loo,
-        "consensus": lambda: accord.combine.consensus(post, draws=20, warmup=20),
-        "bfi": lambda: accord.combine.bfi(post, draws=20),
+        "leave_out": lambda: accord.leave_out(run, post, NET, 1),
+        "loo": lambda: accord.loo(run, post, NET),
+        "consensus": lambda: accord.samplers.combine.consensus(post, draws=20, warmup=20),
+        "bfi": lambda: accord.samplers.combine.bfi(post, draws=20),
         "nuts": lambda: nuts(post, draws=20, warmup=20),
     }
     for ask in asks.values():
         with pytest.raises(ValueError, match="the shard of agent 1 was changed in place"):
             ask()
     shards[1][0] = ROWS[1][0]
-    assert run.loo().elpd == left_out
+    assert accord.loo(run, post, NET).elpd == left_out
 
 
 def test_looking_reads_no_data():

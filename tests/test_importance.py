@@ -42,7 +42,7 @@ import accord
 from accord.engines.totals import TotalsEngine
 from accord.network.averaging import Averaging
 from accord.posterior.coordinates import Coordinates
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 from accord.posterior.totals import TotalsHere
 from accord.results.certificate import Certificate
 from accord.results.diagnostics import diagnostics

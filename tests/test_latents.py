@@ -12,10 +12,10 @@ from scipy import stats
 
 import accord
 from accord.engines.silo.latents import keep, prepare
+from accord.examine.latents import LocalDraws
 from accord.posterior.latents import Latents
 from accord.posterior.local_draws import latents_of
 from accord.posterior.potential import Potential
-from accord.results.local import LocalDraws
 from accord.samplers import GTBAOAB, Importance
 
 # rows of each agent, and their groups
@@ -129,14 +129,13 @@ def test_effects_are_drawn_from_their_law_given_the_parameters(width):
             np.testing.assert_allclose(drawn[:, k].std(axis=0), sd, rtol=0.06)
 
 
-@pytest.fixture(scope="module")
-def schools():
+def eight_schools():
     """Eight schools, each an agent with one effect, centred: a funnel where effects are kept as parameters."""
     y, error = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
     local = accord.Local(
         lambda p, z, row: -0.5 * ((z["theta"] - p["mu"]) / p["tau"]) ** 2 - jnp.log(p["tau"]), {"theta": 0.0}
     )
-    post = accord.Posterior(
+    return accord.Posterior(
         lambda p, z, rows: -0.5 * ((rows[0] - z["theta"]) / rows[1]) ** 2,
         lambda p: -0.5 * (p["mu"] / 5.0) ** 2 - jnp.log1p((p["tau"] / 5.0) ** 2),
         [(y[i : i + 1], error[i : i + 1]) for i in range(8)],
@@ -144,11 +143,23 @@ def schools():
         constraints={"tau": "positive"},
         local=local,
     )
-    return accord.sample(post, accord.Network.ring(8), Importance(), draws=1000)
+
+
+SCHOOLS, EIGHT = eight_schools(), accord.Network.ring(8)
+
+
+@pytest.fixture(scope="module")
+def schools():
+    return accord.sample(SCHOOLS, EIGHT, Importance(), draws=1000)
+
+
+@pytest.fixture(scope="module")
+def local(schools):
+    return accord.latents(schools, SCHOOLS, EIGHT)
 
 
 @pytest.mark.long
-def test_eight_schools_and_their_effects_are_right(schools):
+def test_eight_schools_and_their_effects_are_right(schools, local):
     # means and sds of posteriordb's reference draws
     reference = {"mu": (4.41, 3.31), "tau": (3.60, 3.20)}
     effects = [
@@ -165,14 +176,14 @@ def test_eight_schools_and_their_effects_are_right(schools):
     for name, (mean, sd) in reference.items():
         own = schools.average[..., schools.names.index(name)]
         assert abs(own.mean() - mean) < 0.06 * sd and abs(own.std() / sd - 1.0) < 0.06
-    assert len(schools.local) == 8 and "theta" not in repr(schools.local)
+    assert len(local) == 8 and "theta" not in repr(local)
     for agent, (mean, sd) in enumerate(effects):
-        theta = schools.local[agent]["theta"]
+        theta = local[agent]["theta"]
         assert theta.shape == (4, 1000)
         assert abs(theta.mean() - mean) < 0.08 * sd and abs(theta.std() / sd - 1.0) < 0.06
     # matched to the draws: where schools differ little, an effect is near the mean
     near = schools.average[..., 1] < 0.5
-    assert np.abs(schools.local[0]["theta"] - schools.average[..., 0])[near].mean() < 0.6
+    assert np.abs(local[0]["theta"] - schools.average[..., 0])[near].mean() < 0.6
 
 
 @pytest.mark.slow
@@ -181,15 +192,15 @@ def test_a_method_that_walks_sees_the_marginal_potential():
     run = accord.sample(post, accord.Network.ring(3), GTBAOAB(), draws=500, seed=0)
     exact = accord.sample(post, accord.Network.ring(3), Importance(), draws=1000)
     assert abs(run.average[..., 0].mean() - exact.average[..., 0].mean()) < 0.2 * exact.average[..., 0].std()
-    assert run.local[2]["effect"].shape == (4, 500, 1, 1)
+    assert accord.latents(run, post, accord.Network.ring(3))[2]["effect"].shape == (4, 500, 1, 1)
 
 
 @pytest.mark.long
-def test_nothing_that_is_kept_of_a_run_holds_latents(schools, tmp_path):
-    drawn = [schools.local[agent]["theta"] for agent in range(8)]
+def test_nothing_that_is_kept_of_a_run_holds_latents(schools, local, tmp_path):
+    drawn = [local[agent]["theta"] for agent in range(8)]
     schools.save(tmp_path / "run.nc")
     kept = [(tmp_path / "run.nc").read_bytes(), pickle.dumps(schools)]
-    shown = f"{schools!r} {schools.local!r} {schools.settings} {schools.to_datatree()}"
+    shown = f"{schools!r} {local!r} {schools.settings} {schools.to_datatree()}"
 
     def held(values):
         return [any(value.tobytes() in one for value in values.ravel()[:20]) for one in kept]
@@ -199,7 +210,10 @@ def test_nothing_that_is_kept_of_a_run_holds_latents(schools, tmp_path):
     for values in drawn:
         assert held(values) == [False, False]
         assert not any(f"{value:.6g}" in shown for value in values.ravel()[:20])
-    assert "theta" not in shown and "local" not in vars(pickle.loads(kept[1]))
+    assert "theta" not in shown
+    # which a run from a file has too, drawn again where the data lies
+    for run in (accord.Run.load(tmp_path / "run.nc"), pickle.loads(kept[1])):
+        np.testing.assert_array_equal(accord.latents(run, SCHOOLS, EIGHT)[3]["theta"], drawn[3])
 
 
 @pytest.mark.long
@@ -250,16 +264,10 @@ def test_a_run_whose_latents_are_at_their_sites_says_where(schools, tmp_path):
     there = replace(schools, settings={**schools.settings, "local": "~/a/r-agent-*/latents.nc"})
     there.save(tmp_path / "run.nc")
     for run in (there, accord.Run.load(tmp_path / "run.nc"), pickle.loads(pickle.dumps(there))):
-        with pytest.raises(AttributeError, match=r"in a file at its site, ~/a/r-agent-\*/latents\.nc, and tells"):
-            run.local  # noqa: B018
+        with pytest.raises(ValueError, match=r"in a file at its site, ~/a/r-agent-\*/latents\.nc, and sends them to n"):
+            accord.latents(run, SCHOOLS, EIGHT)
     # which are not those of other draws
-    assert "local" not in there.update({}).settings
-    schools.save(tmp_path / "another.nc")
-    loaded = accord.Run.load(tmp_path / "another.nc")
-    with pytest.raises(AttributeError, match="local asks the agents, .* read from a file") as found:
-        loaded.local  # noqa: B018
-    # with an object Python would suggest `load`
-    assert not hasattr(loaded, "local") and (found.value.name, found.value.obj) == ("local", None)
+    assert "local" not in accord.update(there, SCHOOLS, EIGHT, {}).settings
 
 
 @pytest.mark.parametrize("name", ["chain", "a/b"])
@@ -330,19 +338,23 @@ def test_nodes_go_with_one_or_two_latents():
             post.finely(nodes=20)
 
 
-def test_what_latents_do_not_go_with_is_refused(schools):
+def test_what_latents_do_not_go_with_is_refused(schools, local):
     post = linear(1)
     with pytest.raises(ValueError, match="batch_size needs a log_likelihood"):
         accord.sample(
             post, accord.Network.ring(3), accord.Rounds(accord.samplers.DESGLD(0.01, batch_size=1), burn_in=0), draws=5
         )
     with pytest.raises(ValueError, match="have no latents in common"):
-        schools.loo()
+        accord.loo(schools, SCHOOLS, EIGHT)
     with pytest.raises(KeyError, match="no draws of agent 9"):
-        schools.local[9]
-    run = accord.sample(accord.models.gaussian(np.zeros(3), np.ones(3)), accord.Network.ring(3), Importance(), draws=50)
-    with pytest.raises(AttributeError, match="made without local"):
-        run.local  # noqa: B018
+        local[9]
+    post, ring = accord.models.gaussian(np.zeros(3), np.ones(3)), accord.Network.ring(3)
+    run = accord.sample(post, ring, Importance(), draws=50)
+    with pytest.raises(ValueError, match="made without local"):
+        accord.latents(run, post, ring)
+    none = replace(schools, agents=schools.agents[:0], kept=schools.kept[:, :, :0])
+    with pytest.raises(ValueError, match="a run that keeps draws of agents, and this run has none"):
+        accord.latents(none, SCHOOLS, EIGHT)
 
 
 STANDARD = accord.Local(lambda p, z, row: -0.5 * z["z"] ** 2, {"z": 0.0})
@@ -368,7 +380,7 @@ def test_the_error_of_a_quadrature_is_the_distance_to_a_finer_one():
 
 
 @pytest.mark.slow
-def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
+def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more(tmp_path):
     assert [rare(size, 0).latents.nodes for size in (5, 20, 300)] == [15, 9, 7]
     assert rare(300, 0).finely().latents.nodes == 15 and rare(300, 0).is_coarse
     assert linear(2).latents.nodes == 9 and linear(3).latents.nodes == 0
@@ -378,6 +390,15 @@ def test_large_groups_have_fewer_nodes_until_a_check_asks_for_more():
     # seven nodes do not do for no event at all: it went on with more by itself, and counts both
     assert run.certificate.holds and run.traffic.sums > fine.traffic.sums
     np.testing.assert_array_equal(run.draws, fine.draws)
+    assert run.settings["nodes"] == 15 and "nodes" not in fine.settings
+    # questions about the data take as many nodes, from a file too, and not those that were too coarse
+    run.save(tmp_path / "run.nc")
+    for one in (run, accord.Run.load(tmp_path / "run.nc")):
+        left = accord.leave_each_out(one, rare(300, 0), network)
+        for own, expected in zip(left, accord.leave_each_out(fine, rare(300, 0).finely(), network), strict=True):
+            assert own == expected if isinstance(own, str) else np.array_equal(own.weights, expected.weights)
+    with pytest.raises(ValueError, match="the posterior is not the one of the run: its log density"):
+        accord.leave_each_out(fine, rare(300, 0), network)
 
 
 @pytest.mark.long
@@ -407,4 +428,4 @@ def test_latents_in_units_far_apart_are_integrated_out():
 def test_new_rows_of_a_site_with_latents_are_refused(schools):
     # they would count as another site's
     with pytest.raises(ValueError, match="no sum over rows, as with latents of a site"):
-        schools.update({0: (np.ones(2), np.ones(2))})
+        accord.update(schools, SCHOOLS, EIGHT, {0: (np.ones(2), np.ones(2))})

@@ -48,7 +48,7 @@ from accord.samplers import (
     StaleSGLD,
 )
 from accord.samplers.expansions import Expansions
-from accord.schedules import Polynomial, diminishing
+from accord.samplers.schedules import Polynomial, diminishing
 
 
 @pytest.fixture(autouse=True)

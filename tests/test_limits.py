@@ -10,7 +10,7 @@ from tables import AGENTS, METHODS, MIXING_METHODS, NETWORKS, among, pairs, uneq
 
 import accord
 from accord.base.pytree import pytree
-from accord.network.chebyshev import chebyshev
+from accord.network.averaging import chebyshev
 from accord.samplers import (
     DADMMS,
     DESGHMC,

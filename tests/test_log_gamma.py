@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from accord.base.log_gamma import log_gamma, log_rising
+from accord.base.special import log_gamma, log_rising
 
 X = np.concatenate([np.geomspace(1e-8, 1e8, 100), np.linspace(0.5, 20.0, 100)])
 

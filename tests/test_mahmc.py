@@ -9,7 +9,7 @@ from tables import AGENTS, NETWORKS, POSTERIORS, Z_BOUND, unequal_curvature, une
 
 import accord
 from accord.engines.local import LocalEngine
-from accord.network.chebyshev import contraction, exchanges_for
+from accord.network.averaging import contraction, exchanges_for
 from accord.samplers import DMAHMC
 from accord.samplers.protocol import HasLaw, pytree
 

@@ -77,7 +77,7 @@ def test_each_process_reads_the_data_of_its_own_agents_only(tmp_path):
     kept = [np.load(tmp_path / f"draws.npz-kept/process-{k}/posterior/round-000000000000.npz") for k in range(2)]
     assert [values["agents"].tolist() for values in kept] == [[0, 1, 2, 3], [4, 5]]
     # and has the latents of these
-    local = shares_worker.draw_latents([0] * shares_worker.AGENTS, "local").local
+    local = shares_worker.draw_latents([0] * shares_worker.AGENTS, "local")
     parts = [np.load(f"{output}-latents-{process}.npz") for process in range(2)]
     assert [list(part) for part in parts] == [["0", "1", "2", "3"], ["4", "5"]]
     for agent in local:

@@ -264,8 +264,9 @@ def test_textbook_models_over_sites_are_those_of_pooled_nuts(make):
         count = int(np.prod(shape, dtype=int))
         found[name] = run.average[..., start : start + count].reshape(-1, count)
         start += count
-    for name in run.local[0] if book.local else ():
-        found[name] = np.concatenate([run.local[k][name].reshape(20_000, -1) for k in run.local], axis=1)
+    local = accord.latents(run, post, accord.Network.complete(post.num_agents)) if book.local else {}
+    for name in local[0] if local else ():
+        found[name] = np.concatenate([own[name].reshape(20_000, -1) for own in local.values()], axis=1)
     for name, expected in NUTS[make.__name__].items():
         mean, sd, effective = (np.atleast_1d(expected[key]) for key in ("mean", "sd", "effective"))
         # both have Monte Carlo error, which the largest of many shows

@@ -77,17 +77,24 @@ def test_draws_are_in_the_users_scale_and_follow_the_exact_law(tmp_path):
 
 
 @pytest.mark.long
-def test_what_follows_a_run_knows_of_constraints():
-    run = accord.sample(rate_and_shares(), RING, Importance(), draws=500)
-    left, new = run.leave_out(0), {0: rate_and_shares().shards[1]}
+def test_what_follows_a_run_knows_of_constraints(tmp_path):
+    post = rate_and_shares()
+    run = accord.sample(post, RING, Importance(), draws=500)
+    left, new = accord.leave_out(run, post, RING, 0), {0: rate_and_shares().shards[1]}
     counts, a = COUNTS[1:], 2.0 + COUNTS[1:].sum()
     assert abs(left.mean[0] - a / (1.0 + counts.size)) < 0.05
-    more = run.update(new)
+    more = accord.update(run, post, RING, new)
     expected = (2.0 + COUNTS.sum() + COUNTS[1].sum()) / (1.0 + COUNTS.size + 6)
     assert abs(more.draws[..., 0].mean() - expected) < 0.05
     np.testing.assert_allclose(more.draws[..., 1:].sum(axis=-1), 1.0)
     assert more.unconstrained.average.shape == (4, 500, 3)
-    assert run.loo().elpd < 0
+    assert accord.loo(run, post, RING).elpd < 0
+    run.save(tmp_path / "run.nc")
+    loaded = accord.Run.load(tmp_path / "run.nc")
+    np.testing.assert_allclose(accord.leave_out(loaded, post, RING, 0).mean, left.mean, rtol=1e-12)
+    alone, again = (accord.alone(one, post, RING)[1].points for one in (run, loaded))
+    np.testing.assert_allclose(again.mean, alone.mean, rtol=1e-9)
+    np.testing.assert_allclose(alone.values[:, 1:].sum(axis=-1), 1.0)
 
 
 @pytest.mark.parametrize("method", [ChEES(lockstep=64), pytest.param(GTBAOAB(), marks=pytest.mark.slow)])

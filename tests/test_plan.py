@@ -35,7 +35,7 @@ from accord.samplers import (
     Importance,
     Replicated,
 )
-from accord.schedules import diminishing
+from accord.samplers.schedules import diminishing
 from accord.tuning import search
 from accord.tuning.forecast import SHARE, Forecast, Model, forecast, gaussian_model
 from accord.tuning.plan import Plan, label, numbers

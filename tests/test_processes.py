@@ -378,7 +378,7 @@ def test_a_place_that_cannot_be_is_refused(place, message):
 
 def test_without_a_cluster_there_is_no_place():
     # JAX has computed nothing there
-    script = "import accord; accord.processes.join()"
+    script = "import accord; accord.engines.processes.join()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "ValueError: no cluster was detected (" in done.stderr
 

@@ -11,7 +11,7 @@ import accord
 from accord.samplers import DESGLD, ProximalDESGLD
 from accord.samplers.convex_sets import Box, L1Ball, Simplex
 from accord.samplers.protocol import pytree
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
 
 NET = NETWORKS["irregular"]
 

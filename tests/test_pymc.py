@@ -93,7 +93,9 @@ def test_draws_are_those_of_the_model_in_numpyro(make):
     np.testing.assert_array_less(np.abs(of_pymc.mean(axis=0) - of_numpyro.mean(axis=0)) / sd, max(0.03, 4.0 * error))
     np.testing.assert_array_less(np.abs(of_pymc.std(axis=0) / sd - 1.0), max(0.02, 4.0 * error))
     if expected.latents is not None:
-        shapes = [jax.tree.map(np.shape, dict(run.local[0])) for run in runs]
+        net = accord.Network.complete(post.num_agents)
+        local = [accord.latents(run, one, net) for run, one in zip(runs, (expected, post), strict=True)]
+        shapes = [jax.tree.map(np.shape, dict(own[0])) for own in local]
         assert shapes[0] == shapes[1]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import accord
 from accord.cli import demo
-from accord.posterior.pooled_nuts import nuts
+from accord.posterior.reference import nuts
 
 
 @pytest.mark.long

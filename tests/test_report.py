@@ -19,13 +19,14 @@ from typer.testing import CliRunner
 import accord
 from accord.base import figures
 from accord.cli.commands import app
-from accord.report.forest import of_one_size
-from accord.report.predictive import outside
-from accord.results import reweighting
-from accord.results.alone import alone
+from accord.examine import reweighting
+from accord.examine.agents import agents_of
+from accord.examine.alone import by_points
+from accord.examine.histogram import outside
+from accord.examine.predictive import _candidates, _labels, checked
+from accord.examine.sites import by_site
 from accord.results.certificate import Certificate
-from accord.results.gathered import by_site
-from accord.sampling.predictive import _candidates, _labels, checked
+from accord.results.forest import of_one_size
 
 SITES = ["north", "<script>alert('x')</script>", 'west & "east"', "$cost$"]
 NAMES = ["intercept", "a<b>&c", "dose $x_1$"]
@@ -40,14 +41,18 @@ def logistic(rows=(60, 80, 100, 70), seed=0):
     return accord.models.logistic_regression(shards, 4.0, names=NAMES)
 
 
+RING = accord.Network.ring(4)
+
+
 @pytest.fixture(scope="module")
 def run():
-    return accord.sample(logistic(), accord.Network.ring(4), draws=500, chains=2, seed=0)
+    return accord.sample(logistic(), RING, draws=500, chains=2, seed=0)
 
 
 @pytest.fixture(scope="module")
 def page(run, tmp_path_factory):
-    return run.report(tmp_path_factory.mktemp("report") / "study.html", sites=SITES).read_text()
+    path = tmp_path_factory.mktemp("report") / "study.html"
+    return accord.report(run, path, logistic(), RING, sites=SITES).read_text()
 
 
 @pytest.fixture(scope="module")
@@ -127,12 +132,12 @@ def test_texts_of_a_file_are_texts_and_not_tags(run, tmp_path):
         run.asked, model=bad, formula=bad, priors=((bad, bad),), sites=(bad, "b", "c", "d"), ratio=bad, ratios=names[1:]
     )
     checks = tuple(check._replace(name=bad, text=bad, holds=False) for check in run.certificate.checks)
-    own = {"method": bad, "network": bad, "chosen": bad, bad: bad, "lost": {"warning": bad}}
+    own = {"method": bad, "network": bad, "chosen": bad, bad: bad}
     dataclasses.replace(
         run, names=names, asked=asked, certificate=Certificate(checks), settings={**run.settings, **own}
     ).save(tmp_path / "run.nc")
     loaded = accord.Run.load(tmp_path / "run.nc")
-    for text in (loaded.report(tmp_path / "bad.html").read_text(), loaded._repr_html_()):
+    for text in (accord.report(loaded, tmp_path / "bad.html").read_text(), loaded._repr_html_()):
         read = Reader(text)
         assert read.open == [] and not {"script", "img"} & set(read.tags)
         assert not [name for _, name, _ in read.attributes if name.startswith("on")]
@@ -147,7 +152,7 @@ def test_every_drawing_has_a_text_in_its_place(page):
 
 def test_the_numbers_are_those_of_the_run(run, page):
     text = Reader(page).text
-    summary, ratios, loo = run.table(), run.odds_ratios("model"), run.loo()
+    summary, ratios, loo = run.table(), run.odds_ratios("model"), accord.loo(run, logistic(), RING)
     for name in NAMES:
         line = summary["average"].loc[name]
         assert f"{name} {line['mean']:.2f} {line['sd']:.2f} {line['5%']:.2f} {line['95%']:.2f}" in text
@@ -165,7 +170,7 @@ def test_the_numbers_are_those_of_the_run(run, page):
 
 @pytest.mark.long
 def test_missing_parts_say_why(walked, run, tmp_path):
-    text = Reader(walked.report(tmp_path / "walked.html").read_text()).text
+    text = Reader(accord.report(walked, tmp_path / "walked.html", logistic(), accord.Network.star(4)).read_text()).text
     assert "No certificate: only methods that work by sums" in text
     assert "No evidence: log_evidence needs the weights of Importance(), and DESGLD has none" in text
     assert "No weights: DESGLD draws without them." in text
@@ -175,35 +180,50 @@ def test_missing_parts_say_why(walked, run, tmp_path):
     run.save(tmp_path / "run.nc")
     loaded = accord.Run.load(tmp_path / "run.nc")
     assert loaded.asked == run.asked
-    text = Reader(loaded.report(tmp_path / "loaded.html").read_text()).text
-    for part in ("predictive check", "leave-one-out figures", "posterior of a site alone"):
-        assert re.search(f"No (posterior )?{part}: [a-z_]+ asks the agents, and this run knows none", text), part
+    text = Reader(accord.report(loaded, tmp_path / "loaded.html").read_text()).text
+    assert text.count("No agent was asked for this page: it was made without the posterior and the network.") == 3
     assert "Log evidence" in text and "Odds ratios" in text
+
+
+def test_the_page_of_a_run_from_a_file_is_that_of_the_run(run, page, tmp_path):
+    run.save(tmp_path / "run.nc")
+    path = accord.report(accord.Run.load(tmp_path / "run.nc"), tmp_path / "loaded.html", logistic(), RING, sites=SITES)
+    assert Reader(path.read_text()).text == Reader(page).text
+
+
+def test_a_page_is_of_the_runs_own_posterior(run, tmp_path):
+    with pytest.raises(ValueError, match="needs the posterior and the network: give both, or none"):
+        accord.report(run, tmp_path / "page.html", logistic())
+    with pytest.raises(ValueError, match="the posterior is not the one of the run"):
+        accord.report(run, tmp_path / "page.html", logistic(seed=1), RING)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_site_that_cannot_be_left_out_goes_by_its_name(run, monkeypatch):
     monkeypatch.setattr(reweighting, "LARGEST_K", -np.inf)
-    assert "leaving out agent 2 changes" in run.leave_each_out()[2]
-    why = by_site(run, SITES)[2].without.why
+    assert "leaving out agent 2 changes" in accord.leave_each_out(run, logistic(), RING)[2]
+    with agents_of(run, logistic(), RING, "local") as agents:
+        why = by_site(run, agents, tuple(SITES)).without[2]
     assert why.startswith(f"leaving out {SITES[2]} changes") and why.endswith(f"without {SITES[2]}")
 
 
 def test_nobody_is_asked_who_should_not_be(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(type(run), "_agents", lambda *_: pytest.fail("an agent was asked"))
-    text = Reader(run.report(tmp_path / "quiet.html", ask=False).read_text()).text
+    for name in ("each", "totals"):
+        monkeypatch.setattr(accord.Posterior, name, lambda *_, **__: pytest.fail("an agent was asked"))
+    text = Reader(accord.report(run, tmp_path / "quiet.html").read_text()).text
     assert text.count("No agent was asked for this page") == 3 and "asked once more" not in text
 
 
 @pytest.mark.parametrize("temperature, words", [(0.0, "these are no draws"), (0.5, "at temperature 0.5")])
 @pytest.mark.long_from(1)
 def test_other_temperatures_are_no_posterior(temperature, words, tmp_path):
-    text = Reader(walk(temperature).report(tmp_path / "cold.html", ask=False).read_text()).text
+    text = Reader(accord.report(walk(temperature), tmp_path / "cold.html").read_text()).text
     assert "Do not rely on these draws yet" in text and words in text
 
 
 def test_a_site_alone_is_the_posterior_of_its_data(run):
     post = logistic()
-    found = run.alone()
+    found = accord.alone(run, post, RING)
     assert [one.agent for one in found] == [0, 1, 2, 3] and not any(one.why for one in found)
     own = accord.models.logistic_regression([post.shards[2]], 4.0, names=NAMES)
     mode = accord.sample(own, accord.Network.ring(1), draws=1000, chains=2, seed=1)
@@ -214,32 +234,22 @@ def test_a_site_alone_is_the_posterior_of_its_data(run):
 
 
 def test_a_site_whose_posterior_has_no_bound_is_not_known():
-    class Flat:
+    def flat(positions):
         """Likelihood without a bound in the first parameter: no mass can be found."""
+        return np.square(positions[..., 0]) - np.square(positions[..., 1])
 
-        def alone(self, positions):
-            return np.square(positions[..., 0]) - np.square(positions[..., 1])
-
-        def reported(self, positions):
-            return positions
-
-    (one,) = alone(np.random.default_rng(0).standard_normal((500, 2)), Flat(), 1, 0)
+    (one,) = by_points(np.random.default_rng(0).standard_normal((500, 2)), flat, 1, 0)
     assert one.why.startswith("Reweighting says no")
 
 
 @pytest.mark.parametrize(("dim", "apart", "two"), [(1, 40.0, True), (2, 30.0, True), (1, 0.0, False), (3, 0.0, False)])
 def test_a_site_with_a_second_mode_is_not_known(dim, apart, two):
-    class Modes:
+    def modes(positions):
         """Two normals of one weight, or one, of which the draws of all data know the first alone."""
+        near, far = (-0.5 * ((positions - place) ** 2).sum(axis=-1) for place in (0.0, apart))
+        return np.logaddexp(near, far)
 
-        def alone(self, positions):
-            near, far = (-0.5 * ((positions - place) ** 2).sum(axis=-1) for place in (0.0, apart))
-            return np.logaddexp(near, far)
-
-        def reported(self, positions):
-            return positions
-
-    (one,) = alone(np.random.default_rng(0).standard_normal((500, dim)), Modes(), 1, 0)
+    (one,) = by_points(np.random.default_rng(0).standard_normal((500, dim)), modes, 1, 0)
     assert one.why.endswith("it has more than one mode.") if two else one.why == ""
     if not two:
         np.testing.assert_allclose(one.points.sd, 1.0, rtol=0.05)
@@ -251,16 +261,17 @@ def test_sites_are_plotted_with_their_intervals(run):
     assert [label.get_text() for label in ax.get_yticklabels()] == NAMES
     middle = next(line for line in ax.lines if line.get_marker() == "o").get_xdata()
     np.testing.assert_allclose(middle, run.table()["average", "mean"], rtol=1e-6)
-    ax = run.plot_sites(NAMES[1])
+    given = run, logistic(), RING
+    ax = accord.plot_sites(*given, NAMES[1])
     said = [text.get_text() for text in ax.get_legend().get_texts()]
     assert said == ["all together", "the site alone", "without the site"]
     marks = {line.get_marker(): [] for line in ax.lines}
     for line in ax.lines:
         marks[line.get_marker()].append(float(np.mean(line.get_xdata())))
-    np.testing.assert_allclose(marks["s"], [run.leave_out(agent).mean[1] for agent in range(4)])
-    np.testing.assert_allclose(marks["o"], [one.points.mean[1] for one in run.alone()])
+    np.testing.assert_allclose(marks["s"], [accord.leave_out(*given, agent).mean[1] for agent in range(4)])
+    np.testing.assert_allclose(marks["o"], [one.points.mean[1] for one in accord.alone(*given)])
     with pytest.raises(ValueError, match="unknown parameter 'dosis'"):
-        run.plot_sites("dosis")
+        accord.plot_sites(*given, "dosis")
 
 
 def test_parameters_of_one_size_share_an_axis():
@@ -353,7 +364,8 @@ def test_no_small_count_leaves_a_site():
     assert (check.sites, check.of_sites, check.rows) == (2, 3, 450) and check.observed.tolist() == [225, 225]
     assert (check.replicated.sum(axis=1) == 450).all()
     nobody, _ = table_post("bernoulli", "y ~ x", y=lambda rng, n: np.arange(n) < 2)
-    assert "every site has a bin with some rows and fewer than 3" in check_of(nobody)
+    with pytest.raises(ValueError, match="every site has a bin with some rows and fewer than 3"):
+        check_of(nobody)
 
 
 ONE = np.ones(20_000)
@@ -458,7 +470,7 @@ def test_a_run_of_hardly_a_draw_has_a_page(draws, chains, tmp_path):
         chains=chains,
         seed=0,
     )
-    text = Reader(few.report(tmp_path / "few.html", ask=False).read_text()).text
+    text = Reader(accord.report(few, tmp_path / "few.html").read_text()).text
     assert "too few to tell how many are effective" in text
 
 
@@ -467,10 +479,9 @@ def test_masked_sums_are_not_asked_for_by_site(tmp_path, monkeypatch):
     masked = accord.sample(
         logistic(), accord.Network.star(4), draws=300, chains=2, seed=0, engine=accord.engines.Local(masks=True)
     )
-    monkeypatch.setattr(
-        type(masked.agents_data.post), "each", lambda *_, **__: pytest.fail("a site was asked by itself")
-    )
-    text = Reader(masked.report(tmp_path / "masked.html").read_text()).text
+    post = logistic()
+    monkeypatch.setattr(type(post), "each", lambda *_, **__: pytest.fail("a site was asked by itself"))
+    text = Reader(accord.report(masked, tmp_path / "masked.html", post, accord.Network.star(4)).read_text()).text
     assert text.count("No site by itself: the sums of this run are masked") == 1 and "310 rows of 4 sites" in text
 
 
@@ -494,6 +505,12 @@ def test_the_command_writes_the_page_over_nobodys_file(tmp_path):
     # of a year, and not of a standard deviation of all ages
     ratio = np.exp(np.median(loaded.average[..., 1]) / loaded.settings["sds"]["age"])
     assert f"age {ratio:#.3g}" in text and "hospital-3" in text and 9.0 < loaded.settings["sds"]["age"] < 12.0
+    # the page of the finished run, made again from its file, asks the sites too
+    (tmp_path / "out" / "report.html").unlink()
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0 and "finished before" in result.stdout
+    again = Reader((tmp_path / "out" / "report.html").read_text()).text
+    assert "the sites were asked once more" in again and again == text
 
 
 @pytest.mark.long
@@ -503,9 +520,9 @@ def test_where_sites_are_left_out_by_their_counts_nothing_is_concluded(tmp_path)
     frames = {f"s{k}": {"x": rng.normal(size=20), "y": (rng.random(20) < 0.12).astype(float)} for k in range(count)}
     post = accord.models.glm(accord.data.as_study(frames), "y ~ x", "bernoulli")
     run = accord.sample(post, accord.Network.star(count), draws=500)
-    check = run.predictive_check()
+    check = accord.predictive_check(run, post, accord.Network.star(count))
     assert 10 < check.sites < 50 and check.of_sites == count and outside(check).size > 0
-    run.report(tmp_path / "page.html")
+    accord.report(run, tmp_path / "page.html", post, accord.Network.star(count))
     text = (tmp_path / "page.html").read_text()
     assert "says nothing of the model here" in text and "does not explain it" not in text
 
@@ -514,4 +531,4 @@ def test_where_sites_are_left_out_by_their_counts_nothing_is_concluded(tmp_path)
 def test_names_of_sites_are_different_ones(sites, tmp_path):
     run = accord.sample(accord.models.gaussian([-1.0, 0.0, 1.0], [1.0] * 3), accord.Network.ring(3), draws=200)
     with pytest.raises(ValueError, match="sites must be 3 different names"):
-        run.report(tmp_path / "page.html", sites=sites)
+        accord.report(run, tmp_path / "page.html", sites=sites)

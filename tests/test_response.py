@@ -7,9 +7,9 @@ import pytest
 from tables import METHODS, NETWORKS, among, pairs, unequal_curvature, unequal_shards
 
 import accord
-from accord.exact.impulse_response import respond
 from accord.samplers import DESGLD, GTBAOAB, GTDULA
-from accord.schedules import Polynomial
+from accord.samplers.schedules import Polynomial
+from accord.tuning.impulse_response import respond
 
 
 @pytest.mark.long
@@ -77,9 +77,9 @@ def test_what_is_unstable_or_never_forgets_is_named():
 @pytest.mark.long_from(2)
 def test_squaring_the_matrix_of_a_round_is_following_it(name, monkeypatch):
     post, net, method = unequal_shards(2), NETWORKS["irregular"], METHODS[name]()
-    monkeypatch.setattr("accord.exact.impulse_response._FEW_ROUNDS", 10**6)
+    monkeypatch.setattr("accord.tuning.impulse_response._FEW_ROUNDS", 10**6)
     followed = respond(post, net, method)
-    monkeypatch.setattr("accord.exact.impulse_response._FEW_ROUNDS", 1)
+    monkeypatch.setattr("accord.tuning.impulse_response._FEW_ROUNDS", 1)
     squared = respond(post, net, method)
     for a, b in zip(followed[:5], squared[:5], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)

@@ -1,10 +1,12 @@
 """Posteriors without one agent's data, or with more data, from the points of a run; against exact laws."""
 
+import pickle
+
 import numpy as np
 import pytest
 
 import accord
-from accord.results.reweighting import shortfall
+from accord.examine.reweighting import shortfall
 from accord.samplers import Importance
 
 SIGMA, TAU = 0.7, 1.5
@@ -46,7 +48,7 @@ def close(points, law, loose=1.0):
 def test_leaving_an_agent_out_is_sampling_without_it(run, agent):
     others = [shard for i, shard in enumerate(SHARDS) if i != agent]
     law, whole = regression(others).exact(), regression(SHARDS).exact()
-    found = run.leave_out(agent)
+    found = accord.leave_out(run, regression(SHARDS), RING, agent)
     close(found.points, law)
     np.testing.assert_allclose(found.mean, law.mean, atol=0.1 * law.sd.max())
     np.testing.assert_allclose(found.cov, law.cov, atol=0.1 * law.cov.max())
@@ -60,7 +62,7 @@ def test_leaving_an_agent_out_is_sampling_without_it(run, agent):
 @pytest.mark.long
 def test_new_rows_of_two_agents_are_one_sum_away(run):
     more = {0: data(20, seed=1), 2: data(13, seed=2)}
-    updated = run.update(more)
+    updated = accord.update(run, regression(SHARDS), RING, more)
     law = regression([*SHARDS, *more.values()]).exact()
     close(updated.points, law)
     drawn = updated.draws[:, :, 3]
@@ -70,14 +72,22 @@ def test_new_rows_of_two_agents_are_one_sum_away(run):
     assert abs(updated.log_evidence[0] - evidence(*every)) < 4.0 * updated.log_evidence[1]
     # the run itself stays what it was
     close(run.points, regression(SHARDS).exact())
-    with pytest.raises(AttributeError, match="sample anew"):
-        updated.leave_out(0)
+    with pytest.raises(
+        ValueError, match="the rows of the run's agents are 60, 40, 53, 40, and those of the posterior 40,"
+    ):
+        accord.leave_out(updated, regression(SHARDS), RING, 0)
+    # but that of all rows is
+    together = [
+        tuple(map(np.concatenate, zip(own, more[i], strict=True))) if i in more else own for i, own in enumerate(SHARDS)
+    ]
+    left = accord.leave_out(updated, regression(together), RING, 2)
+    close(left.points, regression([own for i, own in enumerate(together) if i != 2]).exact())
 
 
 def test_too_much_news_is_refused_with_the_number(run):
     surprising = X[:40], Y[:40] + 30.0
     with pytest.raises(ArithmeticError, match=r"Pareto k is .* and \d+ effective draws are left, where .*; sample"):
-        run.update({1: surprising})
+        accord.update(run, regression(SHARDS), RING, {1: surprising})
 
 
 def test_numbers_beyond_their_limits_are_not_rounded_to_these():
@@ -86,38 +96,118 @@ def test_numbers_beyond_their_limits_are_not_rounded_to_these():
 
 
 @pytest.mark.long
-def test_what_cannot_be_answered_is_refused(run, tmp_path):
+def test_what_cannot_be_answered_is_refused(run):
+    post = regression(SHARDS)
     with pytest.raises(ValueError, match=r"agent must be a whole number in 0..3, found 4"):
-        run.leave_out(4)
+        accord.leave_out(run, post, RING, 4)
     with pytest.raises(ValueError, match="agent 2"):
-        run.update({2: (np.full((1, 3), np.nan), np.zeros(1))})
-    run.save(tmp_path / "run.nc")
-    with pytest.raises(AttributeError, match="was read from a file"):
-        accord.Run.load(tmp_path / "run.nc").leave_out(0)
+        accord.update(run, post, RING, {2: (np.full((1, 3), np.nan), np.zeros(1))})
     walked = accord.sample(
         regression(SHARDS), RING, accord.Rounds(accord.samplers.GTBAOAB(0.05, 1.0), burn_in=0), draws=5
     )
-    for ask in (lambda: walked.leave_out(0), lambda: walked.update({}), lambda: walked.log_evidence):
-        with pytest.raises(AttributeError, match="needs the weights of Importance"):
+    for ask in (lambda: accord.leave_out(walked, post, RING, 0), lambda: accord.update(walked, post, RING, {})):
+        with pytest.raises(ValueError, match="needs the weights of Importance"):
+            ask()
+    with pytest.raises(AttributeError, match="log_evidence needs the weights of Importance"):
+        walked.log_evidence  # noqa: B018
+
+
+# --- a run from a file, and whether it is of this posterior ---
+
+
+def questions(run, post, net=RING, **options):
+    """The answers to all questions, by name; each is asked when it is called."""
+    return {
+        "leave_out": lambda: accord.leave_out(run, post, net, 1, **options).weights,
+        "leave_each_out": lambda: np.stack([one.weights for one in accord.leave_each_out(run, post, net, **options)]),
+        "alone": lambda: np.stack([one.points.mean for one in accord.alone(run, post, net, **options)]),
+        "log_likelihood": lambda: accord.log_likelihood(run, post, net, **options)["rows"].values,
+        "plot_sites": lambda: accord.plot_sites(run, post, net, run.names[0], **options).get_xlim(),
+        "update": lambda: accord.update(run, post, net, {2: data(5, seed=3)}, **options).average,
+        "loo": lambda: accord.loo(run, post, net, **options),
+    }
+
+
+def test_a_run_from_a_file_is_examined_like_a_fresh_one(run, tmp_path):
+    run.save(tmp_path / "run.nc")
+    loaded, sent = accord.Run.load(tmp_path / "run.nc"), pickle.loads(pickle.dumps(run))
+    fresh = {name: ask() for name, ask in questions(run, regression(SHARDS)).items()}
+    for other in (loaded, sent):
+        for name, ask in questions(other, regression(SHARDS)).items():
+            np.testing.assert_allclose(ask(), fresh[name], rtol=1e-10, err_msg=name)
+
+
+OTHERS = {
+    "one row changed": ([(SHARDS[0][0], SHARDS[0][1] + np.eye(40)[0] * 1e-2), *SHARDS[1:]], SIGMA, TAU),
+    "another prior": (SHARDS, SIGMA, 1.001 * TAU),
+    "another model": (SHARDS, 1.001 * SIGMA, TAU),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_posterior_than_that_of_the_run_is_refused(run, other, tmp_path):
+    shards, sigma, tau = OTHERS[other]
+    post = accord.models.linear_regression(shards, sigma, tau**2)
+    asks = {
+        **questions(run, post),
+        "predictive_check": lambda: accord.predictive_check(run, post, RING),
+        "report": lambda: accord.report(run, tmp_path / "page.html", post, RING),
+        "compare": lambda: accord.compare({"a": (run, regression(SHARDS)), "b": (run, post)}, RING),
+    }
+    for ask in asks.values():
+        with pytest.raises(ValueError, match=r"the posterior is not the one of the run: its log density .*; give the"):
+            ask()
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_agents_in_another_order_are_told_by_their_rows_and_names(run):
+    # a sum is the same in any order
+    rows = [(x[: 30 + i], y[: 30 + i]) for i, (x, y) in enumerate(SHARDS)]
+    uneven = accord.sample(regression(rows), RING, Importance(), draws=200)
+    with pytest.raises(ValueError, match="the rows of the run's agents are 30, 31, 32, 33, and those of .* 33, 32, 31"):
+        accord.alone(uneven, regression(rows[::-1]), RING)
+    sites = {f"site {i}": {"x": x[:, 0], "y": y} for i, (x, y) in enumerate(SHARDS)}
+    named = accord.sample(accord.models.glm(sites, "y ~ x", "normal"), RING, Importance(), draws=200)
+    with pytest.raises(ValueError, match="the sites of the run's agents are site 0, .* posterior site 3, site 2"):
+        accord.leave_out(named, accord.models.glm(dict(reversed(sites.items())), "y ~ x", "normal"), RING, 0)
+
+
+def test_other_agents_names_and_numbers_are_refused(run):
+    post = regression(SHARDS)
+    for ask in questions(run, regression(SHARDS[:3]), accord.Network.ring(3)).values():
+        with pytest.raises(ValueError, match="the run is of 4 agents, and the posterior of 3"):
+            ask()
+    for ask in questions(run, post, accord.Network.ring(5)).values():
+        with pytest.raises(ValueError, match="the run is of 4 agents, and the network of 5"):
+            ask()
+    named = accord.models.linear_regression(SHARDS, SIGMA, TAU**2, names=["a", "b", "c"])
+    for ask in questions(run, named).values():
+        with pytest.raises(ValueError, match=r"the run is of the parameters x\[0\], .* and the posterior of a, b, c"):
             ask()
 
 
-def test_no_site_is_asked_by_itself_after_masked_sums():
+def test_no_site_is_asked_by_itself_after_masked_sums(tmp_path):
     masked = accord.sample(
         regression(SHARDS), RING, Importance(), draws=400, chains=2, engine=accord.engines.Local(masks=True)
     )
-    questions = {
-        "leave_out": lambda: masked.leave_out(1),
-        "leave_each_out": masked.leave_each_out,
-        "alone": masked.alone,
-        "plot_sites": lambda: masked.plot_sites(masked.names[0]),
-    }
-    for ask in questions.values():
-        with pytest.raises(AttributeError, match="No site by itself: the sums of this run are masked") as caught:
-            ask()
-        assert "\n" not in str(caught.value)
-    # sums go on, under masks
-    assert np.isfinite(masked.log_evidence[0]) and masked.update({2: SHARDS[2]}).certificate.holds
+    masked.save(tmp_path / "run.nc")
+    post = regression(SHARDS)
+    for run in (masked, accord.Run.load(tmp_path / "run.nc")):
+        # whatever engine places the data
+        for engine in ("local", "mesh", accord.engines.Local(masks=True)):
+            asks = questions(run, post, engine=engine)
+            for name in ("leave_out", "leave_each_out", "alone", "log_likelihood", "plot_sites"):
+                with pytest.raises(ValueError, match="No site by itself: the sums of this run are masked") as caught:
+                    asks[name]()
+                assert "\n" not in str(caught.value)
+        # sums go on, under masks
+        assert np.isfinite(run.log_evidence[0])
+        assert accord.update(run, post, RING, {2: SHARDS[2]}).certificate.holds
+
+
+def test_masks_that_the_engine_asks_for_hide_single_sites_too(run):
+    with pytest.raises(ValueError, match="No site by itself"):
+        accord.alone(run, regression(SHARDS), RING, engine=accord.engines.Local(masks=True))
 
 
 LOGISTIC = [(X[i::4], (Y[i::4] > 0).astype(float)) for i in range(4)]
@@ -133,7 +223,7 @@ def logistic():
 def test_leaving_an_agent_out_of_a_logistic_regression_is_sampling_anew_without_it(logistic, agent):
     others = accord.models.logistic_regression([shard for i, shard in enumerate(LOGISTIC) if i != agent])
     anew = accord.sample(others, accord.Network.ring(3), Importance(), draws=1000, seed=1)
-    found = logistic.leave_out(agent)
+    found = accord.leave_out(logistic, accord.models.logistic_regression(LOGISTIC), RING, agent)
     close(found.points, anew.points)
     errors = [one.log_evidence[1] for one in (found.points, anew, logistic)]
     predictive = logistic.log_evidence[0] - anew.log_evidence[0]

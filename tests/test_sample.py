@@ -28,8 +28,8 @@ from accord.samplers import (
     SplitGTBAOAB,
     StaleSGLD,
 )
+from accord.samplers.schedules import Polynomial
 from accord.sampling.recorder import Recorder
-from accord.schedules import Polynomial
 
 RING = NETWORKS["ring"]
 

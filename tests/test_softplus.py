@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from accord.base.softplus import logistic, softplus
+from accord.base.special import logistic, softplus
 
 Z = np.concatenate([np.linspace(-40.0, 40.0, 401), [0.0, -1e4, 1e4, -90.0, 90.0]])
 

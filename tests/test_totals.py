@@ -12,8 +12,8 @@ import pytest
 from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards, walk
 
 import accord
+from accord.base.compiler import as_here
 from accord.base.errors import DataError
-from accord.base.program import as_here
 from accord.engines.totals import TotalsEngine
 from accord.posterior.coordinates import Coordinates
 from accord.samplers import DESGLD, HubSGLD, Replicated

@@ -1,10 +1,11 @@
-"""The wheel alone, in an environment of its own: the command line runs from any folder."""
+"""The wheels alone, in an environment of their own: the command line runs from any folder."""
 
 import os
 import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,17 @@ def run(folder, *command):
     return done.stdout
 
 
+def top_level(wheel):
+    """The packages in a wheel."""
+    names = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    return {name for name in names if not name.endswith(".dist-info")}
+
+
 @pytest.mark.slow
 def test_the_wheel_runs_from_another_folder(tmp_path):
     run(ROOT, sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "dist", ".")
     (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert top_level(wheel) == {"accord"}
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
     run(tmp_path, python, "-m", "pip", "install", "--quiet", f"{wheel}[demo,models]")
@@ -35,3 +43,11 @@ def test_the_wheel_runs_from_another_folder(tmp_path):
     shutil.copytree(ROOT / "examples" / "hospitals", tmp_path / "study")
     shown = run(tmp_path / "study", accord, "run", "config.toml")
     assert "wrote" in shown and (tmp_path / "study" / "results" / "run.nc").exists()
+    # the papers' wheel adds commands
+    assert "reproduce" not in run(tmp_path, accord, "--help")
+    papers = ROOT / "papers"
+    run(ROOT, sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path / "more", papers)
+    (wheel,) = (tmp_path / "more").glob("*.whl")
+    assert top_level(wheel) == {"accord_papers"}
+    run(tmp_path, python, "-m", "pip", "install", "--quiet", wheel)
+    assert "gtdula-fig1" in run(tmp_path, accord, "reproduce", "--list")

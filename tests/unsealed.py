@@ -1,4 +1,4 @@
-"""Silo agents that send in the clear what they seal otherwise, for looks at what they send."""
+"""Silo agents that send in the clear after their greetings, for tests that look at what agents send."""
 
 from contextlib import contextmanager
 from unittest import mock
@@ -7,27 +7,47 @@ import ray
 
 from accord.engines.silo import actor
 from accord.engines.silo.connections import Channels
-from accord.engines.silo.sealing import TAG_BYTES
 from accord.engines.silo.worker import Worker
 
 
-class NoSeal:
-    """In the place of a seal: messages as long, in the clear."""
+class Open:
+    """The calls of `Secure` without TLS; bytes that came behind the greeting are in `rest`."""
 
-    def closed(self, content):
-        return bytes(content) + bytes(TAG_BYTES)
+    def __init__(self, wire, rest):
+        self.wire, self.rest, self.unsent = wire, rest, b""
 
-    def opened(self, content):
-        return bytes(content[:-TAG_BYTES])
+    def write(self, content):
+        self.unsent += bytes(content)
+
+    def flushed(self):
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[self.wire.send(self.unsent) :]
+        except BlockingIOError:
+            return False
+        return True
+
+    def read_into(self, buffer):
+        filled = min(len(buffer), len(self.rest))
+        buffer[:filled], self.rest = self.rest[:filled], self.rest[filled:]
+        try:
+            while filled < len(buffer):
+                count = self.wire.recv_into(buffer[filled:])
+                if not count:
+                    raise ConnectionError("the other side closed it")
+                filled += count
+        except BlockingIOError:
+            pass
+        return filled
 
 
 class UnsealedChannels(Channels):
-    """Connections without seals once agents have greeted."""
+    """Connections without TLS once agents have greeted."""
 
     def connect(self, *arguments):
         super().connect(*arguments)
         for link in self._links.values():
-            link._closes = link._opens = NoSeal()
+            link._secure = Open(link.wire, link._secure._incoming.read())
 
 
 class UnsealedProcess(actor.WorkerProcess):

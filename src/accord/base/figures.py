@@ -1,4 +1,4 @@
-"""One look for all figures: colours, sizes, files, and drawings within a page."""
+"""One look for all figures: colours, sizes, and drawings within a page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import hashlib
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html import escape
-from pathlib import Path
 from typing import Any
 
 # Okabe and Ito's colours, which differ under every kind of colour blindness.
@@ -23,8 +21,10 @@ COLORS = {
 }
 # Of lines and letters, and of those that stand back.
 INK, SOFT = "#222222", "#5c5c5c"
+# Within a page, whose letters are as large on any screen, a drawing is transparent and its colours are the page's.
 _LOOK: dict[Any, Any] = {
-    "font.size": 9,
+    "font.size": 8.5,
+    "axes.titlesize": 9,
     "axes.grid": True,
     "grid.alpha": 0.3,
     "axes.spines.top": False,
@@ -34,12 +34,6 @@ _LOOK: dict[Any, Any] = {
     # text as text and fixed ids: small files, the same for the same data
     "svg.fonttype": "none",
     "svg.hashsalt": "accord",
-}
-_PANEL = (4.6, 3.6)
-# Within a page, whose letters are as large on any screen, a drawing is transparent and its colours are the page's.
-_WITHIN: dict[Any, Any] = _LOOK | {
-    "font.size": 8.5,
-    "axes.titlesize": 9,
     "text.color": INK,
     "axes.edgecolor": SOFT,
     "axes.labelcolor": INK,
@@ -72,35 +66,6 @@ def axes(width: float, height: float) -> Any:
     return plt.subplots(figsize=(width, height), layout="constrained")[1]
 
 
-@contextmanager
-def figure(folder: Path, name: str, *, panels: int = 1, rows: int = 1, title: str = "") -> Iterator[Any]:
-    """Axes side by side, an array of shape (panels,), drawn upon inside and written at the end.
-
-    Parameters
-    ----------
-    folder, name
-        `name.png` and `name.svg` are written to the folder.
-    panels, rows
-        How many axes in a row, and how many rows; of several, the array has the shape (rows, panels).
-    title
-        Above all of them.
-    """
-    require()
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with mpl.rc_context(_LOOK):
-        # without pyplot: no window, no global list of figures
-        drawn = Figure(figsize=(_PANEL[0] * panels, _PANEL[1] * rows), layout="constrained")
-        FigureCanvasAgg(drawn)
-        axes = drawn.subplots(rows, panels, squeeze=False)
-        drawn.suptitle(title)
-        yield axes[0] if rows == 1 else axes
-        drawn.savefig(folder / f"{name}.png", dpi=120)
-        drawn.savefig(folder / f"{name}.svg", metadata={"Date": None})
-
-
 def inline(draw: Callable[[Any], None], alt: str, width: float, height: float) -> str:
     """A drawing as a part of a page: an SVG that names no other file, with the page's colours.
 
@@ -119,7 +84,7 @@ def inline(draw: Callable[[Any], None], alt: str, width: float, height: float) -
     from matplotlib.figure import Figure
 
     file = io.StringIO()
-    with mpl.rc_context(_WITHIN), warnings.catch_warnings():
+    with mpl.rc_context(_LOOK), warnings.catch_warnings():
         # letters that this machine's font lacks are drawn by the reader's
         warnings.filterwarnings("ignore", "Glyph ")
         drawn = Figure(figsize=(width, height), layout="constrained")

@@ -18,7 +18,6 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto
   background: var(--ground); overflow-wrap: break-word; }
 h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); }
 a { color: var(--blue); }
-img { width: 100%; height: auto; background: #fff; }
 svg { max-width: 100%; height: auto; } svg * { stroke-linejoin: round; }
 svg text { font-family: system-ui, sans-serif; }
 .drawings { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: flex-start; }
@@ -29,7 +28,6 @@ th { vertical-align: bottom; }
 td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 td.holds { color: var(--good); white-space: nowrap; }
 td.fails { color: var(--bad); font-weight: 600; white-space: nowrap; }
-td.undecided { color: var(--soft); font-style: italic; white-space: nowrap; }
 .wide { overflow-x: auto; } .wide table { margin-top: .3rem; }
 p, li, dd, figcaption { max-width: 52rem; }
 .verdict { border-left: .4rem solid var(--good); background: var(--raised); padding: .6rem 1rem; margin: 1rem 0; }
@@ -38,9 +36,6 @@ nav { font-size: 14px; } nav a { margin-right: .8rem; white-space: nowrap; }
 dt { font-weight: 600; } dd { margin: 0 0 .5rem 1.5rem; }
 @media screen and (max-width: 32rem) { table { font-size: 12.5px; } th, td { padding: .25rem .2rem; }
   th.number { white-space: normal; } }
-@media print, (min-width: 60rem) { .claims table { table-layout: fixed; width: 100%; }
-  .claims :is(th, td):nth-child(1) { width: 8%; white-space: normal; } .claims :is(th, td):nth-child(2) { width: 14%; }
-  .claims :is(th, td):nth-child(3) { width: 24%; } .claims :is(th, td):nth-child(7) { width: 20%; } }
 @page { size: A4; margin: 15mm; }
 @media print { .drawings svg { max-width: 48%; } .small svg { max-width: 31%; }
   body { font-size: 10.5pt; max-width: none; margin: 0; padding: 0; } nav { display: none; }

@@ -4,8 +4,11 @@ import os
 import sys
 
 from .commands import app
+from .plugins import add_commands
 
 __all__ = ["app", "start"]
+
+add_commands(app)
 
 
 def start() -> None:

@@ -1,10 +1,10 @@
-"""The command line: `accord run`, `describe`, `plan`, `demo`, `reproduce`, `report`, `flower`; it calls the library."""
+"""The command line: `accord run`, `describe`, `plan`, `demo`, `flower`; it calls the library."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -19,7 +19,8 @@ from ..base.interruptions import terminations
 from ..base.progress import Progress
 from ..base.terminal import console, fits, folded
 from ..base.text import human_bytes, no_formula
-from ..results.gathered import notes_of
+from ..examine.page import notes_of
+from ..examine.report import report as write_report
 from ..results.run import Run
 from ..samplers.validation import is_complete
 from .errors import users_errors
@@ -28,8 +29,6 @@ from .output import REPORT, WORST, Place
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ..experiments.frame import Claim, Experiment
 
 _HEADINGS = {"ess": "ESS", "rhat": "R-hat"}
 _FORMATS = {"ess": ".0f", "rhat": ".3f"}
@@ -138,7 +137,9 @@ def run(
             if "local" in drawn.settings:
                 print(f"each agent has its own latents at its site, in {drawn.settings['local']}")
         if first and report and (done is None or not (folder / REPORT).exists()):
-            page = drawn.report(folder / REPORT)
+            # several processes have parted by now, and each has some rows only
+            asked = (None, None) if several or job.network is None else (job.post, job.network)
+            page = write_report(drawn, folder / REPORT, *asked, engine=job.builder)
             if not quiet:
                 print(f"wrote {page}")
         if done is None and (interrupted() or drawn.settings.get("interrupted")):
@@ -234,111 +235,6 @@ def demo(seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0) -> N
         from . import demo as demonstration
 
         demonstration.main(seed)
-
-
-@app.command()
-def reproduce(
-    name: Annotated[str | None, typer.Argument(help="An experiment, or all; --list names them.")] = None,
-    size: Annotated[
-        str, typer.Option(help="small (a minute or so), paper, or deciding: the least that decides the claims.")
-    ] = "small",
-    output: Annotated[Path, typer.Option(help="Folder to make the experiment's folder in.")] = Path("reproduced"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of data and draws.")] = 0,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of mnist.npz and covtype.npz; else $ACCORD_DATA, else they are fetched.")
-    ] = None,
-    show: Annotated[bool, typer.Option("--list", help="List all experiments and what they take.")] = False,
-) -> None:
-    """Make a figure or table of the papers again: its data, the figure, and each claim beside our numbers."""
-    from ..datasets import DatasetError, found_in
-
-    with users_errors(), found_in(data):
-        from ..experiments import EXPERIMENTS, find
-        from ..experiments.frame import SIZES
-        from ..experiments.frame import reproduce as reproduced
-        from ..experiments.verdicts import Verdict, tally
-
-        if show:
-            _list(EXPERIMENTS.values())
-            return
-        if name is None:
-            raise ValueError(f"name an experiment: {', '.join(EXPERIMENTS)}, or all")
-        broken, lacking = [], []
-        # all of size deciding are those that have one
-        every = [one for one in EXPERIMENTS.values() if size not in SIZES or size in one.sizes]
-        for experiment in every if name == "all" else [find(name)]:
-            try:
-                with _share_done(experiment.name) as progress:
-                    claims = reproduced(experiment, output, size=size, seed=seed, progress=progress)
-            except KeyboardInterrupt:
-                print(f"interrupted: {experiment.name} is left as it was", file=sys.stderr)
-                raise typer.Exit(130) from None
-            except (DatasetError, ImportError) as error:
-                if name != "all":
-                    raise
-                # what the others need may be there
-                print(f"error: {experiment.name} is left as it was: {error}", file=sys.stderr)
-                lacking.append(experiment.name)
-                continue
-            _verdicts(claims)
-            counts = [tally(claim.verdict for claim in claims if claim.kind == kind) for kind in ("claim", "check")]
-            print(f"claims of the paper: {counts[0]}; checks of accord: {counts[1]}")
-            print(f"wrote {output / experiment.name}; accord report {output} shows it")
-            checks = [claim for claim in claims if claim.kind == "check"]
-            broken += [f"{experiment.name}: {claim.text}" for claim in checks if claim.verdict is not Verdict.HOLDS]
-        complaints = ["checks of accord itself fail: " + "; ".join(broken)] if broken else []
-        complaints += [f"not made, for lack of what they need: {', '.join(lacking)}"] if lacking else []
-        if complaints:
-            raise ValueError("; ".join(complaints))
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="What accord reproduce wrote its folders to.")] = Path("reproduced"),
-    markdown: Annotated[bool, typer.Option("--markdown", help="Pages of Markdown in the folders instead.")] = False,
-) -> None:
-    """Gather reproduced figures and claims in one HTML page that needs no other file."""
-    with users_errors():
-        from ..experiments.gallery import write, write_markdown
-
-        print(f"wrote {write_markdown(folder) if markdown else write(folder)}")
-
-
-def _list(experiments: Iterable[Experiment]) -> None:
-    """Print name, figure, and minutes and memory at each size, of all experiments."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("name", "paper", "figure", "sizes"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for experiment in experiments:
-        sizes = (f"{name} {one.minutes:g} min, {one.memory:g} GB" for name, one in experiment.sizes.items())
-        table.add_row(experiment.name, experiment.paper, experiment.figure, "; ".join(sizes))
-    shown = console()
-    shown.print(folded(table, shown.width))
-
-
-def _verdicts(claims: list[Claim]) -> None:
-    """Print each claim with its verdict."""
-    from ..experiments.verdicts import Verdict
-
-    styles = {Verdict.FAILS: "yellow", Verdict.UNDECIDED: "cyan"}
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("verdict", "where", "claim"):
-        table.add_column(heading, no_wrap=heading == "verdict")
-    for claim in claims:
-        table.add_row(claim.verdict, claim.source, claim.text, style=styles.get(claim.verdict))
-    shown = console()
-    shown.print(folded(table, shown.width))
-
-
-@contextmanager
-def _share_done(name: str) -> Iterator[Callable[[str, float], None]]:
-    """What is called with what is being done, and the share that is done."""
-    with Progress(name) as line:
-
-        def tell(what: str, share: float) -> None:
-            line.advance(share, 1.0, what)
-
-        yield tell
 
 
 @contextmanager

@@ -13,30 +13,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import combine, data, samplers
+from .. import data, samplers
 from ..base.checks import whole_number
 from ..base.errors import is_users, unknown_name_error
 from ..base.progress import Progress
 from ..data.missing import in_files
 from ..data.studies import MISSING
-from ..documents.problem import columns_beside, read_problem, read_study, sites_named
-from ..documents.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..engines import Local, Silo
+from ..models.documents import columns_beside, read_problem, read_study, sites_named
 from ..models.formula import columns_of_formula
 from ..models.regression import Regression
+from ..models.sections import as_float, built, call, imported, pop_name, require_known, require_type, require_types
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Run
+from ..samplers import combine
 from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder
 from ..samplers.protocol import Sampler, Tunable
+from ..samplers.schedules import Polynomial, diminishing
 from ..sampling.rounds import Rounds
 from ..sampling.sample import ENGINES, sample
-from ..schedules import Polynomial, diminishing
 from ..storage.fingerprint import keyed, keyed_rows, versions
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
-ONE_SHOT: dict[str, Callable[..., Run]] = {name: getattr(combine, name) for name in combine.__all__}
+ONE_SHOT = combine.METHODS
 SCHEDULES: dict[str, Callable[..., Polynomial]] = {"polynomial": Polynomial, "diminishing": diminishing}
 SECTIONS = ("data", "model", "network", "run")
 OPTIONAL_SECTIONS = ("method", "silo", "priors")
@@ -74,6 +75,8 @@ class Job:
         None where rows are read elsewhere.
     sds
         By column, what it was divided by before the model was given it.
+    post, network, builder
+        What the run is sampled with; the network is None where every shard is sampled alone.
     """
 
     title: str
@@ -86,6 +89,9 @@ class Job:
     agreed: data.Agreed | None = None
     inputs: Callable[[bytes], dict[str, str]] | None = None
     sds: Mapping[str, float] = field(default_factory=dict)
+    post: Posterior | None = None
+    network: Network | None = None
+    builder: str | Builder = "local"
 
 
 def load(
@@ -137,10 +143,12 @@ def load(
         run["engine"] = _build_engine(run, document.get("silo", {}))
     table, posterior = read_problem(document, path.parent, run.get("engine"))
     sampler = None if one_shot else _named_method(document, path.parent)
+    network = None
     if one_shot:
         title, draw = _one_shot(posterior, document, run)
     else:
-        title, draw = _over_network(posterior, sampler, document, run)
+        network = _build_network(dict(document["network"]), posterior.num_agents)
+        title, draw = _over_network(posterior, network, sampler, run)
     defaults = inspect.signature(sample).parameters
     name = engine or document["run"].get("engine", defaults["engine"].default)
     agreed = posterior.agreed if isinstance(posterior, Regression) else None
@@ -149,7 +157,21 @@ def load(
     modules = _modules(path.parent, document)
     of = None if elsewhere else partial(_inputs, posterior, modules, name, table.sites)
     sds = table.sds if isinstance(table, data.Matrix) else {}
-    return Job(title, draw, table.sites, folder, name, draws, has_checkpoint=kept, agreed=agreed, inputs=of, sds=sds)
+    return Job(
+        title,
+        draw,
+        table.sites,
+        folder,
+        name,
+        draws,
+        has_checkpoint=kept,
+        agreed=agreed,
+        inputs=of,
+        sds=sds,
+        post=posterior,
+        network=network,
+        builder=run.get("engine", "local"),
+    )
 
 
 def load_problem(path: str | Path) -> tuple[Posterior, Network, Sampler | None]:
@@ -287,9 +309,8 @@ def _named_method(document: dict[str, Any], folder: Path) -> Sampler | None:
 
 
 def _over_network(
-    posterior: Posterior, sampler: Sampler | None, document: dict[str, Any], run: dict[str, Any]
+    posterior: Posterior, network: Network, sampler: Sampler | None, run: dict[str, Any]
 ) -> tuple[str, Callable[..., Run]]:
-    network = _build_network(dict(document["network"]), posterior.num_agents)
     walking = {key: run.pop(key) for key in WALKING_OPTIONS if key in run}
     method = _with_options(sampler, walking)
     name = "what accord chooses" if sampler is None else type(sampler).__name__
@@ -352,8 +373,7 @@ def _build_silo(section: Any, masks: bool = False) -> Silo:
         raise ValueError(f"[silo] must be a section, found {section!r}")
     require_known("key of [silo]", section, [f.name for f in fields(Silo)])
     require_types("[silo]", section, Silo)
-    times = [key for key in ("timeout", "start_timeout", "deadline") if key in section]
-    seconds = {key: as_float("[silo]", key, section[key]) for key in times}
+    seconds = {key: as_float("[silo]", key, section[key]) for key in ("timeout", "start_timeout") if key in section}
     return Silo(**{"masks": masks, **section, **seconds})
 
 

@@ -12,7 +12,7 @@ from ..base.terminal import console, folded
 from ..base.text import human_bytes
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.pooled_nuts import nuts, require_blackjax
+from ..posterior.reference import nuts, require_blackjax
 from ..samplers import DADMMS, DESGLD, GTBAOAB, GTDULA
 from ..samplers.protocol import Sampler
 from ..samplers.validation import is_complete

@@ -29,6 +29,9 @@ def users_errors() -> Iterator[list[str]]:
         warnings.showwarning = show
         try:
             yield warned
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            # Typer's own ways to end a command
+            raise
         except (ValueError, TypeError, OSError, ArithmeticError, ImportError) as error:
             # the number that an operating system has for an error helps no user
             text = re.sub(r"\[Errno -?\d+\] ", "", str(error))

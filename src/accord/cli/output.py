@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.interruptions import hold
 from ..base.whole import write_whole
-from ..results.gathered import notes_of
+from ..examine.page import notes_of
 from ..results.run import Run
 from ..storage.fingerprint import first_differing, forget, own_key, record, recorded
 

@@ -1,7 +1,8 @@
 """Engines, which run agents: all on one device, spread over devices, or a process each."""
 
 from .local import Local
+from .mesh import processes
 from .mesh.engine import Mesh
 from .silo.engine import Silo
 
-__all__ = ["Local", "Mesh", "Silo"]
+__all__ = ["Local", "Mesh", "Silo", "processes"]

@@ -58,7 +58,6 @@ class ArrayEngine(abc.ABC):
     consensus: ClassVar[float | None] = None
     # Recorded draws held on the device before they are copied out, in bytes.
     buffer_bytes = 64 * 2**20
-    repeats = True
 
     def __init__(
         self,
@@ -87,10 +86,6 @@ class ArrayEngine(abc.ABC):
     @classmethod  # noqa: B027 - arrays of all agents have every inbox
     def check(cls, post: Posterior, sampler: Sampler) -> None:
         """Any method."""
-
-    @classmethod  # noqa: B027 - and every link
-    def check_network(cls, network: Network) -> None:
-        """Any network."""
 
     @classmethod
     def states_here(cls, num_agents: int) -> int:
@@ -240,10 +235,6 @@ class ArrayEngine(abc.ABC):
     def listen(self, tell: Callable[[list[str]], None]) -> None:  # noqa: B027 - its agents are rows of arrays
         """Say nothing."""
 
-    def told(self) -> dict[str, Any]:
-        """Nothing: all went as was declared."""
-        return {}
-
     def close(self) -> None:  # noqa: B027 - nothing is held beyond the engine's own life
         """Give back what the engine holds."""
 
@@ -289,10 +280,6 @@ class ArrayBuilder:
         """Any method, but under masks or by gossip only methods by sums."""
         require_no_masks(self.masks, self.consensus)
         self.kind.check(post, sampler)
-
-    def check_network(self, network: Network) -> None:
-        """Any network."""
-        self.kind.check_network(network)
 
     def states_here(self, num_agents: int) -> int:
         """Those of this process."""

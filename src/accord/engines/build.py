@@ -10,19 +10,16 @@ import numpy as np
 import scipy.sparse
 
 from ..network import Network
-from ..network.chebyshev import chebyshev_coefficients
+from ..network.averaging import chebyshev_coefficients
 from ..posterior import Posterior
 from ..posterior.potential import Shard
 from ..samplers.agent import Facts
-from ..samplers.protocol import Bound, Needs
+from ..samplers.protocol import Bound
 from .collectives import Collectives
-from .links import UnreliableExchange, linked_exchange
+from .links import linked_exchange
 from .noise import seed_words
 from .operators import Operator, operator
 from .round import Exchange, Problem
-
-# A network, mixing weights, a method's needs and the agents held -> the exchange, or None where links are reliable.
-LinksBuilder = Callable[[Network, scipy.sparse.csr_array | None, Needs, np.ndarray], UnreliableExchange | None]
 
 
 def build_problem(
@@ -34,7 +31,6 @@ def build_problem(
     collectives: Collectives | None = None,
     agents: Sequence[int] | None = None,
     shards: Shard | None = None,
-    linked: LinksBuilder = linked_exchange,
 ) -> Problem:
     """Put a posterior, a network and a method on the device.
 
@@ -52,8 +48,6 @@ def build_problem(
         The agents it holds, where not all.
     shards
         Their shards, where they are not to be read from `post`.
-    linked
-        Makes the exchange over unreliable links.
     """
     held = np.arange(network.num_agents) if agents is None else np.asarray(agents)
     degrees = network.degrees.astype(np.float64)
@@ -61,7 +55,7 @@ def build_problem(
     weights = bound.weights if needs.inbox == "mix" else None
     if needs.inbox == "mix" and weights is None:
         raise TypeError(f"{type(bound.sampler).__name__} reads inbox.mix(), but its bind() gives no weights")
-    links = linked(network, weights, needs, held)
+    links = linked_exchange(network, weights, needs, held)
     # its matrices are for links that deliver, and their eigenvalues take a while
     mixes, adds = (links is None and needs.inbox == kind for kind in ("mix", "neighbour_sum"))
     exchange = Exchange(

@@ -21,14 +21,14 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from ..base.pytree import pytree, static
 from ..network import Network
-from ..network.links import Links, Schedule
+from ..network.links import Schedule
 from ..samplers.agent import Inbox
 from ..samplers.protocol import Needs
 from .collectives import Collectives, along, neighbour_sums
 from .noise import Stream, at_links, seed_words, uniform
 
 # Multiples of its inverse are exact in single precision up to 16.
-GRAIN = 2.0**20
+_GRAIN = 2.0**20
 # The least weight that an agent may have for itself.
 _LEAST_KEPT = 1e-6
 
@@ -48,8 +48,7 @@ class Held(NamedTuple):
     """
 
     mass: Array | None
-    # what an exchange keeps of what was given and heard
-    account: Any
+    account: Account
 
 
 class Linked(NamedTuple):
@@ -65,14 +64,17 @@ class Step(NamedTuple):
     pulled: PyTree
     pushed: PyTree
     differences: PyTree
-    account: Any
+    account: Account
     # the neighbours' pulled values of this step's last exchanges, newest first, (agent, slot, delay, ...)
     earlier: PyTree
 
 
 @pytree
-class UnreliableExchange:
-    """Base of the exchanges of one round over unreliable links; slots number the neighbours of an agent."""
+class LinkedExchange:
+    """The exchanges of one round over unreliable links; slots number the neighbours of an agent.
+
+    Which messages arrive is drawn from counters.
+    """
 
     # rows of the neighbours' messages; where a slot stands for no neighbour, or for one that is not heard, weight 0
     senders: Int[Array, "agent slot"]
@@ -83,6 +85,9 @@ class UnreliableExchange:
     # exchanges of a step: a number, so that plans of many compile to one program
     exchanges: Int[Array, ""]
     table: Bool[Array, "round edge"] | None
+    outage: Float[Array, ""]
+    seed: UInt32[Array, 2]
+    burst: int = static()
     schedule: Schedule | None = static()
     needs: Needs = static()
     delay: tuple[int, int] = static()
@@ -123,20 +128,11 @@ class UnreliableExchange:
         return inbox._replace(shares=shares), Held(mass, step.account)
 
     def sent(self, messages: PyTree, held: Held) -> PyTree:
-        """What an agent sends to one neighbour in an exchange, in the shapes of messages, (agent, ..., chain)."""
-        raise NotImplementedError
+        """The arrays that an agent sends to one neighbour in an exchange, (agent, ..., chain).
 
-    def _opened(self, pushed: PyTree, differences: PyTree) -> Any:
-        """The account before round 0, for what is pushed, and for that of which differences are counted."""
-        raise NotImplementedError
-
-    def _unheard(self, pulled: PyTree) -> PyTree:
-        """The neighbours' earlier messages of a step that has none yet."""
-        return None
-
-    def _exchange(self, step: Step, index: Array, slot: Array, k: Array, collectives: Any) -> Step:
-        """One exchange, the k-th of its step, in a communication round."""
-        raise NotImplementedError
+        They are the message, the share of the mass, and the running sum of what differences are counted of.
+        """
+        return messages, held.mass, messages if self.needs.differences is not None else None
 
     def _counts(self, slot: Array) -> Array:
         """Whether differences count in a communication round."""
@@ -171,20 +167,8 @@ class UnreliableExchange:
         """Of what differences are counted, if they are."""
         return pulled if self.needs.differences is not None else None
 
-
-@pytree
-class LinkedExchange(UnreliableExchange):
-    """The same where what arrives is drawn from counters, over connections that deliver."""
-
-    outage: Float[Array, ""]
-    seed: UInt32[Array, 2]
-    burst: int = static()
-
-    def sent(self, messages: PyTree, held: Held) -> PyTree:
-        """The message, the share of the mass, and the running sum of what differences are counted of."""
-        return messages, held.mass, messages if self.needs.differences is not None else None
-
     def _opened(self, pushed: PyTree, differences: PyTree) -> Account:
+        """The account before round 0, for what is pushed, and for that of which differences are counted."""
         slots, sums = self.senders.shape[1], (pushed, differences)
 
         def nothing(leaf: Array, *more: int) -> Array:
@@ -194,6 +178,7 @@ class LinkedExchange(UnreliableExchange):
         return Account(owed, jax.tree.map(lambda leaf: nothing(leaf, self.delay[1]), sums))
 
     def _unheard(self, pulled: PyTree) -> PyTree:
+        """The neighbours' earlier messages of a step that has none yet."""
         shape = self.senders.shape[1], self.delay[1]
         return jax.tree.map(lambda leaf: jnp.zeros((leaf.shape[0], *shape, *leaf.shape[1:]), leaf.dtype), pulled)
 
@@ -217,16 +202,16 @@ class LinkedExchange(UnreliableExchange):
         in_step = arrived & (newest <= k)
 
         def pull(own: Array, values: Array) -> Array:
-            value = at_age(values, newest)
+            value = _at_age(values, newest)
             weight = along(self.weights * in_step, value)
             return own + jnp.sum(weight * (value - own[:, None]), axis=1)
 
-        stacked = jax.tree.map(newest_first, pulled, step.earlier)
+        stacked = jax.tree.map(_newest_first, pulled, step.earlier)
         # one sum a link and kind of content: what it was given now, and how much of what it owes comes now
         # nothing is given to an edge that the schedule has down, which both of its ends know
         up = self._up(slot[None])[0]
         taken = self.weights * up
-        given = portions(taken, pushed), None
+        given = _portions(taken, pushed), None
         if self.needs.differences is not None:
             counts = self._counts(slot)
             apart = jax.tree.map(lambda own, x: counts * along(taken, x) * (own[:, None] - x), step.pulled, pulled)
@@ -234,7 +219,7 @@ class LinkedExchange(UnreliableExchange):
         account, came = self._settled(step.account, given, newest, fresh)
         pushed_sums, differences = jax.tree.map(lambda x: jnp.sum(x, axis=1), came)
         # what stays is what was not given: by a weight of its own it would grow or shrink by rounding
-        sent = portions(self.pushing * up, jax.tree.map(lambda own: own[:, None], step.pushed))
+        sent = _portions(self.pushing * up, jax.tree.map(lambda own: own[:, None], step.pushed))
         return Step(
             jax.tree.map(pull, step.pulled, stacked),
             jax.tree.map(lambda own, out, new: own - jnp.sum(out, axis=1) + new, step.pushed, sent, pushed_sums),
@@ -245,7 +230,7 @@ class LinkedExchange(UnreliableExchange):
 
     def _settled(self, account: Account, given: PyTree, newest: Array, fresh: Array) -> tuple[Account, PyTree]:
         """The accounts after a link was given some more and delivered what its newest message brings, and that."""
-        sent = jax.tree.map(newest_first, given, account.recent)
+        sent = jax.tree.map(_newest_first, given, account.recent)
         # a message brings what was sent until it left
         since = jnp.arange(self.delay[1] + 1)[None, None] < newest[..., None]
 
@@ -286,18 +271,6 @@ def linked_exchange(
     links = network.unreliable
     if links is None:
         return None
-    return LinkedExchange(
-        **by_slots(network, links, weights, needs, held),
-        outage=jax.device_put(np.float64(links.outage)),
-        seed=seed_words(links.seed),
-        burst=links.burst,
-    )
-
-
-def by_slots(
-    network: Network, links: Links, weights: sp.csr_array | None, needs: Needs, held: np.ndarray
-) -> dict[str, Any]:
-    """What every `UnreliableExchange` knows of the links of the agents held, by name."""
     arcs = links.arcs(network.adjacency)
     sent = sp.csr_array((arcs if weights is None else weights).multiply(arcs)).tocsr()
     neighbours = [network.neighbors(int(i)) for i in held]
@@ -317,20 +290,23 @@ def by_slots(
                 "on unreliable links no mixing weight may be negative, and an agent must keep some of its own: take "
                 f"smaller weights, found down to {least:.6g}"
             )
-    return {
-        "senders": jax.device_put(senders),
-        "weights": jax.device_put(weight),
-        "pushing": jax.device_put(pushing),
-        "edges": jax.device_put(edges),
-        "exchanges": jax.device_put(np.int32(needs.exchanges)),
-        "table": None if links.table is None else jax.device_put(links.table),
-        "schedule": links.function,
-        "needs": needs._replace(exchanges=1),
-        "delay": links.delay,
-    }
+    return LinkedExchange(
+        senders=jax.device_put(senders),
+        weights=jax.device_put(weight),
+        pushing=jax.device_put(pushing),
+        edges=jax.device_put(edges),
+        exchanges=jax.device_put(np.int32(needs.exchanges)),
+        table=None if links.table is None else jax.device_put(links.table),
+        outage=jax.device_put(np.float64(links.outage)),
+        seed=seed_words(links.seed),
+        burst=links.burst,
+        schedule=links.function,
+        needs=needs._replace(exchanges=1),
+        delay=links.delay,
+    )
 
 
-def portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
+def _portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
     """What links are given of what is pushed, parts and mass, arrays (agent, slot or 1, ...).
 
     Portions of the mass are multiples of 2^-20, so that single precision adds them without rounding: a mass that drifts
@@ -339,16 +315,16 @@ def portions(weights: Float[Array, "agent slot"], pushed: Any) -> Any:
     if pushed is None:
         return None
     parts, mass = pushed
-    exact = jnp.floor(along(weights, mass) * mass * GRAIN) / GRAIN
+    exact = jnp.floor(along(weights, mass) * mass * _GRAIN) / _GRAIN
     return jax.tree.map(lambda part: along(weights, part) * part, parts), exact
 
 
-def newest_first(now: Array, before: Array) -> Array:
+def _newest_first(now: Array, before: Array) -> Array:
     """Values of now before earlier ones, along the axis after the slots."""
     return jnp.concatenate([now[:, :, None], before], axis=2)
 
 
-def at_age(values: Float[Array, "agent slot delay ..."], age: Int[Array, "agent slot"]) -> Array:
+def _at_age(values: Float[Array, "agent slot delay ..."], age: Int[Array, "agent slot"]) -> Array:
     """Of values newest first those of an age."""
     if values.shape[2] == 1:
         return values[:, :, 0]

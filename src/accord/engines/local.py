@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ..base.compiler import compiled
-from ..base.program import Program
+from ..base.compiler import Program, compiled
 from ..network import Network
 from ..posterior import Posterior
 from .arrays import ArrayBuilder, ArrayEngine, Programs

@@ -19,7 +19,7 @@ from ..posterior.potential import Potential, Shard
 from ..samplers.agent import Agent, Facts, Inbox, Noise
 from ..samplers.protocol import Monitored, Needs, Sampler
 from .collectives import Collectives, neighbour_sums
-from .links import Linked, UnreliableExchange
+from .links import Linked, LinkedExchange
 from .operators import Operator
 
 
@@ -117,7 +117,7 @@ class Problem:
     shared: Any
     exchange: Exchange
     # in place of it where links are unreliable; states are then `Linked`
-    links: UnreliableExchange | None
+    links: LinkedExchange | None
     seed: UInt32[Array, 2]
     collectives: Collectives
     num_agents: int = static()

@@ -94,9 +94,6 @@ class Flower:
         """None: sites have no states."""
         return 0
 
-    def check_network(self, network: Network) -> None:
-        """Any network."""
-
     @contextmanager
     def placed(self, post: Posterior) -> Iterator[Posterior]:
         """The posterior whose data the sites have."""

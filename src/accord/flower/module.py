@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..adapters.numpyro import from_numpyro
 from ..base.errors import DataError
 from ..data.cells import Rules, Source
 from ..data.files import Dialect, read_sheet
 from ..data.missing import without_value
 from ..data.policy import Policy
-from ..documents.sections import require_known, require_type
+from ..models.bridges.numpyro import from_numpyro
+from ..models.sections import require_known, require_type
 from ..posterior import Posterior
 from .keys import digest, is_digest
 

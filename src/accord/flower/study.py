@@ -19,11 +19,11 @@ from ..data.mentions import Mentions
 from ..data.missing import in_files
 from ..data.policy import Policy
 from ..data.studies import study_at
-from ..documents.problem import arguments_of_glm, options_of_study
-from ..documents.sections import require_known, require_type
 from ..engines.noise import seed_words
+from ..models.documents import arguments_of_glm, options_of_study
 from ..models.effects import INTEGRATED, require_integrated
 from ..models.formula import columns_of_formula, require_groups_of_sites
+from ..models.sections import require_known, require_type
 from ..models.tables import needed
 from ..posterior import Posterior
 from .module import ApprovedModule

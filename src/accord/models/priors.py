@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..base.checks import positive
-from ..base.log_gamma import log_gamma
 from ..base.pytree import apply_checks, checked, pytree
-from ..base.softplus import softplus
+from ..base.special import log_gamma, softplus
 
 # Below this e^u E1(u) is taken from the series of the exponential integral, above from its continued fraction.
 _SERIES_BELOW = 2.0

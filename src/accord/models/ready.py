@@ -17,9 +17,8 @@ from jaxtyping import Array, Float
 
 from ..base.checks import positive
 from ..base.linear import linear_predictor
-from ..base.log_gamma import log_gamma
 from ..base.memory import require_matrices
-from ..base.softplus import softplus
+from ..base.special import log_gamma, softplus
 from ..posterior import Posterior
 from ..posterior.about import About
 from ..posterior.quadratic import flat_prior, quadratic_likelihood

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -20,7 +20,6 @@ from ..base.memory import require_room
 from .drawing import svg
 from .links import Graph, Links, checked_links, links_without
 from .spectrum import extremes_off_average, laplacian_of, off_diagonal, row_sums
-from .tree import Aggregation
 from .weights import RULES, Edges, checked_weights
 
 _DSATUR_AGENTS = 1000  # networkx's DSATUR takes quadratic time
@@ -569,3 +568,25 @@ def _require_room(
     of_agent, of_edge = by
     what = f"{edges:,} edges of {kind} network of {agents:,} agents"
     require_room(what, max(of_agent * agents, of_edge * edges), remedy)
+
+
+class Aggregation(NamedTuple):
+    """A spanning tree that sums go up and results come down.
+
+    Parameters
+    ----------
+    root : int
+        The agent where the total is made: the hub, if one is everybody's neighbour.
+    height : int
+        Exchanges from the farthest agent to the root.
+    sums_sent : np.ndarray, (agent,)
+        Messages that each agent sends for one total known to all: a sum to its parent, the total to its children.
+    letters_sent : np.ndarray, (agent,)
+        Messages that each agent sends or passes on if every agent's message goes to the root unsummed, and
+        another one comes back.
+    """
+
+    root: int
+    height: int
+    sums_sent: np.ndarray
+    letters_sent: np.ndarray

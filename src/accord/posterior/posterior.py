@@ -16,9 +16,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree
 
 from ..base.checks import whole_number
-from ..base.compiler import get_ready
+from ..base.compiler import get_ready, require_no_fork
 from ..base.errors import DataError
-from ..base.forks import require_no_fork
 from ..base.gaussian import Gaussian
 from ..base.given import given
 from ..base.memory import require_matrices

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..base.linear import sum_of_rows
 from ..base.pytree import altered, pytree, static
-from ..base.remainder import remainder
 from .coordinates import Coordinates
 from .curvature import Curvature
 from .latents import Groups, Latents
@@ -107,7 +106,7 @@ class Potential:
         if batch is None:
             per_row = self.log_likelihood(params, shard.rows)
             return sum_of_rows(jnp.where(jnp.arange(per_row.shape[0]) < shard.size, per_row, 0.0))
-        chosen = remainder(batch, jnp.asarray(shard.size))
+        chosen = (batch % jnp.asarray(shard.size, jnp.uint32)).astype(jnp.int32)
         rows = jax.tree.map(lambda leaf: leaf.at[chosen].get(mode="promise_in_bounds"), shard.rows)
         per_row = self.log_likelihood(params, rows)
         return jnp.mean(per_row) * shard.size

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 from numpy.typing import ArrayLike
 
+from ..base.compiler import Program, as_here
 from ..base.interruptions import let_through
-from ..base.program import Program, as_here
 from ..base.progress import step
 from ..network.averaging import Averaging
 from .coordinates import Coordinates, place_shard

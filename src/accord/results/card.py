@@ -37,5 +37,5 @@ def card(
     parts.append(table(head, rows))
     if len(names) > SHOWN:
         parts.append(paragraph(f"and {len(names) - SHOWN} parameters more: run.summary() has them"))
-    parts.append(paragraph("run.summary() warns of draws that are not to be relied on; run.report() writes a page."))
+    parts.append(paragraph("run.summary() warns of draws that are not to be relied on; accord.report writes a page."))
     return "".join(parts)

@@ -37,9 +37,10 @@ _MOST_TEXTS = 2**30
 _MOST_CHARACTERS = 2**25
 # Attributes in which netCDF keeps references.
 _REFERENCES = ("DIMENSION_LIST", "REFERENCE_LIST")
-# Types of settings that summaries and reports read.
+# Types of settings that summaries, reports and questions to agents read.
 _SETTINGS: dict[str, type] = {
-    "sites": list, "sds": dict, "lost": dict, "method": str, "network": str, "chosen": str, "local": str,
+    "sites": list, "sds": dict, "method": str, "network": str, "chosen": str, "local": str,
+    "masks": bool, "nodes": int, "seed": int,
 }  # fmt: skip
 
 
@@ -383,8 +384,6 @@ def _require_settings(run: Any) -> None:
             raise ValueError(f"its setting {name} is of type {type(settings[name]).__name__}")
     if not all(isinstance(name, str) for name in names) or (names and run.agents.max(initial=0) >= len(names)):
         raise ValueError("its setting sites has no name for each agent")
-    if not isinstance((settings.get("lost") or {}).get("warning", ""), str):
-        raise ValueError("its setting lost has a warning that is no text")
     if not all(isinstance(sd, float | int) for sd in (settings.get("sds") or {}).values()):
         raise ValueError("its setting sds has values that are no numbers")
 

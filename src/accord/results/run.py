@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.checks import whole_number
+from ..base import figures
 from ..base.errors import absent_error
 from ..base.progress import Progress, stage
 from ..base.text import counted
-from ..report.told import Histogram
-from .alone import Alone, alone
+from . import forest
 from .asked import Asked
+from .card import SHOWN, card
 from .certificate import Certificate
 from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
-from .local import LocalDraws
-from .loo import Loo, Sampled, loo, sampled
 from .netcdf import (
     FORMAT,
     as_text,
@@ -43,19 +41,19 @@ from .netcdf import (
     write,
 )
 from .points import Points
-from .reweighting import Agents, LeftOut, leave_each_out, leave_out, updated
+from .ratios import factors, ratios
 from .scales import Unconstrained, for_all
-from .shown import Shown
 from .traffic import Traffic
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Shown):
-    """Draws of all agents and of their average.
+class Run:
+    """Draws of all agents and of their average: plain values. Questions to the agents are functions, as `accord.loo`.
 
     Parameters
     ----------
@@ -82,8 +80,6 @@ class Run(Shown):
         The weighted points that the draws are of, where they were drawn by importance sampling.
     certificate
         What was checked of them.
-    agents_data
-        Who answers for the agents' data, while this process lives: it is not saved.
     unconstrained
         The same draws in the numbers that methods move in, where the posterior has constraints.
     asked
@@ -104,13 +100,12 @@ class Run(Shown):
     examine: Examination | None = field(default=None, repr=False)
     points: Points | None = field(default=None, repr=False)
     certificate: Certificate | None = field(default=None, repr=False)
-    agents_data: Agents | None = field(default=None, repr=False)
     unconstrained: Unconstrained | None = field(default=None, repr=False)
     asked: Asked = field(default_factory=Asked, repr=False)
     before: Run | None = field(default=None, repr=False)
 
     @property
-    def _moved(self) -> Unconstrained:
+    def moved(self) -> Unconstrained:
         """The draws in the numbers that methods move in."""
         return Unconstrained(self.names, self.average, self.kept) if self.unconstrained is None else self.unconstrained
 
@@ -127,151 +122,25 @@ class Run(Shown):
         ArithmeticError
             The weights are not certified.
         """
-        return self._weighted("log_evidence").log_evidence
+        try:
+            return self.weighted("log_evidence").log_evidence
+        except ValueError as error:
+            raise absent_error("log_evidence", str(error)) from None
 
-    def leave_out(self, agent: int) -> LeftOut:
-        """The posterior without the data of one agent, from the points of this run: nothing is sampled.
-
-        The agent is asked for the log likelihood of its rows at the points.
+    def weighted(self, name: str) -> Points:
+        """The weighted points, for what has this name and rests on them.
 
         Raises
         ------
-        AttributeError
-            The method has no weights, the run was read from a file, or its sums are masked.
         ValueError
-            There is no such agent.
-        ArithmeticError
-            The weights are not certified, or that data changes the posterior too much for them.
-        """
-        points, agents = self._weighted("leave_out"), self._agents("leave_out")
-        return leave_out(points, agents, whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1))
-
-    def leave_each_out(self) -> tuple[LeftOut | str, ...]:
-        """`leave_out` of every agent in one question; in place of what is not known, a sentence says why.
-
-        Raises
-        ------
-        AttributeError
-            The method has no weights, the run was read from a file, or its sums are masked.
+            The method has no weights.
         ArithmeticError
             The weights are not certified.
         """
-        return leave_each_out(self._weighted("leave_each_out"), self._agents("leave_each_out"))
-
-    def update(self, rows: Mapping[int, Any]) -> Run:
-        """The run on more data, from the points of this one: nothing is sampled, and agents are asked for one sum.
-
-        Parameters
-        ----------
-        rows
-            New rows of some agents, by their numbers: shards as `Posterior` takes them, in addition to those before.
-
-        What was checked of it is in its `certificate`; its traffic stays that of the run before. An updated run cannot
-        be updated: give all that is new at once.
-
-        Raises
-        ------
-        AttributeError
-            The method has no weights, or the run was read from a file or updated.
-        ValueError
-            There is no such agent, or its rows are not what the model takes.
-        ArithmeticError
-            The weights are not certified, or the new data changes the posterior too much for them.
-        """
-        points, agents = self._weighted("update"), self._agents("update")
-        new = {whole_number("agent", agent, 0, self.traffic.bytes_sent.size - 1): own for agent, own in rows.items()}
-        found, certificate = updated(points, agents, new)
-        chains, draws = self.average.shape[:2]
-        chosen = found.chains(chains, draws, int(self.settings["seed"]))
-        own, free = found.values[chosen], self.unconstrained
-        if free is not None:
-            average = found.positions[chosen]
-            free = free._replace(average=average, kept=for_all(average, self.agents.size))
-        return replace(
-            self,
-            average=own,
-            kept=for_all(own, self.agents.size),
-            unconstrained=free,
-            points=found,
-            certificate=certificate,
-            # latents that agents have kept are of the draws before
-            settings={name: value for name, value in self.settings.items() if name != "local"},
-            # of the data before: what it does not know of it cannot leave out
-            agents_data=None,
-        )
-
-    def loo(self) -> Loo:
-        """How well all rows but one predict that one, over all rows: PSIS-LOO, as ArviZ has it of pooled data.
-
-        Each agent leaves out its own rows, one after another, and what it tells is summed over all rows of all agents.
-        The draws are those of the average. The likelihood must be normalised for `elpd` to be a log density.
-
-        Raises
-        ------
-        AttributeError
-            The run was read from a file, updated or combined: it knows no agents.
-        ValueError
-            The log likelihood does not give one number a row, or draws are fewer than 25.
-        ArithmeticError
-            The draws are not certified or not of temperature 1, or a log likelihood is not finite at some draw.
-
-        Warns
-        -----
-        UserWarning
-            Rows have a Pareto k that is too large, with their number.
-        """
-        found, _ = loo({"this run": self._agents("loo")}, [self._sampled("loo")])
-        return found["this run"]
-
-    @cached_property
-    def local(self) -> LocalDraws:
-        """Draws of the latents that agents have of their own; see `LocalDraws`. They are neither sent nor saved.
-
-        Raises
-        ------
-        AttributeError
-            The posterior has no `local`, its data lies elsewhere, where each agent has its own in a file, or the run
-            was read from a file, updated or combined.
-        """
-        if "local" in self.settings:
-            raise absent_error(
-                "local",
-                f"each agent has its own latents in a file at its site, {self.settings['local']}, and tells them to "
-                "nobody else",
-            )
-        agents, free, seed = self._agents("local"), self._moved.kept, int(self.settings["seed"])
-
-        def ask(agent: int) -> dict[str, np.ndarray]:
-            return agents.latents(agent, free[:, :, int(np.flatnonzero(self.agents == agent)[0])], seed)
-
-        return LocalDraws(self.agents, agents.latent_agents(), ask)
-
-    def _sampled(self, name: str) -> Sampled:
-        """The average's draws, for what has this name: where they may be relied on."""
-        if self.certificate is not None and not self.certificate.holds:
-            raise ArithmeticError(f"{name} rests on draws that are not certified: {self.certificate.why}")
-        temperature = self.settings.get("temperature", 1.0)
-        if temperature != 1.0:
-            raise ArithmeticError(
-                f"{name} is of the posterior, and this run drew at temperature {temperature:g}: sample at temperature 1"
-            )
-        return sampled(self._moved.average)
-
-    def _agents(self, name: str) -> Agents:
-        if self.agents_data is None:
-            raise absent_error(
-                name,
-                f"{name} asks the agents, and this run knows none: it was read from a file, updated or combined; "
-                "sample anew",
-            )
-        return self.agents_data
-
-    def _weighted(self, name: str) -> Points:
-        """The weighted points, where they may be relied on."""
         if self.points is None:
             method = self.settings.get("method", "this run's method").split("(")[0]
             why = f" ({self.settings['chosen']})" if "chosen" in self.settings else ""
-            raise absent_error(name, f"{name} needs the weights of Importance(), and {method} has none{why}")
+            raise ValueError(f"{name} needs the weights of Importance(), and {method} has none{why}")
         if self.certificate is not None and not self.certificate.holds:
             raise ArithmeticError(f"{name} rests on weights that are not certified: {self.certificate.why}")
         return self.points
@@ -284,12 +153,11 @@ class Run(Shown):
         with a warm-up has measured its draws at its end, over the network.
         """
         stage("what the method's law says")
-        return UNKNOWN if self.examine is None else self.examine(self._moved.average)
+        return UNKNOWN if self.examine is None else self.examine(self.moved.average)
 
     def __getstate__(self) -> dict[str, Any]:
-        # what was found travels with the run; the posterior that it was found from stays, and so do latents
-        own = {name: value for name, value in vars(self).items() if name != "local"}
-        return {**own, "examine": partial(recalled, self.findings), "agents_data": None}
+        # the findings travel with the run; the posterior that they were found from stays
+        return {**vars(self), "examine": partial(recalled, self.findings)}
 
     @property
     def draws(self) -> np.ndarray:
@@ -313,7 +181,7 @@ class Run(Shown):
         size = f"{counted(chains, 'chain')} of {counted(draws, 'draw')}"
         return f"<Run: {size}, {counted(self.agents.size, 'agent')} kept, {counted(dim, 'parameter')}>"
 
-    def to_datatree(self, *, log_likelihood: bool = False) -> xr.DataTree:
+    def to_datatree(self) -> xr.DataTree:
         """The run as an xarray DataTree that ArviZ 1.0 or later reads.
 
         Groups: `posterior` with dimensions (chain, draw, agent, ...), and without agent where the draws of all agents
@@ -321,32 +189,17 @@ class Run(Shown):
         (agent_sent,). Agents are the names of sites where these are known, else numbers. `posterior` is left out where
         a method that walks kept the average alone. Weighted points are in the group `points` with (point, parameter).
         Where the posterior has constraints, `unconstrained_posterior` has the draws as methods move, with (chain, draw,
-        ..., parameter).
-
-        Parameters
-        ----------
-        log_likelihood
-            Whether there is a group `log_likelihood` of all rows, for `arviz.loo`, whose variable `rows` has (chain,
-            draw, row), and a coordinate that names the agent of each row.
-
-        Raises
-        ------
-        AttributeError
-            Log likelihoods are asked for, and the run knows no agents: it was read from a file, updated or combined.
-        ValueError
-            Log likelihoods are asked for, and rows lie in other processes, enter together or share latents.
+        ..., parameter). `accord.log_likelihood` returns a group `log_likelihood` for `arviz.loo`.
         """
         import xarray as xr
 
-        names = self._names_of_agents
+        names: Sequence[Any] = self.sites or range(self.traffic.bytes_sent.size)
         own, alike = [names[agent] for agent in self.agents], self._is_alike
         groups: dict[str, xr.Dataset] = {}
         if alike or self.agents.size:
             groups["posterior"] = dataset(self.average if alike else self.kept, self.names, self.variables, own)
         groups["average"] = dataset(self.average, self.names, self.variables, ())
         groups["sample_stats"] = xr.Dataset({name: (("chain", "draw"), x) for name, x in self.statistics.items()})
-        if log_likelihood:
-            groups["log_likelihood"] = self._log_likelihoods(names)
         traffic = ("bytes_sent", "gradient_rows", "value_rows")
         counts = {name: np.broadcast_to(getattr(self.traffic, name), self.traffic.bytes_sent.shape) for name in traffic}
         groups["traffic"] = xr.Dataset(
@@ -357,7 +210,7 @@ class Run(Shown):
             if self.unconstrained is not None:
                 arrays["values"] = (("point", "number"), self.points.values)
             arrays |= {name: (("point",), getattr(self.points, name)) for name in ("log_density", "log_proposal")}
-            groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self._moved.names)})
+            groups["points"] = xr.Dataset(arrays, coords={"parameter": list(self.moved.names)})
         if self.unconstrained is not None:
             free: dict[str, Any] = {"average": (("chain", "draw", "parameter"), self.unconstrained.average)}
             coords: dict[str, Any] = {"parameter": list(self.unconstrained.names)}
@@ -393,23 +246,12 @@ class Run(Shown):
         return np.array_equal(self.kept, for_all(self.average, self.agents.size))
 
     @property
-    def _names_of_agents(self) -> Sequence[Any]:
-        """The sites' names, or else numbers."""
-        count = self.traffic.bytes_sent.size
+    def sites(self) -> tuple[str, ...]:
+        """Names of all agents, where they are known; else empty."""
         for known in (self.settings.get("sites"), self.asked.sites):
-            if known is not None and len(known) == count:
+            if known is not None and len(known) == self.traffic.bytes_sent.size:
                 return tuple(map(str, known))
-        return range(count)
-
-    def _log_likelihoods(self, names: Sequence[Any]) -> xr.Dataset:
-        """Those of all rows at the draws of the average."""
-        import xarray as xr
-
-        flat = self._moved.average.astype(np.float64)
-        found = self._agents("log_likelihood").of_rows(flat.reshape(-1, flat.shape[2]))
-        rows = np.concatenate(found, axis=1).reshape(*flat.shape[:2], -1)
-        owners = np.repeat(np.array(names), [own.shape[1] for own in found])
-        return xr.Dataset({"rows": (("chain", "draw", "row"), rows)}, coords={"agent": ("row", owners)})
+        return ()
 
     def save(self, path: str | Path) -> None:
         """Write the tree of `to_datatree` as NetCDF, and with it `findings` as the group `forecast`.
@@ -425,7 +267,7 @@ class Run(Shown):
         tree = self.to_datatree()
         if "findings" not in vars(self):
             write(tree, Path(path))
-        tree["forecast"] = as_tree(self.findings, self._moved.names)
+        tree["forecast"] = as_tree(self.findings, self.moved.names)
         write(tree, Path(path))
 
     @classmethod
@@ -522,7 +364,7 @@ class Run(Shown):
     def warnings(self, sites: Sequence[str] | None = None, *, findings: bool = True) -> list[str]:
         """The sentences that `summary` warns of, each with the numbers found and a remedy; arguments as it has them."""
         sites = self.settings.get("sites") if sites is None else sites
-        free = self._moved
+        free = self.moved
         found = self.findings if findings else vars(self).get("findings", UNKNOWN)
         weighted = self.points is not None
         # draws of methods that walk are warned of on the scale that they walk on
@@ -541,8 +383,6 @@ class Run(Shown):
         )
         stage("what the draws show")
         found_out = complaints(drawn, sites)
-        if warning := self.settings.get("lost", {}).get("warning"):
-            found_out.append(warning)
         if self.settings.get("interrupted") and self.certificate is None:
             found_out.append(
                 f"the run was interrupted: it has the {self.average.shape[1]} draws a chain made until then"
@@ -567,41 +407,78 @@ class Run(Shown):
             blocks["worst agent"] = table
         return Table(pd.concat(blocks, axis=1))
 
-    def alone(self) -> tuple[Alone, ...]:
-        """The posterior of each agent's data alone, by weighted points that each agent is asked at.
+    def ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
+        """Exponentials of the coefficients: odds ratios, rate ratios, hazard ratios, as the family has them.
 
-        Its means and standard deviations are `points.mean` and `points.sd` of each.
+        Of the average's draws: the median, 5% and 95% quantiles and the probability that it is above 1, by coefficient.
+        The column of medians says what the ratio is. The intercept is no ratio.
 
-        Nothing is sampled anew but these points: each agent tells the log likelihood of its rows there. Where weights
-        are not to be relied on, `why` says so. Draws of the run need not be certified: these weights have a check of
-        their own.
-
-        Raises
-        ------
-        AttributeError
-            The run was read from a file, updated or combined and knows no agents, or its sums are masked.
-        """
-        draws = self._moved.average.astype(np.float64)
-        agents, flat = self._agents("alone"), draws.reshape(-1, draws.shape[2])
-        return tuple(alone(flat, agents, self.traffic.bytes_sent.size, int(self.settings["seed"])))
-
-    def predictive_check(self) -> Histogram:
-        """A posterior predictive check from totals: histograms of the responses, observed and drawn from the model.
-
-        Each site counts its own and those that it draws from the model at draws of the run; the counts are summed over
-        the sites. A site with a count above 0 and below its floor in any bin takes no part.
+        Parameters
+        ----------
+        units
+            "original": for one unit more of a column as it was in the files, also where `accord run` has standardised
+            it; "model": for one unit as the model was given it; or by column how many units, as `{"age": 10}`.
 
         Raises
         ------
-        AttributeError
-            The run was read from a file, updated or combined: it knows no agents.
-        ArithmeticError
-            The draws are not certified or not of temperature 1.
         ValueError
-            The model does not say how responses are drawn, or the floors of the sites hide every histogram.
+            The exponential of a coefficient is no ratio in this model or of unknown meaning; units are unknown.
         """
-        positions, agents = self._sampled("predictive_check").positions, self._agents("predictive_check")
-        found = agents.predicted(positions, int(self.settings["seed"]))
-        if isinstance(found, str):
-            raise ValueError(found)
-        return found
+        return self._ratios("", units)
+
+    def odds_ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
+        """`ratios` of a family of which they are odds ratios."""
+        return self._ratios("odds", units)
+
+    def rate_ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
+        """`ratios` of a family of which they are rate ratios."""
+        return self._ratios("rate", units)
+
+    def hazard_ratios(self, units: str | Mapping[str, float] = "original") -> pd.DataFrame:
+        """`ratios` of a family of which they are hazard ratios."""
+        return self._ratios("hazard", units)
+
+    def _ratios(self, kind: str, units: str | Mapping[str, float]) -> pd.DataFrame:
+        """Ratios whose name has this word."""
+        ratio, names = self.asked.ratio, self.asked.ratios
+        if not names:
+            of = f" of the {self.asked.model}" if self.asked.model else ", as the model does not say what they are"
+            raise ValueError(f"exponentials of the coefficients are no ratios{of}")
+        if kind and kind not in ratio.split():
+            raise ValueError(
+                f"there are no {kind} ratios of this run: of the {self.asked.model} exp(coefficient) is the {ratio}"
+            )
+        places = [self.names.index(name) for name in names]
+        sds = self.settings.get("sds", {})
+        if units == "original" and not sds and not self.asked.formula:
+            warnings.warn(
+                "ratios are for one unit of the columns that the model was given: Study.matrix standardises them "
+                "by default, and then that is one standard deviation; units='model' says so",
+                stacklevel=3,
+            )
+        return ratios(self.average[..., places] * factors(names, units, sds), names, ratio)
+
+    def plot_forest(self, ax: Axes | None = None) -> Axes:
+        """Forest plot of the average's draws: mean, 50% and 90% interval of each parameter.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; None makes a figure.
+
+        Raises
+        ------
+        ImportError
+            Matplotlib is not installed.
+        """
+        flat = self.average.reshape(-1, len(self.names))
+        low, first, third, high = np.quantile(flat, [0.05, 0.25, 0.75, 0.95], axis=0)
+        ax = figures.axes(6.0, forest.EDGES + forest.LINE * len(self.names)) if ax is None else ax
+        forest.forest(ax, self.names, flat.mean(axis=0), np.stack([first, third]), np.stack([low, high]))
+        return ax
+
+    def _repr_html_(self) -> str:
+        """The table and the verdict of the certificate, for notebooks: nothing is asked or found out for it."""
+        chains, draws, dim = self.average.shape
+        line = f"{counted(chains, 'chain')} of {counted(draws, 'draw')} of {counted(dim, 'parameter')}"
+        return card("Run", line, self.certificate, self.names, statistics(self.average[..., :SHOWN]))

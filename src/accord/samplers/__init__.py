@@ -1,5 +1,10 @@
-"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing`, bases of your own, are importable too."""
+"""The methods, one file each; `__all__` lists them. `Gossip` and `Mixing` are bases of custom methods."""
 
+from . import balance as balance
+from . import combine as combine
+from . import conditional as conditional
+from . import convex_sets as convex_sets
+from . import schedules as schedules
 from .asynchronous_ula import AsynchronousULA
 from .by_sums.auto import Auto
 from .by_sums.chees import ChEES

@@ -6,9 +6,9 @@ import numpy as np
 import scipy.sparse
 
 from ..network import Network
-from ..network.chebyshev import contraction, identity_plus
+from ..network.averaging import contraction, identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
-from ..schedules import Step, at
+from .schedules import Step, at
 
 
 def even_step(network: Network) -> float:

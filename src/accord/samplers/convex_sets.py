@@ -53,7 +53,7 @@ class Box(ConvexSet):
     Examples
     --------
     >>> import accord
-    >>> accord.convex_sets.Box(0.0, [1.0, 5.0]).project([-1.0, 2.0]).tolist()
+    >>> accord.samplers.convex_sets.Box(0.0, [1.0, 5.0]).project([-1.0, 2.0]).tolist()
     [0.0, 2.0]
     """
 
@@ -85,7 +85,7 @@ class Simplex(ConvexSet):
     Examples
     --------
     >>> import accord
-    >>> accord.convex_sets.Simplex().project([1.0, 0.5, -2.0]).tolist()
+    >>> accord.samplers.convex_sets.Simplex().project([1.0, 0.5, -2.0]).tolist()
     [0.75, 0.25, 0.0]
     """
 
@@ -105,7 +105,7 @@ class L1Ball(ConvexSet):
     Examples
     --------
     >>> import accord
-    >>> accord.convex_sets.L1Ball(1.0).project([1.0, -0.5]).tolist()
+    >>> accord.samplers.convex_sets.L1Ball(1.0).project([1.0, -0.5]).tolist()
     [0.75, -0.25]
     """
 

@@ -11,10 +11,10 @@ from jaxtyping import Array, Float, Int
 from ..base.checks import positive
 from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..schedules import Step, as_step, at
 from .agent import Agent, Inbox, Noise
 from .protocol import HasLaw, Langevin, Monitored, Needs, Tunable
 from .proximal import proximal_point
+from .schedules import Step, as_step, at
 
 
 class DADMMSState(NamedTuple):

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..base.checks import positive, whole_number
 from ..base.pytree import pytree, static
 from ..network import Network
-from ..network.chebyshev import exchanges_for
+from ..network.averaging import exchanges_for
 from ..posterior import Posterior
 from .agent import Agent, Inbox, Noise
 from .mixing import as_mixing

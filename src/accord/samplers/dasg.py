@@ -12,10 +12,10 @@ from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..network.spectrum import extreme_eigenvalues, largest_curvature, reciprocal
 from ..posterior import Posterior
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .mixing import Gossip, as_mixing
 from .protocol import Bound, Needs
+from .schedules import Step, as_step, at, rescaled
 
 
 class DASGState(NamedTuple):

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float
 from ..base.checks import positive
 from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..network.chebyshev import identity_plus
+from ..network.averaging import identity_plus
 from ..network.spectrum import largest_curvature
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .mixing import Gossip, as_mixing
 from .protocol import Tunable
+from .schedules import Step, as_step, at, rescaled
 
 
 class DESGHMCState(NamedTuple):

@@ -9,16 +9,16 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from ..base.checks import positive, whole_numbers
+from ..base.checks import one_an_agent, positive, whole_numbers
 from ..base.pytree import pytree, static
 from ..network import Network
 from ..posterior import Posterior
+from ..posterior.potential import Potential, Shard
 from .agent import Agent, Inbox, Noise
-from .blocks import as_blocks, times
+from .conditional import curvatures, largest_curvature
 from .costs import total_traffic
-from .guidelines import guided
 from .hub_gibbs import HubGibbs
 from .protocol import Bound, Needs
 
@@ -71,7 +71,7 @@ class DGLMC(HubGibbs):
     step_size
         gamma_i in (0, rho_i / (1 + rho_i M_i)], one number or one an agent; None: a quarter of that bound.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.balance.balanced_steps` for agents of unequal speed);
+        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed);
         None: ceil(mean of rho_i / (gamma_i (1 + rho_i M_i))) for all (guideline 3.2.2).
     operators
         One matrix A_i of shape (d_i, dim) an agent; None: identities.
@@ -169,3 +169,107 @@ def _hub(precision: np.ndarray) -> DGLMCHub:
         return DGLMCHub(1.0 / precision, precision**-0.5)
     covariance = np.linalg.inv(precision)
     return DGLMCHub(covariance, np.linalg.cholesky((covariance + covariance.T) / 2.0))
+
+
+# Guideline 3.2.1: the step is 0.1 to 0.5 of rho_i / (1 + rho_i M_i).
+_STEP_FRACTION = 0.25
+
+
+def guided(
+    rho: Any, step_size: Any, local_steps: Any, curvature: Float[np.ndarray, " agent"]
+) -> tuple[Float[np.ndarray, " agent"], Float[np.ndarray, " agent"], Int[np.ndarray, " agent"]]:
+    """rho_i, gamma_i and N_i, one an agent each; those that are None are chosen by the guidelines.
+
+    Parameters
+    ----------
+    rho, step_size, local_steps
+        As in `DGLMC`.
+    curvature
+        M_i, the largest eigenvalue of the Hessian of each U_i.
+
+    Raises
+    ------
+    ValueError
+        A count other than one an agent, a step above its bound, or no curvature to choose `rho` from.
+    """
+    n = curvature.size
+    if rho is None and not (curvature > 0).all():
+        agent = int(np.argmin(curvature))
+        raise ValueError(
+            f"rho must be given: the Hessian of agent {agent} at init has no positive finite eigenvalue to choose "
+            "it from"
+        )
+    rho = 1.0 / curvature if rho is None else one_an_agent("rho", rho, n)
+    bound = rho / (1.0 + rho * curvature)
+    step = _STEP_FRACTION * bound if step_size is None else one_an_agent("step_size", step_size, n)
+    if (step > bound * (1.0 + 1e-9)).any():
+        agent = int(np.argmax(step / bound))
+        raise ValueError(
+            f"step_size {step[agent]:.6g} of agent {agent} is above {bound[agent]:.6g}, its stability bound "
+            "rho_i / (1 + rho_i M_i)"
+        )
+    if local_steps is None:
+        return rho, step, np.full(n, int(np.ceil(np.mean(bound / step) - 1e-9)))
+    return rho, step, one_an_agent("local_steps", local_steps, n)
+
+
+def times(A: Any, x: Array) -> Array:
+    """A x, where a number A stands for a multiple of the identity."""
+    return A * x if jnp.ndim(A) == 0 else A @ x
+
+
+def as_blocks(
+    operators: tuple[np.ndarray, ...] | None, post: Posterior
+) -> tuple[np.ndarray, np.ndarray, Float[np.ndarray, " agent"]]:
+    """Operators and their pseudo-inverses, stacked (ones for identities), and the largest curvature of each U_i.
+
+    U_i(z) = f_i(A_i^+ z). Raises what `check_operators` raises.
+    """
+    if operators is None:
+        return np.ones(post.num_agents), np.ones(post.num_agents), curvatures(post)
+    check_operators(operators, post)
+    A, inverse = padded(operators)
+    return A, inverse, post.each(largest_curvature, post.init, own=(inverse,))
+
+
+def padded(operators: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Operators (agent, width, dim) with rows of zeros below, and pseudo-inverses (agent, dim, width)."""
+    width = max(len(A) for A in operators)
+    A = np.stack([np.pad(A, ((0, width - len(A)), (0, 0))) for A in operators])
+    return A, np.linalg.pinv(A)
+
+
+def check_operators(operators: tuple[np.ndarray, ...], post: Posterior) -> None:
+    """Raise `ValueError` where operators do not fit a posterior.
+
+    They must be one finite matrix an agent with dim columns, sum_i A_i' A_i be invertible (H1 of the DG-LMC paper), and
+    every potential depend on A_i x alone.
+    """
+    if len(operators) != post.num_agents:
+        raise ValueError(f"operators must hold one matrix an agent, {post.num_agents}, found {len(operators)}")
+    for agent, A in enumerate(operators):
+        if A.ndim != 2 or A.shape[1] != post.dim or A.shape[0] == 0 or not np.isfinite(A).all():
+            raise ValueError(
+                f"the operator of agent {agent} must be finite of shape (d_i, {post.dim}), found {A.shape}"
+            )
+    values = np.linalg.eigvalsh(sum(A.T @ A for A in operators))
+    if not values[0] > 1e-10 * values[-1]:
+        raise ValueError(
+            f"sum_i A_i' A_i must be invertible (H1 of the DG-LMC paper), found the eigenvalue {values[0]:.3g}"
+        )
+    A, inverse = padded(operators)
+    x = post.init + np.random.default_rng(0).standard_normal(post.dim)
+    outside = post.each(_outside, x, own=(np.eye(post.dim) - inverse @ A,))
+    if (outside > 1e-6).any():
+        agent = int(np.argmax(outside))
+        raise ValueError(
+            f"the potential of agent {agent} depends on more than A_i x: its gradient has a part of relative size "
+            f"{outside[agent]:.3g} outside the rows of its operator (a proper prior does this; "
+            "give it to an agent of its own)"
+        )
+
+
+def _outside(potential: Potential, shard: Shard, x: Array, projector: Array) -> Array:
+    """The part of an agent's gradient that a projector leaves, relative to the whole."""
+    gradient = potential.gradient(shard, x)
+    return jnp.abs(projector @ gradient).max() / (1.0 + jnp.abs(gradient).max())

@@ -10,11 +10,11 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree
 from ..network import Network
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .consensus import consensus_weights, even_step, largest_step
 from .mixing import Gossip
 from .protocol import Tunable
+from .schedules import Step, as_step, at, rescaled
 
 
 class DULAState(NamedTuple):
@@ -29,8 +29,8 @@ class DULA(Gossip, Tunable):
     `x_i+ = x_i - consensus_step sum_{j in N_i} (x_i - x_j) - step_size N grad f_i(x_i) + sqrt(2 step_size N) w_i`.
 
     Parayil et al. 2021; eq. 25 of the D-ADMMS paper and the baseline of the GT-DULA paper, alpha_k = `step_size`,
-    beta_k = `consensus_step`; both may decay (`accord.schedules.Polynomial`). The network average follows Langevin on
-    F with `step_size`; one agent's draws are biased and over-dispersed as under DE-SGLD, which this is with
+    beta_k = `consensus_step`; both may decay (`accord.samplers.schedules.Polynomial`). The network average follows
+    Langevin on F with `step_size`; one agent's draws are biased and over-dispersed as under DE-SGLD, which this is with
     W = I - beta L and the step alpha N. With `mix_rounds` above one, W of round 0 is replaced by its Chebyshev
     polynomial P, and a decaying consensus step scales I - P. Needs beta < 2 / lambda_max(L); stable on quadratic
     potentials while `step_size N H < I + W`. At `temperature=0` this is decentralised gradient descent.

@@ -35,8 +35,6 @@ class Engine(Protocol):
     num_agents: int
     # The most draws that `record` takes in one call.
     capacity: int
-    # Whether rounds that are made again have the same draws.
-    repeats: bool
 
     def start(self, means: np.ndarray, factors: np.ndarray | None) -> Any:
         """The carry before round 0. `means` (agent, dim) or (agent, dim, chain), `factors` (agent, dim, dim)."""
@@ -80,9 +78,6 @@ class Engine(Protocol):
     def listen(self, tell: Callable[[list[str]], None]) -> None:
         """Tell what the agents are doing, a line each, while they work, if there is anything to tell."""
 
-    def told(self) -> dict[str, Any]:
-        """What a run's settings say of how it went, by name; warns of what went otherwise than was declared."""
-
     def close(self) -> None:
         """Give back what the engine holds: processes, sockets; whether the run went well or not."""
 
@@ -101,9 +96,6 @@ class Builder(Protocol):
 
     def check(self, post: Posterior, sampler: Sampler) -> None:
         """Raise `TypeError` where engines of this kind cannot run a method; asked before anything starts."""
-
-    def check_network(self, network: Network) -> None:
-        """Raise `ValueError` where engines of this kind cannot run on a network; asked before anything starts."""
 
     def states_here(self, num_agents: int) -> int:
         """How many agents' states this process holds, or those on its machine."""

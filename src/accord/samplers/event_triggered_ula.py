@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 
 from ..base.pytree import checked, pytree
 from ..network import Network
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .consensus import consensus_weights, largest_step
 from .mixing import Mixing
 from .protocol import Monitored
+from .schedules import Step, as_step, at, rescaled
 
 
 class EventTriggeredULAState(NamedTuple):

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..network.spectrum import largest_curvature, reciprocal
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .mixing import Gossip, as_mixing
 from .protocol import Needs, Tunable
+from .schedules import Step, as_step, at, rescaled
 
 
 class EXTRASGLDState(NamedTuple):

@@ -14,9 +14,9 @@ from ..base.checks import one_an_agent, positive, whole_number
 from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
+from .schedules import Step, as_step, at, rescaled
 
 # Halvings of an interval for the largest stable step, which leave it to nine digits.
 _BISECTIONS = 40

@@ -49,7 +49,7 @@ class GCMC(HubGibbs, Monitored, Weighted):
         Tolerance > 0, in squared units of x. None: chosen by a plan, in whitened coordinates.
     conditional
         How an agent draws z_i: "mala" (default: a few Metropolis-adjusted Langevin steps), "rejection" or "exact",
-        or an instance of `accord.conditional.MALA` or `Rejection` with its numbers.
+        or an instance of `accord.samplers.conditional.MALA` or `Rejection` with its numbers.
     tolerances
         Falling numbers above rho to pass through first; none by default.
     rounds_per_tolerance

@@ -14,12 +14,12 @@ from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
 from ..results.traffic import Traffic
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .conditional import Count, as_conditional
 from .mixing import as_mixing
 from .protocol import Bound, HasLaw, Langevin, Monitored, Needs, Recentred, Tunable
 from .proximal import proximal_point
+from .schedules import Step, as_step, at, rescaled
 
 
 class GibbsState(NamedTuple):
@@ -59,7 +59,7 @@ class Gibbs(Tunable, Langevin, HasLaw, Monitored, Recentred):
     conditional
         How an agent draws: "exact" (quadratic potentials), "rejection" (convex ones; few tries while
         eta < sum_j sigma_ij / (beta_i dim)), "mala" (a few Metropolis-adjusted Langevin steps), or an instance of
-        `accord.conditional.Rejection` or `MALA` with its numbers.
+        `accord.samplers.conditional.Rejection` or `MALA` with its numbers.
     mixing
         Weights: "metropolis" (default), "max-degree", "laplacian", "lazy", or an (N, N) matrix; not negative.
     recentre

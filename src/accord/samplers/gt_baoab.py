@@ -14,10 +14,10 @@ from jaxtyping import Array, Float
 from ..base.checks import positive
 from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .mixing import Gossip, as_mixing
 from .protocol import Needs, Tunable
+from .schedules import Step, as_step, at, rescaled
 
 # The most exchanges a step that are tried; a user may ask for more.
 _MOST_EXCHANGES = 256

@@ -10,14 +10,14 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree
 from ..network import Network
-from ..network.chebyshev import identity_plus
+from ..network.averaging import identity_plus
 from ..network.spectrum import largest_curvature, reciprocal
 from ..posterior import Posterior
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .consensus import check_tracking_step, consensus_weights, even_step
 from .mixing import Gossip
 from .protocol import Bound, Needs, Tunable
+from .schedules import Step, as_step, at, rescaled
 
 
 class GTDULAState(NamedTuple):

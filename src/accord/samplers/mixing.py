@@ -12,7 +12,7 @@ import scipy.sparse
 from ..base.checks import whole_number
 from ..base.pytree import static
 from ..network import Network
-from ..network.chebyshev import chebyshev, lazier, power
+from ..network.averaging import chebyshev, lazier, power
 from ..network.weights import MixingMatrix
 from ..posterior import Posterior
 from .protocol import Bound, HasLaw, InboxName, Langevin, Needs, Tunable

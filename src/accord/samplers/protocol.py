@@ -35,8 +35,8 @@ from ..base.pytree import apply_checks, checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
 from ..results.run import Traffic
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
+from .schedules import Step, as_step, at, rescaled
 
 __all__ = [
     "Agent",

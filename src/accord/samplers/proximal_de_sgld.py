@@ -11,14 +11,14 @@ from jaxtyping import Array, Float
 
 from ..base.pytree import checked, pytree, static
 from ..network import Network
-from ..network.chebyshev import identity_plus
+from ..network.averaging import identity_plus
 from ..network.spectrum import extreme_eigenvalues, largest_curvature, reciprocal
 from ..posterior import Posterior
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .convex_sets import as_convex_set
 from .mixing import Mixing, as_mixing
 from .protocol import Bound, Monitored
+from .schedules import Step, as_step, at, rescaled
 
 # Of the way to the set that a round takes an agent where `smoothing` is left out.
 _BACK = 0.5
@@ -61,8 +61,8 @@ class ProximalDESGLD(Monitored, Mixing):
     step_size
         eta > 0, a number or a schedule of the round.
     constraint
-        The set, of all parameters, in the user's scale: `accord.convex_sets.Box`, `L1Ball` or `Simplex`, or "positive",
-        "unit_interval" or "simplex".
+        The set, of all parameters, in the user's scale: `accord.samplers.convex_sets.Box`, `L1Ball` or `Simplex`,
+        or "positive", "unit_interval" or "simplex".
     smoothing
         lambda > 0, in squared units of the parameters, a number or a schedule. None: 2 step_size / N, with which a
         round takes an agent half of the way back: smaller steps make boundaries sharper, as their square root.

@@ -17,7 +17,7 @@ from ..base.errors import unknown_name_error
 from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.pooled_nuts import require_blackjax
+from ..posterior.reference import require_blackjax
 from .agent import Agent, Inbox, Noise
 from .protocol import Bound, Monitored, Needs
 

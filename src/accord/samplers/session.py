@@ -19,7 +19,6 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.masks import masked_bytes
 from ..posterior.totals import ConsensusTotals, Totals
-from ..results.reweighting import Agents
 from ..results.traffic import Traffic
 from .engine import Builder
 
@@ -75,8 +74,6 @@ class Session:
         What builds engines for rounds; None where there are none.
     checkpoint
         The folder that the run is kept in; None: none.
-    questions
-        What answers questions about the agents' data after the run.
 
     Attributes
     ----------
@@ -95,10 +92,9 @@ class Session:
         most_exchanges: float = np.inf,
         engine: Builder | None = None,
         checkpoint: Path | None = None,
-        questions: Agents | None = None,
     ) -> None:
         self.job, self.finer = job, finer
-        self.engine, self.checkpoint, self.questions = engine, checkpoint, questions
+        self.engine, self.checkpoint = engine, checkpoint
         self._given, self._recorded, self._most_exchanges = totals, recorded, most_exchanges
         self.traffic = Traffic(bytes_sent=np.zeros(job.network.num_agents, np.int64))
 

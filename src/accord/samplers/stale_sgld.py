@@ -15,9 +15,9 @@ from ..base.pytree import checked, pytree, static
 from ..network import Network
 from ..network.spectrum import reciprocal
 from ..posterior import Posterior
-from ..schedules import Step, as_step, at, rescaled
 from .agent import Agent, Inbox, Noise
 from .protocol import Bound, HasLaw, Langevin, Needs, Tunable
+from .schedules import Step, as_step, at, rescaled
 
 
 class StaleSGLDState(NamedTuple):

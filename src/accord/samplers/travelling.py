@@ -42,7 +42,7 @@ class Travelling(Langevin):
     step_size
         Step on F, > 0, a number.
     local_steps
-        N_i >= 1, one number or one an agent (`accord.balance.balanced_steps` for agents of unequal speed).
+        N_i >= 1, one number or one an agent (`accord.samplers.balance.balanced_steps` for agents of unequal speed).
     batch_size
         Rows that each gradient reads, drawn with replacement; None reads all.
     """

@@ -80,8 +80,7 @@ class Checkpointer:
     def resume(self, carry: Any) -> Any:
         """The carry of the newest round for which all is whole everywhere, the recorder wound there; else `carry`."""
         rounds = self.engine.saved(self.folder)
-        if self.engine.repeats:
-            self._require_same_rounds(carry)
+        self._require_same_rounds(carry)
         seconds, held = self._read()
         usable = [r for r in rounds if self._draws_at(r) <= held]
         # a round of which all draws are there has those of the rounds before it too

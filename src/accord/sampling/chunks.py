@@ -13,8 +13,8 @@ from ..base.errors import DivergenceError
 from ..base.progress import Progress
 from ..samplers.engine import Engine
 from ..samplers.protocol import Monitored
+from ..samplers.schedules import at
 from ..samplers.validation import cheap_bound
-from ..schedules import at
 from .checkpointing import Checkpointer
 from .recorder import Recorder
 

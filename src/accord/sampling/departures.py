@@ -73,7 +73,7 @@ def _kept(keep: Any, gone: int) -> Any:
 
 def _last(run: Run, gone: int, num_agents: int) -> np.ndarray:
     """Where the others were at the last draw, (chain, agent, dim); the average where their own were not kept."""
-    drawn = run._moved
+    drawn = run.moved
     last = np.repeat(drawn.average[:, -1:], num_agents, axis=1)
     last[:, run.agents] = drawn.kept[:, -1]
     return np.delete(last, gone, axis=1)

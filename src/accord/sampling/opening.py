@@ -11,14 +11,13 @@ from pathlib import Path
 import jax
 
 from ..engines.arrays import process_folder
-from ..posterior.latent_keepers import agents_here, prepare_latents
+from ..posterior.latent_keepers import prepare_latents
 from ..posterior.totals import Totals
 from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder, engine_name
 from ..samplers.session import Job, Session
 from ..storage.fingerprint import claim, combined, fingerprint
 from ..storage.recorded_totals import RecordedTotals
-from .questions import Questions
 from .rounds import Rounds
 
 
@@ -28,10 +27,9 @@ def opened(job: Job, method: BySums | Rounds, engine: Builder, checkpoint: Path 
     in_double = jax.enable_x64(True) if isinstance(method, BySums) else nullcontext()
     with in_double, engine.placed(job.post) as placed:
         prepare_latents(placed, job.keep)
-        questions = Questions(job.post, job.network, engine, job.masks, agents_here(placed))
         here = replace(job, post=placed)
         if not isinstance(method, BySums):
-            yield Session(here, engine=engine, checkpoint=checkpoint, questions=questions)
+            yield Session(here, engine=engine, checkpoint=checkpoint)
             return
         totals = placed.totals(job.network, masks=engine.masks, consensus=engine.consensus)
         recorded = None if checkpoint is None else _recorded(totals, job, method, engine, checkpoint)
@@ -40,7 +38,7 @@ def opened(job: Job, method: BySums | Rounds, engine: Builder, checkpoint: Path 
             finely = replace(job, post=job.post.finely())
             finer = partial(opened, finely, method, engine, None if checkpoint is None else checkpoint / "finely")
         try:
-            yield Session(here, totals, recorded=recorded, finer=finer, questions=questions)
+            yield Session(here, totals, recorded=recorded, finer=finer)
         finally:
             if recorded is not None:
                 recorded.write()

@@ -13,7 +13,6 @@ import numpy as np
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.latent_keepers import keep_latents
-from ..results.reweighting import Agents
 from ..results.run import Run, Traffic
 from ..results.scales import in_both_scales
 from ..samplers.by_sums.integration import integration_check
@@ -43,13 +42,10 @@ class Recorder:
     # why the method and its numbers were chosen, where they were, and what is expected of them
     chosen: str = ""
     forecast: Forecast | None = None
-    agents_data: Agents | None = None
     # what was measured of the draws at the end
     measured: Measured | None = None
     # where agents have kept their latents, where they have
     kept_latents: dict[str, str] = field(default_factory=dict)
-    # what the engine says of how the run went
-    told: dict[str, Any] = field(default_factory=dict)
     checked: Traffic = field(default_factory=Traffic)
     is_interrupted: bool = False
     count: int = 0
@@ -151,11 +147,9 @@ class Recorder:
                 **({"temperature": sampler.temperature} if sampler.temperature != 1.0 else {}),
                 **({"chosen": self.chosen} if self.chosen else {}),
                 **({"interrupted": True} if self.is_interrupted else {}),
-                **self.told,
                 **self.kept_latents,
             },
             examine=examination(self.post, self.network, sampler, self.warmup, self.forecast, self.measured),
-            agents_data=self.agents_data,
         )
 
     def summarised(self) -> dict[str, np.ndarray]:

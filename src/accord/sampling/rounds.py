@@ -65,7 +65,7 @@ class Rounds:
         (chain, agent, dim), an `accord.Gaussian` that every agent and chain draws from on its own, or one an agent.
     whiten
         Let the method move in coordinates in which the posterior is about standard normal, which the agents find
-        first, over the same network (`accord.warmup.warm_up`); its steps are then in posterior standard deviations.
+        first, over the same network (`accord.tuning.warm_up`); its steps are then in posterior standard deviations.
         Draws are in the user's coordinates all the same. What it took is part of the run's traffic. None does so where
         numbers were left out, which are chosen there.
     checkpoint_every
@@ -172,7 +172,6 @@ class Rounds:
             warmup,
             why,
             forecast,
-            session.questions,
         )
         checkpointer = None
         if session.checkpoint is not None:
@@ -256,7 +255,6 @@ def _run(
             warnings.warn(f"interrupted: the run keeps {drawn}", stacklevel=3)
         # of what was drawn nothing is lost any more
         hold()
-    recorder.told = engine.told()
     if isinstance(sampler, Monitored):
         warning = sampler.warning(recorder.summarised())
         if warning:

@@ -25,7 +25,7 @@ from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job
-from ..storage.lock import held
+from ..storage.checkpoint import held
 from .departures import go_on_without
 from .opening import opened
 from .rounds import Rounds
@@ -104,8 +104,7 @@ def sample(
     seed_words(seed)
     kept = _kept_agents(keep, network.num_agents)
     post.require_unchanged()
-    builder, chosen = _builder(engine), _method(method, network)
-    builder.check_network(network)
+    builder, chosen = engine_of(engine), _method(method, network)
     job = Job(post, network, draws, chains, seed, kept, builder.masks)
     folder = None if checkpoint is None else Path(checkpoint)
     chosen.check(job, builder)
@@ -130,7 +129,8 @@ def _method(method: Sampler | BySums | Rounds | None, network: Network) -> BySum
     return Rounds(method)
 
 
-def _builder(engine: str | Builder) -> Builder:
+def engine_of(engine: str | Builder) -> Builder:
+    """The builder of an engine that is given by name, or as it is."""
     if not isinstance(engine, str):
         if not callable(getattr(engine, "build", None)):
             raise TypeError(f"engine must be a name or have a method `build`, found {engine!r}")

@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import models
-from ..exact.impulse_response import respond_bound, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.potential import Potential, Shard
@@ -18,6 +17,7 @@ from ..results.traffic import Cost, Traffic
 from ..samplers.by_sums.method import BySums
 from ..samplers.costs import float_bytes, messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Expanding, HasLaw, Sampler
+from .impulse_response import respond_bound, stationary_bound
 from .warmup import Warmup
 
 # Draws that an agent's Hessian is averaged over.

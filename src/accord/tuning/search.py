@@ -8,14 +8,14 @@ import numpy as np
 
 from .. import samplers
 from ..base.progress import stage
-from ..exact.impulse_response import SlowError, stationary_bound
 from ..network import Network
 from ..posterior import Posterior
 from ..results.findings import TOLERANCE
 from ..samplers.protocol import Bound, Expanding, HasLaw, Langevin, Sampler, Tunable
+from ..samplers.schedules import at
 from ..samplers.validation import check_compatible, is_complete
-from ..schedules import at
 from .forecast import SHARE, Forecast, Model, forecast_beyond, forecast_bound, gaussian_model
+from .impulse_response import SlowError, stationary_bound
 from .plan import COSTS, Plan, Trial, label
 from .warmup import Warmup
 

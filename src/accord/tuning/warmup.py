@@ -25,8 +25,7 @@ from ..samplers.by_sums.laplace import nearest_gaussian
 from ..samplers.engine import Builder
 from ..samplers.session import Job, Session
 from .pilot_run import explore, stiff_draw, stiffest
-from .weighted_points import weighed
-from .whitened import Whitened
+from .whitened import Whitened, weighed
 
 # Draws at a time, and the step at which it is found, of the Gaussian nearest to the posterior: rougher than elsewhere.
 _LOOKS, _STILL = 16, 0.5

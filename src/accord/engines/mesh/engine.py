@@ -22,8 +22,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from ...base.compiler import compiled
-from ...base.program import Program
+from ...base.compiler import Program, compiled
 from ...base.pytree import unchecked
 from ...network import Network
 from ...posterior import Posterior
@@ -31,7 +30,7 @@ from ...samplers.protocol import Bound
 from ..arrays import ArrayBuilder, ArrayEngine, Programs
 from ..build import build_problem, by_color
 from ..draws import RawNoise
-from ..links import LinkedExchange, UnreliableExchange
+from ..links import LinkedExchange
 from ..local import LocalEngine
 from ..loop import Carry, Records, finite, record, start
 from ..round import Exchange, Problem, own_state
@@ -70,9 +69,8 @@ def _specs(problem: Problem) -> Problem:
     )
 
 
-def _linked(links: UnreliableExchange) -> LinkedExchange:
+def _linked(links: LinkedExchange) -> LinkedExchange:
     """How links lie on the devices: what is an agent's with it."""
-    assert isinstance(links, LinkedExchange)
     apart = {name: P(AGENTS) for name in ("senders", "weights", "pushing", "edges")}
     shared = {name: P() for name in ("exchanges", "outage", "seed")} | {"table": None if links.table is None else P()}
     fixed = {name: getattr(links, name) for name in ("burst", "delay", "schedule", "needs")}
@@ -225,7 +223,7 @@ class MeshEngine(ArrayEngine):
             return tree
         return jax.tree.map(lambda leaf: jnp.concatenate([leaf, jnp.repeat(leaf[:1], extra, axis=0)]), tree)
 
-    def _linked(self, links: UnreliableExchange | None) -> UnreliableExchange | None:
+    def _linked(self, links: LinkedExchange | None) -> LinkedExchange | None:
         if links is None:
             return None
         parts = {name: getattr(links, name) for name in ("senders", "weights", "pushing", "edges")}

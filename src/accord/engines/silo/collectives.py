@@ -14,7 +14,7 @@ import scipy.sparse
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ...base.pytree import pytree, static
 from ..collectives import Collectives
@@ -75,32 +75,6 @@ class SiloCollectives(Collectives):
 
     def gathered(self, senders: Int[Array, "agent slot"], messages: Any) -> Any:
         return jax.tree.map(lambda x: x[None], self._neighbours(messages))
-
-    def delivered(
-        self, number: Array, tells: Bool[Array, "agent slot"], hears: Bool[Array, "agent slot"], letters: Any
-    ) -> tuple[Any, Int[Array, "agent slot"]]:
-        """The newest letters of an exchange or one before it that come before the deadline, and their numbers.
-
-        Parameters
-        ----------
-        number
-            The exchange's.
-        tells, hears
-            Which neighbours are sent a letter, and of which one is waited for.
-        letters
-            Those to the neighbours, in their order, a pytree of arrays (agent, slot, ...).
-
-        Returns
-        -------
-        tuple
-            The neighbours' letters, zeros and the number -1 where none came.
-        """
-        leaves: list[Array]
-        treedef: Any
-        leaves, treedef = jax.tree.flatten(letters)
-        shapes = [*_shapes(leaves), jax.ShapeDtypeStruct(hears.shape, jnp.int32)]
-        *found, numbers = self._called(self.communicator.swap_in_time, shapes, number, tells, hears, *leaves)
-        return treedef.unflatten(found), numbers
 
     def _neighbours(self, messages: Any) -> Any:
         """The neighbours' messages, in their order, for those of the agent."""

@@ -1,7 +1,8 @@
-"""Connections between the agents that an edge joins: whole sealed messages over TCP, under labels that are checked.
+"""Connections between neighbours: whole messages over TLS, each under a label that the receiver checks.
 
-An agent sends to all neighbours of an exchange and hears from all of them in one loop that never blocks on one of them,
-so that messages larger than the buffers of the system cannot lock two agents that send to each other.
+An agent sends to all neighbours of an exchange and receives from all of them in one loop that never blocks on one of
+them, so that messages larger than the buffers of the system cannot lock two agents that send to each other. One thread
+reads and writes, as an SSL socket demands.
 """
 
 from __future__ import annotations
@@ -10,18 +11,17 @@ import select
 import socket
 import struct
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ...storage.fingerprint import first_difference
-from .handshake import Address, Call, Connection, Credentials, Greeting, StrangerError, family
-from .sealing import TAG_BYTES, BrokenSealError, Identity, Peer
+from .handshake import Address, Call, Connection, Greeting, StrangerError, family
+from .tls import Identity, Peer
 
 # run hash, attempt, round, exchange of the round, sender, bytes that follow
 _HEADER = struct.Struct("<16sIqIIQ")
-# Callers that have not said who they are; of more than these the oldest is hung up on.
+# Incoming calls without a greeting; beyond this number the oldest is closed.
 _MOST_STRANGERS = 64
 
 
@@ -72,13 +72,6 @@ class Label(NamedTuple):
     exchange: int
 
 
-class Numbered(NamedTuple):
-    """A message and the number of its exchange."""
-
-    number: int
-    content: bytes
-
-
 class Channels:
     """An agent's connections.
 
@@ -92,33 +85,29 @@ class Channels:
 
     def __init__(self, agent: int, host: str) -> None:
         self.agent = agent
-        # of this process: one that begins in its place has another
         self._identity = Identity()
         self._links: dict[int, _Link] = {}
         self._listener = socket.create_server((host, 0), family=family(host), backlog=1024)
         self._listener.setblocking(False)
         host, port, *_ = self._listener.getsockname()
-        self.own = Peer(host, port, self._identity.public)
+        self.own = Peer(host, port, self._identity.certificate)
         # seconds that this agent has waited for each neighbour so far, and whom it waits for now
         self.waited: dict[int, float] = {}
         self.waiting_for: tuple[int, ...] = ()
 
-    def connect(self, peers: Mapping[int, Peer], key: bytes, attempt: int, parts: dict[str, str], limit: float) -> None:
-        """Join with all peers, in place of the connections there were.
+    def connect(self, peers: Mapping[int, Peer], attempt: int, parts: dict[str, str], limit: float) -> None:
+        """Connect to all peers, in place of earlier connections.
 
-        Both sides prove that they know the run's key and that they are whom they say, and refuse another run by the
-        name of what differs; all that follows is sealed. Agents call those of a lower number and are called by those of
-        a higher one, all at the same time. Each calls from the address that it listens at, and who calls from any other
-        address is hung up on.
+        Both sides show their certificates, which must be the ones in `peers`, and refuse another run by naming the
+        difference. An agent calls peers of lower numbers and is called by peers of higher numbers, all at the same
+        time. An agent calls from the address that it listens at, and an incoming call from any other address is closed.
 
         Parameters
         ----------
         peers
-            Addresses and public keys by agent.
-        key
-            The run's secret.
+            Addresses and certificates by agent.
         attempt
-            Number of this set of connections; what is left of earlier ones is refused.
+            Number of this set of connections; calls with another number are refused.
         parts
             The agent's `fingerprint`.
         limit
@@ -127,20 +116,21 @@ class Channels:
         Raises
         ------
         LostNeighbourError
-            A peer cannot be reached, or hung up.
+            A peer cannot be reached, closed the connection, or showed another certificate.
         LateNeighbourError
             A peer did not connect in time.
         ValueError
-            A peer is in another run (what differs is named), or two claim one index.
+            A peer is in another run (the difference is named), or called twice.
         """
         self.disconnect()
-        own = Credentials(Greeting(self.agent, attempt, parts), self._identity, key, peers)
-        ends = time.monotonic() + limit
-        calls = [Call(j, own, ends, self.own.host) for j in peers if j < self.agent]
-        known = {peer.host for j, peer in peers.items() if j > self.agent}
+        greeting, ends = Greeting(attempt, parts), time.monotonic() + limit
+        callers = {j: peer for j, peer in peers.items() if j > self.agent}
+        incoming = self._identity.context(is_server=True, peers=callers.values())
+        calls: list[Call] = []
         try:
+            calls += self._outgoing({j: peer for j, peer in peers.items() if j < self.agent}, greeting, ends)
             while True:
-                calls = [call for call in calls if not self._has_ended(call, own)]
+                calls = [call for call in calls if not self._has_ended(call, peers, parts)]
                 missing = peers.keys() - self._links.keys()
                 if not missing:
                     return
@@ -150,12 +140,12 @@ class Channels:
                     raise LateNeighbourError(self.agent, late, -1, limit, where)
                 if self._wait_for_calls(calls, ends):
                     with suppress(BlockingIOError, ConnectionAbortedError):
-                        wire, (caller, *_) = self._listener.accept()
-                        if caller not in known:
+                        wire, (host, *_) = self._listener.accept()
+                        if host not in {peer.host for peer in callers.values()}:
                             wire.close()
                             continue
                         _drop_oldest(calls)
-                        calls.append(Call.heard(wire, own, ends))
+                        calls.append(Call(wire, incoming, callers, greeting, ends))
         except BaseException:
             self.disconnect()
             raise
@@ -163,8 +153,16 @@ class Channels:
             for call in calls:
                 call.close()
 
+    def _outgoing(self, called: Mapping[int, Peer], greeting: Greeting, ends: float) -> Iterator[Call]:
+        """Calls to some peers."""
+        context = self._identity.context(is_server=False, peers=called.values())
+        for j, peer in called.items():
+            wire = socket.socket(family(peer.host))
+            wire.bind((self.own.host, 0))
+            yield Call(wire, context, {j: peer}, greeting, ends, called=j)
+
     def _wait_for_calls(self, calls: list[Call], ends: float) -> bool:
-        """Sleep until a greeting can go on or is out of time; whether somebody calls."""
+        """Sleep until a call can go on or is out of time; whether there is a new one."""
         poll = select.poll()
         for call in calls:
             poll.register(call.number, call.waits_for)
@@ -176,44 +174,34 @@ class Channels:
             call.is_ready = call.number in ready
         return listener in ready
 
-    def _has_ended(self, call: Call, own: Credentials) -> bool:
-        """Go on with a greeting where that is possible; whether it is over, with a new link or without."""
+    def _has_ended(self, call: Call, peers: Mapping[int, Peer], parts: dict[str, str]) -> bool:
+        """Go on with a call where that is possible; whether it is over, with a new link or without."""
         try:
             found = call.go_on()
         except (OSError, StrangerError) as error:
-            # whoever knocks without the key is no reason to end a run
-            if call.peer is None:
+            # a stranger's call does not end a run
+            if call.called is None:
                 return True
-            host, port, _ = own.peers[call.peer]
+            host, port, _ = peers[call.called]
             raise LostNeighbourError(
-                f"agent {self.agent} cannot reach agent {call.peer} at {host}:{port}: {error}"
+                f"agent {self.agent} cannot reach agent {call.called} at {host}:{port}: {error}"
             ) from error
         if found is None:
             return False
-        callers = {j for j in own.peers if j > self.agent}
-        self._admit(found, own.greeting, callers if call.peer is None else {call.peer})
+        secure, other, greeting = found
+        difference = first_difference(parts, greeting.parts)
+        if difference is not None or other in self._links:
+            secure.wire.close()
+            what = "called twice" if difference is None else f"is not in the run of agent {self.agent}"
+            where = "" if difference is None else f" (here and there: {difference})"
+            raise ValueError(f"agent {other} {what}{where}")
+        self._links[other] = _Link(found)
+        self.waited.setdefault(other, 0.0)
         return True
-
-    def _admit(self, connection: Connection, own: Greeting, expected: Iterable[int]) -> None:
-        """Make a link of a connection, if who is there is expected and in the same run."""
-        wire, other = connection.wire, connection.other
-        if other.agent in self._links or other.agent not in expected:
-            wire.close()
-            raise ValueError(
-                f"two agents claim one index: agent {self.agent} has met another agent {other.agent} than it expects"
-            )
-        difference = first_difference(own.parts, other.parts)
-        if difference is not None:
-            wire.close()
-            raise ValueError(
-                f"agent {other.agent} is not in the run of agent {own.agent} (here and there: {difference})"
-            )
-        self._links[other.agent] = _Link(connection)
-        self.waited.setdefault(other.agent, 0.0)
 
     def exchange(
         self, label: Label, outgoing: Mapping[int, Any], incoming: Mapping[int, int], limit: float
-    ) -> dict[int, bytes]:
+    ) -> dict[int, bytearray]:
         """Send to some neighbours and hear from some.
 
         Parameters
@@ -234,9 +222,7 @@ class Channels:
         """
         for peer, content in outgoing.items():
             content = memoryview(content).cast("B")
-            self._links[peer].send(_HEADER.pack(*label, self.agent, content.nbytes))
-            if content.nbytes:
-                self._links[peer].send(content)
+            self._links[peer].send(_HEADER.pack(*label, self.agent, content.nbytes), content)
         unsent, missing, found = set(outgoing), set(incoming), {}
         began = time.monotonic()
         while True:
@@ -252,76 +238,20 @@ class Channels:
                 return found
             self._wait(unsent, missing, began, limit, label.round)
 
-    def exchange_in_time(
-        self, label: Label, outgoing: Mapping[int, Any], due: Iterable[int], most: int, limit: float
-    ) -> tuple[dict[int, list[Numbered]], set[int], int]:
-        """Send what can be sent and hear what comes in time.
-
-        Parameters
-        ----------
-        label
-            Its round is the number of the exchange. Messages of smaller numbers are heard too, those of larger ones
-            when their exchange comes.
-        outgoing
-            Bytes to send, by neighbour. Where an earlier message is still in the way this one is dropped whole.
-        due
-            Neighbours to wait for until one of this number has come, or one that was sent after it.
-        most
-            The most bytes that a message may have.
-        limit
-            Seconds to wait, > 0.
-
-        Returns
-        -------
-        tuple
-            The messages that came, by neighbour, their numbers growing; those who did not come so far; and how many
-            messages were sent.
-        """
-        sent = sum(self._post(peer, label, content) for peer, content in outgoing.items())
-        found: dict[int, list[Numbered]] = {peer: [] for peer in self._links}
-        missing, began = set(due), time.monotonic()
-        while True:
-            # what has come until now is read in any case
-            is_over = time.monotonic() >= began + limit
-            unsent = {peer for peer, link in self._links.items() if not link.flushed()}
-            for peer, link in self._links.items():
-                found[peer] += link.received_until(label, most)
-            missing = {peer for peer in missing if not self._links[peer].has_reached(label.round)}
-            if is_over or not (unsent or missing):
-                self.waiting_for = ()
-                return found, missing, sent
-            self._sleep(unsent, missing, began, limit)
-
-    def _post(self, peer: int, label: Label, content: Any) -> bool:
-        """Put a message on its way unless an earlier one is still in the way; whether that was done."""
-        link = self._links[peer]
-        if not link.flushed():
-            return False
-        content = memoryview(content).cast("B")
-        link.send(_HEADER.pack(*label, self.agent, content.nbytes))
-        if content.nbytes:
-            link.send(content)
-        return True
-
     def _wait(self, unsent: set[int], missing: set[int], began: float, limit: float, round: int) -> None:
         """Sleep until a socket is ready; `LateNeighbourError` where none is in time."""
-        if not self._sleep(unsent, missing, began, limit):
-            raise LateNeighbourError(self.agent, min(self.waiting_for), round, limit)
-        self.waiting_for = ()
-
-    def _sleep(self, unsent: set[int], missing: set[int], began: float, limit: float) -> bool:
-        """Sleep until a socket is ready, at most until the limit; count whom that was for, and say if one is."""
         poll = select.poll()
         for peer in unsent | missing:
             reads, writes = peer in missing, peer in unsent
             poll.register(self._links[peer].wire, (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0))
         since = time.monotonic()
         self.waiting_for = tuple(missing or unsent)
-        left = began + limit - since
-        ready = poll.poll(max(0.0, left) * 1e3)
+        ready = poll.poll(max(0.0, began + limit - since) * 1e3)
         for peer in self.waiting_for:
             self.waited[peer] += time.monotonic() - since
-        return bool(ready)
+        if not ready:
+            raise LateNeighbourError(self.agent, min(self.waiting_for), round, limit)
+        self.waiting_for = ()
 
     def disconnect(self) -> None:
         """End all connections; the agent can be called again."""
@@ -337,75 +267,42 @@ class Channels:
 
 
 def _drop_oldest(calls: list[Call]) -> None:
-    """Make room for one more caller."""
-    strangers = [call for call in calls if call.peer is None]
+    """Make room for one more incoming call."""
+    strangers = [call for call in calls if call.called is None]
     if len(strangers) >= _MOST_STRANGERS:
         strangers[0].close()
         calls.remove(strangers[0])
 
 
 class _Link:
-    """A connection: sealed messages in and out without blocking, the label of each before what it holds."""
+    """A connection that sends and receives labelled messages without blocking."""
 
     def __init__(self, connection: Connection) -> None:
-        self.wire, self._closes, self._opens, other = connection
-        self.peer = other.agent
-        self._outgoing: deque[memoryview] = deque()
-        self._header = bytearray(_HEADER.size + TAG_BYTES)
+        self._secure, self.peer, _ = connection
+        self.wire = self._secure.wire
+        self._header = bytearray(_HEADER.size)
         self._content: bytearray | None = None
         self._filled = 0
-        # number of the message that is read, and one that came before its exchange
-        self._number = -1
-        self._early: Numbered | None = None
 
-    def send(self, content: Any) -> None:
-        """Put bytes, sealed, behind those that wait to be sent."""
-        self._outgoing.append(memoryview(self._closes.closed(content)))
+    def send(self, *parts: Any) -> None:
+        """Put a message behind the messages that wait to be sent."""
+        for part in filter(len, parts):
+            self._secure.write(part)
 
     def flushed(self) -> bool:
-        """Send what can be sent now; whether that was all."""
-        while self._outgoing:
-            try:
-                sent = self.wire.send(self._outgoing[0])
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                raise self._lost(error) from error
-            if sent == len(self._outgoing[0]):
-                self._outgoing.popleft()
-            else:
-                self._outgoing[0] = self._outgoing[0][sent:]
-        return True
+        """Send as much as the socket takes; whether nothing is left."""
+        try:
+            return self._secure.flushed()
+        except OSError as error:
+            raise self._lost(error) from error
 
-    def received(self, label: Label, most: int) -> bytes | None:
+    def received(self, label: Label, most: int) -> bytearray | None:
         """The next message if it has come whole; it must bear the label, and no memory is taken for a longer one."""
-        found = self._next(label, most, is_late=False)
-        return None if found is None else found.content
-
-    def received_until(self, label: Label, most: int) -> list[Numbered]:
-        """The next messages that have come whole, of numbers up to the label's; they must bear it otherwise."""
-        found: list[Numbered] = []
-        while True:
-            if self._early is None:
-                self._early = self._next(label, most, is_late=True)
-            if self._early is None or self._early.number > label.round:
-                return found
-            found.append(self._early)
-            self._early = None
-
-    def has_reached(self, number: int) -> bool:
-        """Whether a message of this number has come whole, or one that was sent after it."""
-        return self._content is None and self._number >= number
-
-    def _next(self, label: Label, most: int, is_late: bool) -> Numbered | None:
-        """The next message if it has come whole; with `is_late` of whatever number."""
         if self._content is None:
             if not self._fill(self._header):
                 return None
-            *found, sender, length = _HEADER.unpack(self._opened(self._header))
-            bears = Label(*found)
-            self._number = bears.round
-            if bears != (label._replace(round=bears.round) if is_late else label) or sender != self.peer:
+            *found, sender, length = _HEADER.unpack(self._header)
+            if Label(*found) != label or sender != self.peer:
                 raise ForeignMessageError(
                     f"agent {self.peer} sent a message of agent {sender}, round {found[2]}, exchange {found[3]}, "
                     f"attempt {found[1]}, where round {label.round}, exchange {label.exchange}, attempt "
@@ -415,32 +312,19 @@ class _Link:
                 raise ForeignMessageError(
                     f"agent {self.peer} announced a message of {length} bytes where {most} were due"
                 )
-            self._content, self._filled = bytearray(length + TAG_BYTES if length else 0), 0
+            self._content, self._filled = bytearray(length), 0
         if not self._fill(self._content):
             return None
         content, self._content, self._filled = self._content, None, 0
-        return Numbered(self._number, self._opened(content) if content else b"")
-
-    def _opened(self, content: bytearray) -> bytes:
-        try:
-            return self._opens.opened(content)
-        except BrokenSealError as error:
-            raise self._lost(error) from None
+        return content
 
     def _fill(self, buffer: bytearray) -> bool:
-        """Read into a buffer what has come; whether it is full."""
-        view = memoryview(buffer)
-        while self._filled < len(buffer):
-            try:
-                count = self.wire.recv_into(view[self._filled :])
-            except BlockingIOError:
-                return False
-            except OSError as error:
-                raise self._lost(error) from error
-            if count == 0:
-                raise self._lost(None)
-            self._filled += count
-        return True
+        """Read into a buffer until it is full or nothing more has come; whether it is full."""
+        try:
+            self._filled += self._secure.read_into(memoryview(buffer)[self._filled :])
+        except OSError as error:
+            raise self._lost(error) from error
+        return self._filled == len(buffer)
 
-    def _lost(self, error: OSError | None) -> LostNeighbourError:
-        return LostNeighbourError(f"the connection to agent {self.peer} ended" + (f": {error}" if error else ""))
+    def _lost(self, error: OSError) -> LostNeighbourError:
+        return LostNeighbourError(f"the connection to agent {self.peer} ended: {error}")

@@ -25,7 +25,6 @@ from ...storage.fingerprint import claim, own_key
 from ..arrays import require_no_masks
 from ..loop import Records
 from .latents import LATENTS
-from .losses import Losses
 from .worker import Assignment, Goal, Report
 from .workers import MOST_SETBACKS, Limits, SetbackError, WorkerPool
 
@@ -64,10 +63,6 @@ class Silo:
         Where each agent keeps draws of its own latents, of a posterior with `local`: a folder at its site, absolute or
         from its home, "~". Each run makes a folder of its own in it for each agent, which only the agent's user can
         read.
-    deadline
-        Seconds, > 0, that an agent waits for the messages of an exchange; then it goes on without those that have not
-        come, as if they were lost; draws then depend on what came too. It takes a network whose `links` say how much
-        loss to plan for. None waits for all messages, up to `timeout`. See docs/links.md.
     masks
         Mask all sums pairwise, so that neither the hub nor a relay sees an agent's own numbers; for methods by sums,
         and at least 3 agents. See docs/masks.md for what that hides, and what not.
@@ -79,24 +74,16 @@ class Silo:
     late: str = "raise"
     start_timeout: float = 120.0
     latents: str = LATENTS
-    deadline: float | None = None
     masks: bool = False
     # its sums go over a tree
     consensus: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "start_timeout", "deadline"):
+        for name in ("timeout", "start_timeout"):
             seconds = getattr(self, name)
-            if name == "deadline" and seconds is None:
-                continue
             if isinstance(seconds, bool) or not isinstance(seconds, int | float):
                 raise ValueError(f"{name} must be a number of seconds, found {seconds!r}")
             positive(name, seconds)
-        if self.deadline is not None and self.deadline > self.timeout:
-            raise ValueError(
-                f"deadline must be at most timeout={self.timeout:g}, after which an agent is late, found "
-                f"{self.deadline:g}"
-            )
         if self.late not in _LATE:
             raise unknown_name_error("late", self.late, _LATE)
         if not self.latents.startswith(("/", "~")):
@@ -117,15 +104,6 @@ class Silo:
     def states_here(self, num_agents: int) -> int:
         """One: its agents may each have a machine."""
         return 1
-
-    def check_network(self, network: Network) -> None:
-        """Raise `ValueError` where there is a deadline, and nothing is known of the loss to expect."""
-        if self.deadline is not None and network.unreliable is None:
-            raise ValueError(
-                f"deadline={self.deadline:g} goes on without messages that are late, and {network.name} has links that "
-                "deliver all of them: say with network.links(loss=...) how many may be missed, so that the method and "
-                "its numbers are right for it"
-            )
 
     def resources_of(self, agent: int) -> dict[str, float | int]:
         """The custom resources that an agent's process needs."""
@@ -170,7 +148,7 @@ class Silo:
                     self._dismiss()
                 if self._pool is None:
                     resources = [self.resources_of(i) for i in range(agents)]
-                    limits = Limits(self.timeout, self.late, self.start_timeout, self.deadline)
+                    limits = Limits(self.timeout, self.late, self.start_timeout)
                     self._pool = WorkerPool(resources, self.address, limits, self.latents)
                 yield self._pool
             finally:
@@ -207,9 +185,7 @@ class Silo:
         """An engine on the processes that hold the posterior."""
         pool = post.owners
         assert isinstance(pool, WorkerPool)
-        # what is drawn counts on it
-        parts = fingerprint if self.deadline is None else {**fingerprint, "deadline": str(self.deadline)}
-        return SiloEngine(pool, post, network, bound, chains=chains, seed=seed, keep=keep, parts=parts)
+        return SiloEngine(pool, post, network, bound, chains=chains, seed=seed, keep=keep, parts=fingerprint)
 
 
 class SiloCarry(NamedTuple):
@@ -242,10 +218,8 @@ class SiloEngine:
         self.capacity = int(np.clip(_BUFFER_BYTES // (chains * post.dim * self.num_agents * width), 1, 1024))
         self._folder = pool.new_folder()
         own = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i : i + 1], bound.own) for i in self._agents]
-        rest = (seed, chains, post.coordinates, parts, pool.key, pool.limits.timeout, pool.limits.deadline)
+        rest = (seed, chains, post.coordinates, parts, pool.limits.timeout)
         self._tasks = [Assignment(network, bound._replace(own=own[i]), *rest) for i in self._agents]
-        self._losses = None if pool.limits.deadline is None else Losses(network)
-        self.repeats = self._losses is None
         self._starts: list[tuple[np.ndarray, np.ndarray | None]] = []
         # the round that all agents are at; -1 where some are at none
         self._at = -1
@@ -304,12 +278,7 @@ class SiloEngine:
         return self._carry(carry.round + draws * thin, reports), records
 
     def first_non_finite(self, before: SiloCarry, after: SiloCarry, rounds: int) -> FirstNonFinite | None:
-        """The first position that is not finite in the rounds from one carry to the other, or None.
-
-        Rounds with a deadline cannot be made again: of these it is the first that is named.
-        """
-        if self._losses is not None:
-            return None if all(after.finite) else FirstNonFinite(after.finite.index(False), min(rounds, 1))
+        """The first position that is not finite in the rounds from one carry to the other, or None."""
         good, bad = 0, rounds
         while bad - good > 1 and not all(after.finite):
             middle = (good + bad) // 2
@@ -326,16 +295,6 @@ class SiloEngine:
     def message_bytes(self, carry: SiloCarry) -> int:
         """Bytes of the message that one agent of one chain sends in one exchange."""
         return int(self._attempt(lambda: self.pool.call("message_bytes"), carry.round)[self.root])
-
-    def told(self) -> dict[str, Any]:
-        """The messages that a deadline has cost, as `lost`; warns where they are more than was declared."""
-        if self._losses is None:
-            return {}
-        warning = self._losses.warning()
-        if warning is not None:
-            warnings.warn(warning, stacklevel=4)
-        told = self._losses.told()
-        return {"lost": told | ({"warning": warning} if warning else {})} if told else {}
 
     def states(self, carry: SiloCarry) -> Any:
         """The method's states of all agents and chains, host arrays (agent, ..., chain)."""
@@ -386,8 +345,6 @@ class SiloEngine:
         rows = self._everywhere(goal, folder, self.pool.key)
         reports = self._attempt(lambda: self.pool.call("work", rows), goal.start)
         self._at = goal.start + goal.rounds
-        if self._losses is not None:
-            self._losses.add([report.met for report in reports])
         return reports
 
     def _attempt(self, work: Callable[[], Any], round: int | None = None) -> Any:

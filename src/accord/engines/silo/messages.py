@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...network import Network
-from .connections import Channels, ForeignMessageError, Label, LateNeighbourError
-from .losses import Tally
+from .connections import Channels, ForeignMessageError, Label
+
+Content = bytes | bytearray
 
 _ASKED, _DONE = b"\x01", b"\x00"
 # Ways of a message within one talk of all agents, for its label: between neighbours, up the tree, down the tree.
@@ -34,21 +35,11 @@ class Communicator:
         The hash of the run, 16 bytes.
     limit
         Seconds to wait for a neighbour.
-    deadline
-        Seconds after which an agent goes on without what has not come, where it does.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        agent: int,
-        channels: Channels,
-        run: bytes,
-        limit: float,
-        deadline: float | None = None,
-    ) -> None:
+    def __init__(self, network: Network, agent: int, channels: Channels, run: bytes, limit: float) -> None:
         self.num_agents, self.agent, self.channels = network.num_agents, agent, channels
-        self.run, self.limit, self.deadline = run, limit, deadline
+        self.run, self.limit = run, limit
         self.neighbours = [int(j) for j in network.neighbors(agent)]
         self.attempt, self.round, self._talk = 0, 0, 0
         # all since this was made
@@ -56,9 +47,6 @@ class Communicator:
         # all chains' messages since the start, without labels
         self.bytes_sent = 0
         self.failure: Exception | None = None
-        self._patience = 0 if network.unreliable is None else network.unreliable.delay[1]
-        self._tallies = {j: Tally(self._patience) for j in self.neighbours}
-        self._has_met = False
         self._colors = network.coloring()
         self.parent: int | None = None
         self.below: dict[int, list[int]] = {}
@@ -80,12 +68,6 @@ class Communicator:
         """Go on from a round with new connections."""
         self.attempt, self.round, self._talk = attempt, round, 0
         self.failure = None
-        self.meet()
-        self._tallies = {j: Tally(self._patience) for j in self.neighbours}
-
-    def meet(self) -> None:
-        """Wait for all neighbours in the next exchange, deadline or not."""
-        self._has_met = False
 
     def swap(self, round: Any, color: Any, *leaves: Any) -> list[np.ndarray]:
         """The neighbours' messages, each array stacked in the order of the neighbours; zeros where it is not our turn.
@@ -104,48 +86,6 @@ class Communicator:
             return [np.zeros((len(self.neighbours), *leaf.shape[1:]), leaf.dtype) for leaf in arrays]
         rows = [_unpacked(found[j], arrays) for j in self.neighbours]
         return [np.concatenate(column) for column in zip(*rows, strict=True)]
-
-    def swap_in_time(self, round: Any, number: Any, tells: Any, hears: Any, *leaves: Any) -> list[np.ndarray]:
-        """The newest letters up to an exchange that come before the deadline; see `SiloCollectives.delivered`.
-
-        In the first exchange of a chunk neighbours are waited for as everywhere else: they may compile their programs,
-        and would be apart from the start, which looks like an outage.
-        """
-        assert self.deadline is not None
-        self._next(round)
-        number, arrays = int(number), [np.asarray(leaf) for leaf in leaves]
-        tells, hears = np.asarray(tells)[0], np.asarray(hears)[0]
-        outgoing = {
-            j: _packed([leaf[:, place] for leaf in arrays]) for place, j in enumerate(self.neighbours) if tells[place]
-        }
-        due = [j for place, j in enumerate(self.neighbours) if hears[place]]
-        like = [leaf[:, 0] for leaf in arrays]
-        label = Label(self.run, self.attempt, number, _FLAT)
-        length = sum(leaf.nbytes for leaf in like)
-        try:
-            limit = self.deadline if self._has_met else self.limit
-            found, late, sent = self.channels.exchange_in_time(label, outgoing, due, length, limit)
-            if late and not self._has_met:
-                raise LateNeighbourError(self.agent, min(late), self.round, limit)
-        except Exception as error:
-            self.failure = error
-            raise
-        self._has_met = True
-        self.bytes_sent += length * sent
-        letters = [np.zeros_like(leaf) for leaf in arrays]
-        numbers = np.full((1, len(hears)), -1, np.int32)
-        for place, j in enumerate(self.neighbours):
-            self._tallies[j].after(number, bool(hears[place]), [one.number for one in found[j]])
-            if found[j]:
-                newest = found[j][-1]
-                numbers[0, place] = newest.number
-                for leaf, part in zip(letters, _unpacked(newest.content, like), strict=True):
-                    leaf[:, place] = part
-        return [*letters, numbers]
-
-    def met(self) -> np.ndarray:
-        """What was met on the links from the neighbours since the last call, (neighbour, 4); see `Tally`."""
-        return np.array([self._tallies[j].taken() for j in self.neighbours], np.int64).reshape(-1, 4)
 
     def total(
         self, round: Any, *own: Any, add: Callable[[list[np.ndarray]], np.ndarray] | None = None
@@ -228,7 +168,7 @@ class Communicator:
         self._talk = self._talk + 1 if round == self.round else 0
         self.round, self.talks = round, self.talks + 1
 
-    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytes]:
+    def _exchange(self, way: int, outgoing: dict[int, bytes], incoming: dict[int, int]) -> dict[int, bytearray]:
         self.bytes_sent += sum(map(len, outgoing.values()))
         label = Label(self.run, self.attempt, self.round, _WAYS * self._talk + way)
         try:
@@ -247,7 +187,7 @@ def _packed(arrays: list[np.ndarray]) -> bytes:
     return b"".join(leaf.tobytes() for leaf in arrays)
 
 
-def _unpacked(content: bytes, like: list[np.ndarray]) -> list[np.ndarray]:
+def _unpacked(content: Content, like: list[np.ndarray]) -> list[np.ndarray]:
     """Arrays of known shapes from their bytes."""
     _require_length(content, sum(leaf.nbytes for leaf in like))
     arrays, start = [], 0
@@ -257,13 +197,13 @@ def _unpacked(content: bytes, like: list[np.ndarray]) -> list[np.ndarray]:
     return arrays
 
 
-def _letters(content: bytes, agents: list[int], length: int) -> dict[int, bytes]:
+def _letters(content: Content, agents: list[int], length: int) -> dict[int, bytes]:
     """Letters of one length, by agent."""
     _require_length(content, len(agents) * length)
     return {i: bytes(content[place * length : (place + 1) * length]) for place, i in enumerate(agents)}
 
 
-def _require_length(content: bytes, due: int) -> None:
+def _require_length(content: Content, due: int) -> None:
     if len(content) != due:
         raise ForeignMessageError(f"a message of {len(content)} bytes came where {due} were due")
 

@@ -20,8 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from ...base.compiler import compiled
-from ...base.program import Program
+from ...base.compiler import Program, compiled
 from ...data.elsewhere import Work
 from ...data.meeting import ByCorrespondence, Unanswered
 from ...network import Network
@@ -35,16 +34,14 @@ from ...storage.behaviour import require_same_posterior
 from ...storage.checkpoint import CheckpointStore
 from ...storage.fingerprint import combined, fingerprint, versions
 from ..build import build_problem
-from ..links import linked_exchange
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row
 from .connections import Channels
-from .deadline import deadline_exchange
 from .latents import keep, prepare
 from .leftovers import Holds, clear_forgotten
 from .messages import Communicator
-from .sealing import Peer
+from .tls import Peer
 
 # What an agent is at, by the method that is called, as errors say it.
 _DOING = {
@@ -79,12 +76,8 @@ class Assignment(NamedTuple):
         What the method moves in, or None.
     parts
         The driver's fingerprint of the run.
-    key
-        The run's secret, by which agents know each other.
     limit
         Seconds to wait for a neighbour.
-    deadline
-        Seconds to wait for a message of a round, or None.
     """
 
     network: Network
@@ -93,9 +86,7 @@ class Assignment(NamedTuple):
     chains: int
     coordinates: Coordinates | None
     parts: dict[str, str]
-    key: bytes
     limit: float
-    deadline: float | None = None
 
 
 class Goal(NamedTuple):
@@ -119,14 +110,11 @@ class Report(NamedTuple):
         Its positions, (draw, dim, chain), or None where it has none of its own, or none was asked for.
     watched
         What the method watches, by name, (draw, chain).
-    met
-        What was met on the links from the neighbours, (neighbour, 4), see `losses.Tally`; None where all is waited for.
     """
 
     finite: bool
     draws: np.ndarray | None
     watched: dict[str, np.ndarray]
-    met: np.ndarray | None = None
 
 
 class Status(NamedTuple):
@@ -260,7 +248,7 @@ class Worker:
         sampler = task.bound.sampler
         self.parts = {**task.parts, **fingerprint(post, network, sampler)}
         self.communicator = Communicator(
-            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit, task.deadline
+            network, self.index, self.channels, bytes.fromhex(combined(self.parts)[:32]), task.limit
         )
         root = not network.is_connected or self.communicator.parent is None
         self.at_hub = sampler.needs(post.dim).at_hub
@@ -273,7 +261,6 @@ class Worker:
             place=partial(row, agent=self.index, neighbours=self.communicator.neighbours),
             collectives=SiloCollectives(communicator=self.communicator),
             agents=[self.index],
-            linked=linked_exchange if task.deadline is None else deadline_exchange,
         )
         if self.at_hub:
             # the hub starts where agent 0 would, wherever it is
@@ -300,7 +287,7 @@ class Worker:
         return jax.tree.map(np.asarray, own_state(self.problem, self.carry.state))
 
     def place(self) -> Peer:
-        """Where neighbours find this agent, and the public key by which they know it."""
+        """The address and the certificate of this agent."""
         return self.channels.own
 
     def meet(self, network: Network, limit: float, masks: bool = False) -> bytes | None:
@@ -343,10 +330,10 @@ class Worker:
         leaves, treedef = jax.tree.flatten(found)
         return treedef.unflatten(self.communicator.total(count, *leaves))
 
-    def connect(self, places: dict[int, Peer], key: bytes, attempt: int, limit: float) -> None:
-        """Join with the neighbours, in place of the connections there were."""
+    def connect(self, places: dict[int, Peer], attempt: int, limit: float) -> None:
+        """Connect to the neighbours, in place of earlier connections."""
         peers = {j: places[j] for j in self.communicator.neighbours}
-        self.channels.connect(peers, key, attempt, self.parts, limit)
+        self.channels.connect(peers, attempt, self.parts, limit)
         self.communicator.begin(attempt, 0 if self.carry is None else int(self.carry.round))
 
     def work(self, goal: Goal, folder: Path | None, key: bytes) -> Report:
@@ -368,7 +355,6 @@ class Worker:
 
     def _lead(self, goal: Goal) -> Report:
         assert self.carry is not None
-        self.communicator.meet()
         seen = None
         before = goal.start + goal.rounds - goal.draws * goal.thin - int(self.carry.round)
         # a program that records nothing would take as long to compile
@@ -402,8 +388,7 @@ class Worker:
 
     def _report(self, seen: Any) -> Report:
         whole = bool(np.all(_finite(self.problem, self.carry)))
-        met = None if self.task.deadline is None else self.communicator.met()
-        return Report(whole, None, {}, met) if seen is None else Report(whole, seen[0][:, 0], seen[1], met)
+        return Report(whole, None, {}) if seen is None else Report(whole, seen[0][:, 0], seen[1])
 
     def save(self, folder: Path, key: bytes) -> None:
         """Write the agent's checkpoint below a folder."""

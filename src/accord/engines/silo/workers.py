@@ -61,7 +61,6 @@ class Limits(NamedTuple):
     timeout: float
     late: str
     start_timeout: float
-    deadline: float | None = None
 
 
 class WorkerPool:
@@ -356,15 +355,13 @@ class WorkerPool:
         """Let all agents join with their neighbours, in place of the connections there were."""
         self.attempt += 1
         places = dict(enumerate(self.call("place")))
-        self.call("connect", [(places, self.key, self.attempt, self.limits.timeout)] * self.size)
+        self.call("connect", [(places, self.attempt, self.limits.timeout)] * self.size)
 
     def warn_of_restarts(self) -> None:
         """Say which agents began anew since they were given their shards: it changes no draw, and has a cause."""
         if self.restarts.any():
             which = ", ".join(f"{self.name(i)} {count}" for i, count in enumerate(self.restarts) if count)
-            # what came in time is not the same again
-            odds = "which changes no draw" if self.limits.deadline is None else "from the last state of all"
-            warnings.warn(f"agents began anew, {odds}; how often: {which}", stacklevel=4)
+            warnings.warn(f"agents began anew, which changes no draw; how often: {which}", stacklevel=4)
 
     @property
     def incarnations(self) -> tuple[str | None, ...]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ...base.softplus import softplus
+from ...base.special import softplus
 from ...data.meeting import Meeting
 from .. import priors
 from ..priors import Prior

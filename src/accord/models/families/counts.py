@@ -11,8 +11,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array
 
-from ...base.log_gamma import log_gamma, log_rising
-from ...base.softplus import softplus
+from ...base.special import log_gamma, log_rising, softplus
 from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ...base.checks import positive
-from ...base.log_gamma import log_gamma
+from ...base.special import log_gamma
 from .. import priors
 from ..priors import Prior, log_student
 from .family import Family, Parameter, Positive, Rows, Summary, log_odds, numbers, require, require_varied

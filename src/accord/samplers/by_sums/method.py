@@ -154,7 +154,11 @@ class BySums(abc.ABC):
             assert session.finer is not None
             with session.finer() as finer:
                 again = self.run(finer)
-            return replace(again, traffic=again.traffic + session.traffic, seconds=time.perf_counter() - began)
+                latents = finer.job.post.latents
+            # questions about the run's data need the same quadrature
+            settings = {**again.settings, "nodes": 0 if latents is None else latents.nodes}
+            seconds, traffic = time.perf_counter() - began, again.traffic + session.traffic
+            return replace(again, settings=settings, traffic=traffic, seconds=seconds)
         kept = keep_latents(job.post, job.keep, for_all(found.draws, job.keep.size), job.seed)
         if interrupted:
             warnings.warn(f"interrupted: the run keeps {found.draws.shape[1]} draws a chain", stacklevel=4)
@@ -178,7 +182,6 @@ class BySums(abc.ABC):
             | kept,
             points=found.points,
             certificate=found.certificate,
-            agents_data=session.questions,
         )
 
 

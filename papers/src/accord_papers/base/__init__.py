@@ -1,0 +1,1 @@
+"""Checks, texts, figures and pages that the other rooms share."""

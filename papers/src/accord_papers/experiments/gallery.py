@@ -1,0 +1,263 @@
+"""Reproduced figures and claims to look at: one HTML page that needs no other file, or pages of Markdown."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import os
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..base.page import Cell, document, number, paragraph, table
+from ..base.text import counted
+from .frame import CARD, CLAIMS, FORMAT
+from .verdicts import Verdict, tally
+
+# Larger tables are linked beside the page, not put into it.
+_EMBEDDED_BYTES = 300_000
+_TITLE = "Figures of the papers, made again"
+_LEGEND = (
+    "Claims are what the papers say of their figures, checks what accord asks of itself, such as that draws follow "
+    "their exact law, and remarks what it says beside the paper. The pages behind the names have the figures, and each "
+    "verdict with both numbers and why. Seconds in a page's first line are those of its last sitting; where a run was "
+    "taken up again, the last row has the rounds of all sittings."
+)
+# What is counted apart, in the columns of the overview.
+_KINDS = {"claim": "the paper's claims", "check": "checks of accord", "remark": "remarks"}
+# What the page says of its own words, before it uses them.
+_WORDS = (
+    (
+        "experiment",
+        "A figure or table of a paper, made again from its corrected equations; its first line says the size.",
+    ),
+    ("claim", "What the paper says of that figure, in its text or by its numbers, and where."),
+    ("check", "What accord asks of itself besides, such as that draws follow their exact law."),
+    ("remark", "A statement of accord's beside the paper, such as what its published scripts compute."),
+    (
+        "holds, does not hold",
+        "The verdict at this size and seed: ours agrees with the paper's word or the law, or it does not. Why says how "
+        "far.",
+    ),
+    (
+        "undecided",
+        "The run is too short for a verdict: its threshold is within the doubt of our number (after ±), which is three "
+        "Monte Carlo standard errors and what more rounds may change. It counts neither as holding nor as failing.",
+    ),
+    ("exact law", "The same number without drawing: the mean and covariance of the method on a Gaussian posterior."),
+    ("agent, average", "One data owner's own draws; the plain average of all owners' draws at a round."),
+    ("W2", "The 2-Wasserstein distance of two distributions, in the units of the parameters unless said otherwise."),
+)
+# An experiment's folder, its card, and the rows of its claims.
+Entry = tuple[Path, dict[str, Any], list[dict[str, str]]]
+# The class of a verdict's cell, and a mark, so that verdicts are told apart without colours.
+_LOOKS = {Verdict.HOLDS: ("holds", "✓"), Verdict.FAILS: ("fails", "✗"), Verdict.UNDECIDED: ("undecided", "?")}
+_TYPES = {".svg": "image/svg+xml", ".png": "image/png", ".csv": "text/csv"}
+
+
+def write(folder: Path) -> Path:
+    """Write `report.html` into a folder of `accord reproduce`, from every experiment's folder there.
+
+    Parameters
+    ----------
+    folder
+        Where the experiments' folders are.
+
+    Returns
+    -------
+    Path
+        Of the page, which holds figures and small tables itself and loads nothing from anywhere.
+
+    Raises
+    ------
+    ValueError
+        No experiment was reproduced there, or one by an accord whose claims had two verdicts.
+    """
+    entries = _entries(folder)
+    body = "\n".join([_opening(entries), _overview(entries), *(_section(*entry) for entry in entries)])
+    return _replaced(folder / "report.html", document("accord: figures of the papers", body, _TITLE))
+
+
+def write_markdown(folder: Path) -> Path:
+    """Write `README.md` into a folder of `accord reproduce` and into every experiment's folder there.
+
+    Parameters
+    ----------
+    folder
+        Where the experiments' folders are.
+
+    Returns
+    -------
+    Path
+        Of the overview, which links to the experiments' pages; these show their PNG figures and their claims.
+
+    Raises
+    ------
+    ValueError
+        No experiment was reproduced there, or one by an accord whose claims had two verdicts.
+    """
+    entries = _entries(folder)
+    heads = " | ".join(["experiment", "what it shows", *_KINDS.values()])
+    lines = [f"# {_TITLE}", "", _LEGEND, "", f"| {heads} |", "| --- " * (2 + len(_KINDS)) + "|"]
+    for path, card, claims in entries:
+        link = f"[{card['name']}]({path.name}/README.md)"
+        counts = " | ".join(_counts(claims, kind) for kind in _KINDS)
+        lines.append(f"| {link} | {_cell(card['title'])} | {counts} |")
+        own = [f"# {card['name']}: {card['title']}", "", _made(card), ""]
+        own += [f"![{card['figure']}: {image.stem}]({image.name})\n" for image in sorted(path.glob("*.png"))]
+        own += ["| verdict | where | claim | paper | ours | exact law | why |", "| --- " * 7 + "|"]
+        own += [f"| {' | '.join(map(_cell, _texts(row)))} |" for row in claims]
+        own += ["", _remedy(card, claims)] if _remedy(card, claims) else []
+        _replaced(path / "README.md", "\n".join(own) + "\n")
+    return _replaced(folder / "README.md", "\n".join(lines) + "\n")
+
+
+def _entries(folder: Path) -> list[Entry]:
+    # a name that begins with a dot is of a run under way
+    found = sorted(card.parent for card in folder.glob(f"*/{CARD}") if not card.parent.name.startswith("."))
+    if not found:
+        raise ValueError(f"there is nothing to report in {folder}: run accord reproduce first")
+    return [(path, _card(path), _claims(path)) for path in found]
+
+
+def _card(path: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = dict(json.loads((path / CARD).read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path / CARD} is not as accord reproduce wrote it ({error}): run accord reproduce {path.name} again"
+        ) from error
+    if card.get("format") != FORMAT:
+        # what was undecided then stands there as holding
+        raise ValueError(
+            f"{path} is of an accord whose claims had two verdicts: run accord reproduce {path.name} again"
+        )
+    return card
+
+
+def _replaced(page: Path, text: str) -> Path:
+    """Write a page; it is whole or as it was, like the folders."""
+    unfinished = page.with_name(page.name + ".partial")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, page)
+    return page
+
+
+def _counts(claims: list[dict[str, str]], kind: str) -> str:
+    return tally(Verdict(row["verdict"]) for row in claims if row["kind"] == kind)
+
+
+def _texts(row: dict[str, str]) -> list[str]:
+    """The cells of a claim, verdict first."""
+    verdict, doubt = Verdict(row["verdict"]), row["doubt"]
+    ours = f"{row['ours']} ± {_short(doubt, 2)}" if doubt else row["ours"]
+    return [f"{_LOOKS[verdict][1]} {verdict}", row["source"], row["claim"], row["paper"], ours, row["law"], row["why"]]
+
+
+def _remedy(card: dict[str, Any], claims: list[dict[str, str]]) -> str:
+    """Where something is undecided, what larger sizes there are, and what would decide what these do not."""
+    if all(row["verdict"] != Verdict.UNDECIDED for row in claims):
+        return ""
+    larger = [f"{size} ({minutes:,g} minutes on two cores)" for size, minutes in card["larger"].items()]
+    said = [f"Larger sizes of {card['name']}: {', '.join(larger)}."] if larger else []
+    # of an accord that knew of larger sizes only
+    said += [card["beyond"]] if card.get("beyond") else []
+    return " ".join(["Undecided are claims for which this run is too short.", *said]) if said else ""
+
+
+def _made(card: dict[str, Any]) -> str:
+    """What was run, in a sentence."""
+    numbers = ", ".join(f"{value:,} {name}" for name, value in card["numbers"].items())
+    return (
+        f"{card['figure']} of {card['paper']}. Size {card['size']}: {numbers}; seed {card['seed']}; "
+        f"{card['seconds']:,.0f} s; accord {card['accord']}."
+    )
+
+
+def _cell(text: str) -> str:
+    """A text in a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;").replace("\n", " ")
+
+
+def _claims(path: Path) -> list[dict[str, str]]:
+    with (path / CLAIMS).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if row["verdict"] not in list(Verdict):
+            raise ValueError(f"{path / CLAIMS}: {row['verdict']!r} is no verdict: {', '.join(Verdict)}")
+    return rows
+
+
+def _opening(entries: list[Entry]) -> str:
+    """What there is to see, in a sentence, and what the words mean."""
+    rows = [row for _, _, claims in entries for row in claims]
+    papers = len({card["paper"] for _, card, _ in entries})
+    said = (
+        f"{counted(len(entries), 'experiment')} of {counted(papers, 'paper')}: of the papers' claims "
+        f"{_counts(rows, 'claim')}; of accord's own checks {_counts(rows, 'check')}. Each section has the figure, the "
+        "claims with both numbers, and the data behind them."
+    )
+    words = "".join(f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>" for word, meaning in _WORDS)
+    return f"{paragraph(said)}<dl>{words}</dl>"
+
+
+def _overview(entries: list[Entry]) -> str:
+    rows = []
+    for _, card, claims in entries:
+        kinds = [f"<td>{_counts(claims, kind)}</td>" for kind in _KINDS]
+        link = f'<a href="#{escape(card["name"])}">{escape(card["name"])}</a>'
+        rows.append(f"<tr><td>{link}</td><td>{escape(card['title'])}</td>{''.join(kinds)}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("experiment", "what it shows", *_KINDS.values()))
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _section(path: Path, card: dict[str, Any], claims: list[dict[str, str]]) -> str:
+    parts = [
+        f'<h2 id="{escape(card["name"])}">{escape(card["name"])}: {escape(card["title"])}</h2>',
+        f"<p>{escape(_made(card))}</p>",
+        *(
+            f'<img alt="{escape(card["figure"])}: {escape(image.stem)}" src="{_data(image)}">'
+            for image in _images(path)
+        ),
+        _table(claims),
+        paragraph(_remedy(card, claims)) if _remedy(card, claims) else "",
+        f"<p>Data: {', '.join(_link(file) for file in sorted(path.glob('*.csv')))}</p>",
+    ]
+    return "\n".join(parts)
+
+
+def _images(path: Path) -> list[Path]:
+    """Each figure once, as lines where there is an SVG."""
+    stems = sorted({image.stem for kind in ("svg", "png") for image in path.glob(f"*.{kind}")})
+    files = [path / f"{stem}.svg" for stem in stems]
+    return [file if file.exists() else file.with_suffix(".png") for file in files]
+
+
+def _table(claims: list[dict[str, str]]) -> str:
+    rows = []
+    for row in claims:
+        short = {name: _short(row[name]) for name in ("paper", "ours", "law")}
+        verdict, source, claim, *numbers, why = _texts({**row, **short})
+        look = _LOOKS[Verdict(row["verdict"])][0]
+        rows.append([Cell(verdict, look), source, claim, *map(number, numbers), why])
+    return f'<div class="claims">{table(["", "where", "claim", "paper", "ours", "exact law", "why"], rows)}</div>'
+
+
+def _short(text: str, digits: int = 4) -> str:
+    """A number with the digits that a reader takes in; anything else as it is."""
+    try:
+        return f"{float(text):.{digits}g}"
+    except ValueError:
+        return text
+
+
+def _link(file: Path) -> str:
+    """A table to download from the page itself, or beside it where it is large."""
+    size = file.stat().st_size
+    where = _data(file) if size <= _EMBEDDED_BYTES else f"{file.parent.name}/{file.name}"
+    return f'<a download="{escape(file.name)}" href="{escape(where)}">{escape(file.name)}</a> ({size / 1000:,.0f} kB)'
+
+
+def _data(file: Path) -> str:
+    return f"data:{_TYPES[file.suffix]};base64,{base64.b64encode(file.read_bytes()).decode()}"

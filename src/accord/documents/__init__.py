@@ -1,1 +1,0 @@
-"""Configuration documents: their sections as data, models and priors."""

@@ -1,1 +1,0 @@
-"""Exact laws of methods on Gaussian posteriors, by differentiating the very functions that the engines run."""

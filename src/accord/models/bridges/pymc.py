@@ -1,0 +1,476 @@
+"""`accord.from_pymc`: a PyMC model, split into its prior, its rows, and the latents of each site."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from ...base.errors import DataError
+from ...base.progress import Progress, stage
+from ...posterior import Posterior
+from ...posterior.shards import Source
+from .arguments import Size
+from .split import Densities, Latent, MisfitError, examples, posterior
+
+# Variables and graphs of pytensor.
+Graph = Any
+_DISPATCH = "pytensor.link.jax.dispatch"
+
+
+def from_pymc(
+    model: Any,
+    shards: Sequence[Source],
+    rows: str = "rows",
+    local: str | None = None,
+    *,
+    init: Mapping[str, Any] | None = None,
+    example: Mapping[str, Any] | None = None,
+) -> Posterior:
+    """The posterior of a PyMC model whose data lies at several sites.
+
+    The model is built once, with its data in `pm.Data`, and evaluated by JAX on the data of every site. What has not
+    the dims of rows and groups are parameters of all sites; what is observed are terms of rows, one after another;
+    what has the dim `local` belongs to the site or to groups of its rows, is integrated out there and never leaves it,
+    see `accord.Local`. The parts of every site are checked against the model's own density. PyMC's checks of the
+    parameters of distributions are left out, as where PyMC itself samples by JAX.
+
+    Parameters
+    ----------
+    model
+        A `pymc.Model`. All that differs between sites, and all that is observed, is `pm.Data`; nothing of what it holds
+        is kept. A number of rows or groups is that of dims or of the shape of a `pm.Data`. Discrete latents,
+        minibatches, missing values that PyMC would draw, transforms that NumPyro has not, and bounds that depend on
+        other latents are refused; deterministics are left out. A `pm.Potential` is a term of rows and has one number a
+        row.
+    shards
+        One dict a site, with the value of every `pm.Data`; or functions or paths that are read as one where the data
+        lies, as `Posterior` has them. Where no `pm.Data` has the dim `local`, the dict has that too: its coordinates at
+        the site, or how many there are. An array whose first axis is that of the rows, or of the site's groups, is the
+        site's own; all else must be the same at every site.
+    rows
+        The dim of the rows. What is observed without it has rows on its first axis.
+    local
+        The dim of the latents that stay at their site: the site's own groups, or just one. Each row may depend on one
+        of them; which it is, is found out.
+    init
+        Where to start, by the name of a latent, in the model's scale; None: where unconstrained numbers are 0.
+    example
+        A shard with made-up numbers, which tells what data is, where shards are read elsewhere.
+
+    Raises
+    ------
+    ValueError
+        The model does not split so, or its parts do not sum to its density at some site; what is wrong is named.
+    NotImplementedError
+        PyTensor has no JAX function for a part of the model, such as the distribution function of a normal law.
+    ImportError
+        PyMC is not installed.
+    """
+    known = examples(shards, example)
+    with Progress("from_pymc"):
+        stage("taking the model apart")
+        with jax.enable_x64(True):
+            program = Graphs.of(model, known[0], rows, local)
+        return posterior(program, shards, known, init)
+
+
+@dataclass(frozen=True, eq=False)
+class Graphs:
+    """The log densities of a PyMC model as graphs of pytensor, and what they are functions of.
+
+    Parameters
+    ----------
+    rows, local
+        Names of its dims of rows and of groups.
+    data
+        Stand-ins for every `pm.Data`, by name.
+    lengths
+        Stand-ins for the lengths of these two dims where no `pm.Data` has them, and what the model has there.
+    values
+        Stand-ins for every latent, by name.
+    terms
+        Log densities of latents and of what is observed, by name.
+    observed
+        What is observed, by name, and its axis of rows.
+    groups
+        The length of the dim `local`; None without one.
+    latents
+        Latents by name.
+    """
+
+    rows: str
+    local: str | None
+    data: dict[str, Graph]
+    lengths: dict[str, tuple[Graph, int]]
+    values: dict[str, Graph]
+    terms: dict[str, Graph]
+    observed: dict[str, tuple[Graph, int]]
+    groups: Graph | None
+    latents: dict[str, Latent]
+    # graphs for some shapes: each takes a tenth of a second to write
+    written: dict[Any, Any] = field(default_factory=dict, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        from pytensor.graph.basic import equal_computations
+
+        if not isinstance(other, Graphs):
+            return NotImplemented
+        if self._names() != other._names():
+            return False
+        (own, inputs), (others, their_inputs) = self._ends(), other._ends()
+        return bool(equal_computations(own, others, inputs, their_inputs))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.terms))
+
+    def _names(self) -> list[Any]:
+        """The names of all that it has."""
+        return [self.rows, self.local, *map(list, (self.data, self.lengths, self.values, self.terms, self.observed))]
+
+    def _ends(self) -> tuple[list[Graph], list[Graph]]:
+        """All graphs, and the stand-ins that they are functions of."""
+        places = [*self.data.values(), *(place for place, _ in self.lengths.values()), *self.values.values()]
+        groups = [] if self.groups is None else [self.groups]
+        return [*self.terms.values(), *(graph for graph, _ in self.observed.values()), *groups], places
+
+    @classmethod
+    def of(cls, model: Any, given: Mapping[str, Any], rows: str, local: str | None) -> Graphs:
+        """Take a model apart; `given` is some site's data."""
+        import pytensor.tensor as pt
+        from pymc.logprob.basic import transformed_conditional_logp
+        from pymc.logprob.utils import replace_rvs_by_values
+        from pytensor.graph.replace import clone_replace
+
+        _check(model, local)
+        free, observed, factors = model.free_RVs, model.observed_RVs, model.potentials
+        supports = {rv.name: _support(rv, model.rvs_to_transforms[rv]) for rv in free}
+        # densities in the user's scale: volumes are accord's business
+        values = {rv: model.rvs_to_values[rv] for rv in observed} | {rv: rv.type(rv.name) for rv in free}
+        none, own = dict.fromkeys(values), [*free, *observed]
+        terms = transformed_conditional_logp(own, rvs_to_values=values, rvs_to_transforms=none, jacobian=False)
+        terms += replace_rvs_by_values(factors, rvs_to_values=values)
+        # what a model holds stays out of what is made of it: data has its place held, other lengths are numbers
+        fixed = {dim: one for dim, one in model.dim_lengths.items() if _is_shared(one)}
+        held = {one: one.type(one.name) for one in model.data_vars}
+        lengths = {dim: (one.type(dim), int(one.get_value())) for dim, one in fixed.items() if dim in (rows, local)}
+        twice = sorted({one.name for one in held} & set(lengths))
+        if twice:
+            raise ValueError(
+                f"{twice[0]!r} names both a dim and a pm.Data, which shards could not tell apart: rename one"
+            )
+        numbers = {one: pt.constant(one.get_value()) for dim, one in fixed.items() if dim not in lengths}
+        replaced = {**held, **numbers, **{fixed[dim]: place for dim, (place, _) in lengths.items()}}
+        seen = [*(values[rv] for rv in observed), *terms[len(own) :]]
+        groups = [] if local is None else [model.dim_lengths[local]]
+        graphs = iter(clone_replace([*terms, *seen, *groups, *(rv.shape for rv in free)], replaced))
+        made = cls(
+            rows,
+            local,
+            {one.name: place for one, place in held.items()},
+            lengths,
+            {rv.name: values[rv] for rv in free},
+            {rv.name: next(graphs) for rv in [*own, *factors]},
+            {rv.name: (next(graphs), _place(_dims(model, rv), rows) or 0) for rv in [*observed, *factors]},
+            next(graphs) if groups else None,
+            {},
+        )
+        made._check_inputs()
+        shapes = made._numbers(list(graphs), made.arguments(given, 0))
+        for rv, shape in zip(free, shapes, strict=True):
+            place, dims = _place(_dims(model, rv), local), _dims(model, rv)
+            if place is not None and place >= rv.ndim - rv.owner.op.ndim_supp:
+                raise ValueError(
+                    f"the members of {rv.name} depend on one another along dim {local!r}: they cannot stay "
+                    "at their sites"
+                )
+            size = tuple(int(n) for n in shape)
+            made.latents[rv.name] = Latent.of(rv.name, supports[rv.name], size, place, rows in dims, (rows, local))
+        return made
+
+    @property
+    def axes(self) -> str:
+        """What such an axis is called."""
+        return "dim"
+
+    def __repr__(self) -> str:
+        return f"Graphs({', '.join(self.terms)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "written": {}}
+
+    def arguments(self, given: Mapping[str, Any], site: int) -> dict[str, Any]:
+        """Data as its containers have it, and the lengths that they do not tell."""
+        own = [dim for dim in self.lengths if dim != self.rows]
+        missing, others = sorted(set(self.data) - set(given)), sorted(set(given) - {*self.data, *own})
+        if missing or others:
+            raise DataError(
+                f"shard {site} must have a value for every pm.Data of the model, {sorted(self.data)}"
+                + (f", and may have the length of dim {own[0]!r}" if own else "")
+                + f"; missing are {missing}, and not of the model are {others}"
+            )
+        found: dict[str, Any] = {
+            name: _as_in(one, given[name], f"{name} of shard {site}") for name, one in self.data.items()
+        }
+        for dim in own:
+            length = given.get(dim, self.lengths[dim][1])
+            found[dim] = int(length) if np.ndim(length) == 0 else len(length)
+        if self.rows in self.lengths:
+            found[self.rows] = self._row_count({**found, self.rows: 1}, site)
+        return found
+
+    def size(self, arguments: Mapping[str, Any], site: int) -> Size:
+        """Rows of what is observed, and the length of the dim of groups."""
+        groups = [] if self.groups is None else self._numbers([self.groups], arguments)
+        return Size(self._row_count(arguments, site), int(groups[0]) if groups else 0)
+
+    def densities(self, arguments: Mapping[str, Any], values: Mapping[str, Array]) -> Densities:
+        """Of all at once, by JAX."""
+        dispatch, names = _jax_dispatch(), list(self.values)
+        shapes = self._key(arguments), tuple(np.shape(values[name]) for name in names)
+        # numbers of 64 bits are what graphs ask for, and JAX has them where it is told to
+        with self._explained(arguments), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if shapes not in self.written:
+                self.written[shapes] = self._write(arguments, values)
+            run = dispatch.jax_funcify(self.written[shapes])
+            found = run(*(arguments[name] for name in self.data), *(values[name] for name in names))
+        terms = dict(zip(self.terms, map(jax.numpy.asarray, found), strict=True))
+        axes = {name: axis if axis < terms[name].ndim else None for name, (_, axis) in self.observed.items()}
+        return Densities(
+            {name: terms[name] for name in names}, {name: (terms[name], axis) for name, axis in axes.items()}
+        )
+
+    # --- graphs ---
+
+    @contextmanager
+    def _explained(self, arguments: Mapping[str, Any]) -> Iterator[None]:
+        """Say what is the matter where graphs cannot be evaluated on data."""
+        try:
+            yield
+        except NotImplementedError as error:
+            raise NotImplementedError(f"the model has a part that JAX cannot evaluate: {error}") from error
+        except (TypeError, ValueError, IndexError) as error:
+            found = {name: np.shape(arguments[name]) for name in self.data}
+            raise MisfitError(
+                f"the model cannot be evaluated on data of shapes {found}: these do not go together, or a number of "
+                "rows or groups is built into it, which must be that of a dim or of the shape of a pm.Data; PyTensor "
+                f"says {error}"
+            ) from error
+
+    def _check_inputs(self) -> None:
+        """Raise `ValueError` where terms depend on what is no data, or what is observed does not depend on data."""
+        from pytensor.graph.traversal import graph_inputs
+
+        for one in graph_inputs(list(self.terms.values())):
+            if _is_shared(one):
+                raise ValueError(
+                    f"the density depends on {one}, which is neither pm.Data nor a latent: make it pm.Data"
+                )
+        for name, (graph, _) in self.observed.items():
+            if graph.ndim == 0:
+                raise ValueError(f"{name} is one number, and not one for each row")
+            if not set(graph_inputs([graph])) & set(self.data.values()):
+                raise ValueError(
+                    f"{name} is observed as numbers in the model: observe a pm.Data, whose values are each site's own"
+                )
+
+    def _key(self, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Shapes of data, and the numbers that may be lengths."""
+        return tuple(
+            int(one) if _is_length(one) else np.shape(one)
+            for one in (arguments[k] for k in (*self.data, *self.lengths))
+        )
+
+    def _placed(self, graphs: Sequence[Graph], arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        """Graphs for data and latents of these shapes, and the inputs that they then have."""
+        import pytensor.tensor as pt
+        from pytensor.graph.replace import clone_replace
+
+        # JAX needs to know every shape; broadcast where there is one row, or one group
+        places = {**self.data, **{k: one for k, one in self.values.items() if k in values}}
+        inputs = {
+            k: pt.tensor(k, dtype=one.dtype, shape=np.shape({**arguments, **values}[k])) for k, one in places.items()
+        }
+        replaced = {one: inputs[k] for k, one in places.items()}
+        numbers = {**self.data, **{dim: one for dim, (one, _) in self.lengths.items()}}
+        replaced |= {
+            one: pt.constant(np.asarray(arguments[k], one.dtype))
+            for k, one in numbers.items()
+            if _is_length(arguments[k])
+        }
+        return list(inputs.values()), clone_replace(list(graphs), replaced, rebuild_strict=False)
+
+    def _numbers(self, graphs: Sequence[Graph], arguments: Mapping[str, Any]) -> Sequence[Any]:
+        """Graphs that depend on shapes of data alone, as numbers."""
+        from pymc.pytensorf import constant_fold
+
+        with self._explained(arguments):
+            return constant_fold(self._placed(graphs, arguments, {})[1])
+
+    def _row_count(self, arguments: Mapping[str, Any], site: int) -> int:
+        """The rows of a site."""
+        counts = self._numbers([graph.shape[axis] for graph, axis in self.observed.values()], arguments)
+        if len(set(map(int, counts))) > 1:
+            found = dict(zip(self.observed, map(int, counts), strict=True))
+            raise DataError(f"what is observed at site {site} differs in rows: {found}")
+        return int(counts[0])
+
+    def _write(self, arguments: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+        """The terms as graphs that JAX can run."""
+        from pytensor.compile.mode import get_mode
+        from pytensor.graph.fg import FunctionGraph
+
+        inputs, outputs = self._placed(list(self.terms.values()), arguments, values)
+        graph = FunctionGraph(inputs=inputs, outputs=outputs, clone=True)
+        get_mode("JAX").including("local_remove_check_parameter").optimizer.rewrite(graph)
+        return graph
+
+
+def _import() -> Any:
+    """PyMC itself."""
+    try:
+        import pymc
+    except ImportError as error:
+        raise ImportError("from_pymc needs PyMC: pip install 'accord[pymc]'") from error
+    return pymc
+
+
+def _jax_dispatch() -> Any:
+    """What makes functions of JAX of graphs."""
+    if _DISPATCH not in sys.modules:
+        # Its import sets numbers of 64 bits for the whole process: set back to what they were. In another thread, as
+        # here they may be set for a moment.
+        def load() -> None:
+            before = jax.config.values["jax_enable_x64"]
+            importlib.import_module(_DISPATCH)
+            jax.config.update("jax_enable_x64", before)
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+    return importlib.import_module(_DISPATCH)
+
+
+def _check(model: Any, local: str | None) -> None:
+    """Raise `ValueError` where a model is one that cannot be split."""
+    pm = _import()
+    from pymc.data import MinibatchOp
+    from pymc.variational.minibatch_rv import MinibatchRandomVariable
+    from pytensor.graph.traversal import ancestors
+
+    if not isinstance(model, pm.Model):
+        raise ValueError(f"model must be a pymc.Model, found {type(model).__name__}")
+    if local is not None and local not in model.dim_lengths:
+        raise ValueError(f"the model has no dim {local!r}; its dims are {sorted(model.dim_lengths)}")
+    if not model.observed_RVs and not model.potentials:
+        raise ValueError("the model observes nothing")
+    for rv in model.free_RVs:
+        base = rv.name.removesuffix("_unobserved")
+        if base != rv.name and f"{base}_observed" in model.named_vars:
+            raise ValueError(f"{base} has values that are missing, which PyMC would draw: leave such rows out")
+    for rv in model.free_RVs:
+        if rv.dtype.startswith(("int", "uint", "bool")):
+            raise ValueError(
+                f"{rv.name} is discrete: sum it out, as a mixture (pm.Mixture, or pymc_extras.marginalize)"
+            )
+    values = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    for one in ancestors([*model.basic_RVs, *model.potentials, *values]):
+        if one.owner is not None and isinstance(one.owner.op, MinibatchOp | MinibatchRandomVariable):
+            raise ValueError("the model is of minibatches: give it all rows, minibatches are accord's business")
+
+
+def _support(rv: Any, transform: Any) -> Any:
+    """NumPyro's constraint for the values that PyMC's transform leads to."""
+    from numpyro.distributions import constraints
+    from pymc.distributions import transforms
+
+    if transform is None and _is_bounded(rv):
+        raise ValueError(f"{rv.name} has no transform: its bounds would be unknown; leave out default_transform=None")
+    kind, exact = type(transform), {type(None): "real", transforms.LogTransform: "positive"}
+    exact |= {transforms.LogExpM1: "positive", transforms.LogOddsTransform: "unit_interval"}
+    exact |= {transforms.SimplexTransform: "simplex", transforms.SumTo1: "simplex"}
+    if kind in exact:
+        return getattr(constraints, exact[kind])
+    if kind in (transforms.Interval, transforms.IntervalTransform):
+        return _between(rv, transform)
+    if kind is transforms.Ordered and transform.ascending:
+        return constraints.positive_ordered_vector if transform.positive else constraints.ordered_vector
+    raise ValueError(f"{rv.name} has the transform {transform.name!r} ({kind.__name__}), for which accord has none")
+
+
+def _is_bounded(rv: Any) -> bool:
+    """Whether PyMC gives a variable a transform where none is asked for."""
+    import pymc
+
+    alike = rv.owner.clone().outputs[rv.owner.outputs.index(rv)]
+    model = pymc.Model(model=None)
+    model.register_rv(alike, "alike")
+    return model.rvs_to_transforms[alike] is not None
+
+
+def _between(rv: Any, transform: Any) -> Any:
+    """The constraint of an interval."""
+    import pytensor.tensor as pt
+    from numpyro.distributions import constraints
+    from pymc.pytensorf import constant_fold
+
+    ends = [
+        pt.as_tensor(open_end if end is None else end)
+        for end, open_end in zip(transform.args_fn(*rv.owner.inputs), (-np.inf, np.inf), strict=True)
+    ]
+    low, high = constant_fold(ends, raise_not_constant=False)
+    if not all(isinstance(end, np.ndarray | np.generic) for end in (low, high)):
+        raise ValueError(f"the bounds of {rv.name} depend on data or other latents; give it fixed ones")
+    bounded = np.isfinite(low).all(), np.isfinite(high).all()
+    if not all(there or np.isinf(end).all() for there, end in zip(bounded, (low, high), strict=True)):
+        raise ValueError(f"some numbers of {rv.name} have bounds and others not: make them two latents")
+    kinds = {
+        (True, True): lambda: constraints.interval(low, high),
+        (True, False): lambda: constraints.greater_than(low),
+        (False, True): lambda: constraints.less_than(high),
+        (False, False): lambda: constraints.real,
+    }
+    return kinds[bool(bounded[0]), bool(bounded[1])]()
+
+
+def _as_in(container: Graph, value: Any, what: str) -> np.ndarray:
+    """A value as a `pm.Data` has it: with its dtype and number of axes."""
+    array = np.asarray(value)
+    if array.ndim != container.ndim:
+        raise DataError(f"{what} has shape {array.shape}; its pm.Data has {container.ndim} axes")
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{what} must hold numbers, found {array.dtype}")
+    found = array.astype(container.dtype)
+    if found.dtype.kind != "f" and not np.array_equal(found, array):
+        raise DataError(f"{what} is of {array.dtype}, and its pm.Data of {container.dtype}: it would be rounded")
+    return found
+
+
+def _dims(model: Any, rv: Any) -> tuple[str, ...]:
+    return tuple(model.named_vars_to_dims.get(rv.name) or ())
+
+
+def _place(dims: tuple[str, ...], dim: str | None) -> int | None:
+    """The axis of a dim."""
+    return dims.index(dim) if dim in dims else None
+
+
+def _is_shared(one: Any) -> bool:
+    from pytensor.compile import SharedVariable
+
+    return isinstance(one, SharedVariable)
+
+
+def _is_length(value: Any) -> bool:
+    """Whether a value is one whole number, on which shapes may depend."""
+    return np.ndim(value) == 0 and np.issubdtype(np.result_type(value), np.integer)

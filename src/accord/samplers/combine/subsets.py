@@ -1,0 +1,425 @@
+"""Base of the one-shot methods: each shard sampled alone by NUTS, the draws combined once and given to all agents."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy
+
+from ...base.checks import whole_number
+from ...base.compiler import compiled
+from ...base.memory import require_matrices, require_memory
+from ...posterior import Posterior
+from ...posterior.potential import Potential, Shard
+from ...posterior.reference import nuts_chain, require_blackjax
+from ...results.run import Run, Traffic
+from ...results.scales import in_both_scales
+
+# A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
+# sides of its mode and along every axis of its curvature, has no posterior that draws could describe.
+_RISE, _REACH = 1.0, 1e6
+# Divergent transitions above this share of an agent's draws are reported.
+_DIVERGENT_SHARE = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Subsets:
+    """Draws of every subset posterior.
+
+    Parameters
+    ----------
+    draws
+        Shape (chain, draw, agent, dim), double precision.
+    gradients
+        Gradients that NUTS evaluated for each agent, warm-up included, mean over chains, shape (agent,).
+    message_bytes
+        Bytes of one draw as it is sent.
+    """
+
+    draws: np.ndarray
+    gradients: np.ndarray
+    message_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """What the hub made of the subset draws.
+
+    Parameters
+    ----------
+    draws
+        Shape (chain, draw, dim).
+    statistics
+        Arrays of shape (chain, draw).
+    facts
+        Text and numbers about the whole combination, which go to the run's settings.
+    numbers_sent
+        Numbers that each agent sent for all chains; its draws where left out.
+    asked, rounds
+        Positions at which every agent was asked for its value and gradient after that, and rounds in all.
+    """
+
+    draws: np.ndarray
+    statistics: dict[str, np.ndarray] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    numbers_sent: int | None = None
+    asked: int = 0
+    rounds: int = 1
+
+
+def one_shot(
+    post: Posterior,
+    combine: Callable[[np.ndarray, np.random.Generator], Combination],
+    *,
+    method: str,
+    likelihood_power: int = 1,
+    draws: int = 1000,
+    chains: int = 4,
+    seed: int = 0,
+    warmup: int = 1000,
+) -> Run:
+    """Sample every subset posterior, combine the draws at a hub, and give them to all agents.
+
+    All one-shot methods that combine draws are this function with a rule of their own.
+
+    Parameters
+    ----------
+    post
+        The posterior; every shard must identify all parameters alone.
+    combine
+        The rule: maps subset draws (chain, draw, agent, dim) and a source of randomness to the combined draws.
+    method
+        The method with its options, as text for the run's settings.
+    likelihood_power
+        p of the subset posteriors exp(-p f_i): 1, or N where each stands for the whole posterior.
+    draws, chains, seed, warmup
+        As in `consensus`.
+
+    Returns
+    -------
+    Run
+        The same draws for every agent.
+
+    Raises
+    ------
+    ValueError, ImportError
+        As in `consensus`.
+
+    Examples
+    --------
+    The plain average of the agents' draws:
+
+    >>> import accord
+    >>> from accord.samplers.combine import Combination, one_shot
+    >>> def average(subsets, rng):
+    ...     return Combination(subsets.mean(axis=2))
+    >>> post = accord.models.gaussian([-1.0, 0.0, 1.0], [1.0, 2.0, 3.0])
+    >>> run = one_shot(post, average, method="average()", draws=50, chains=2, warmup=200)
+    >>> run.draws.shape
+    (2, 50, 3, 1)
+    """
+    began = time.perf_counter()
+    subsets = sample_subsets(post, likelihood_power, draws=draws, chains=chains, seed=seed, warmup=warmup)
+    # a stream of its own, so that the hub's randomness does not depend on how NUTS uses the seed
+    combined = combine(subsets.draws, np.random.default_rng([seed, 1]))
+    total = subsets.message_bytes * chains * draws
+    if combined.numbers_sent is not None:
+        total = combined.numbers_sent * np.dtype(np.float64).itemsize
+    total += combined.asked * (post.dim + 1) * np.dtype(np.float64).itemsize
+    facts = {"method": method, "seed": seed, "warmup": warmup, **combined.facts}
+    combined = replace(combined, facts=facts)
+    return as_run(
+        post,
+        combined,
+        gradients=subsets.gradients + combined.asked / chains,
+        bytes_sent=total,
+        seconds=time.perf_counter() - began,
+        rounds=combined.rounds,
+        # questions go out where answers come back
+        exchanges=2 * combined.rounds - 1,
+    )
+
+
+def as_run(
+    post: Posterior,
+    combined: Combination,
+    *,
+    gradients: np.ndarray,
+    bytes_sent: np.ndarray | int,
+    seconds: float,
+    rounds: int = 1,
+    exchanges: int = 1,
+) -> Run:
+    """The run of combined draws, which all agents get.
+
+    Parameters
+    ----------
+    post
+        The posterior.
+    combined
+        The draws, with all settings of the run as its facts.
+    gradients
+        Evaluations of each agent's gradient in one chain, shape (agent,).
+    bytes_sent
+        What each agent sent for all chains, one number or one an agent.
+    seconds
+        What it took.
+    rounds, exchanges
+        How often the agents were asked, and how often messages went one way.
+    """
+    average = combined.draws.astype(np.dtype(jnp.result_type(float)))
+    chains, draws, _ = average.shape
+    each = -(-np.broadcast_to(bytes_sent, post.num_agents) // chains)
+    return Run(
+        **in_both_scales(post, average, post.num_agents),
+        agents=np.arange(post.num_agents),
+        statistics={"consensus_error": np.zeros((chains, draws), average.dtype), **combined.statistics},
+        traffic=Traffic(
+            rounds=rounds,
+            exchanges=exchanges,
+            bytes_sent=each.astype(np.int64),
+            gradient_rows=np.round(gradients * post.sizes).astype(np.int64),
+        ),
+        seconds=seconds,
+        settings={
+            # agents work at the same time: the sum is the work, the largest is what one waits for
+            "gradients": float(gradients.sum()),
+            "gradients_largest": float(gradients.max()),
+            **combined.facts,
+        },
+    )
+
+
+def sample_subsets(
+    post: Posterior, likelihood_power: int = 1, *, draws: int, chains: int, seed: int, warmup: int
+) -> Subsets:
+    """Draw from every subset posterior exp(-p f_i) by NUTS with a dense metric, started around its mode.
+
+    Parameters
+    ----------
+    post
+        The posterior.
+    likelihood_power
+        p; with p = N the likelihood of a shard counts N times and the prior, of which f_i holds 1/N, once.
+    draws, chains, seed, warmup
+        Draws kept in each chain, chains, a whole number >= 0, and adaptation steps before the draws.
+
+    Raises
+    ------
+    ValueError
+        A number is out of its range, the draws are too few for a covariance, or a subset posterior is improper.
+    ArithmeticError
+        NUTS drew something that is not finite (the agent is named).
+    ImportError
+        BlackJAX is not installed.
+    """
+    for name, value, low in (("draws", draws, 1), ("chains", chains, 1), ("warmup", warmup, 1), ("seed", seed, 0)):
+        whole_number(name, value, low)
+    if draws * chains <= post.dim:
+        raise ValueError(
+            f"draws * chains must exceed the {post.dim} parameters for covariances, found {draws} * {chains}"
+        )
+    post.require_unchanged()
+    require_memory(draws=draws, chains=chains, positions=post.num_agents, dim=post.dim)
+    require_blackjax("a one-shot method")
+    modes, factors = subset_modes(post, likelihood_power)
+    width = jnp.result_type(float)
+    normals = np.random.default_rng([seed, 0]).standard_normal((post.num_agents, chains, post.dim))
+    # started as the Gaussian approximation is spread, so that chains that fail to forget their start can be told
+    starts = modes[:, None] + np.einsum("nij,ncj->nci", factors, normals)
+    keys = jax.vmap(lambda key: jax.random.split(key, chains))(
+        jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), jnp.arange(post.num_agents))
+    )
+    found = _draw(
+        post.potential,
+        post.stacked(),
+        keys,
+        jnp.asarray(starts, width),
+        jnp.asarray(likelihood_power, width),
+        draws=draws,
+        warmup=warmup,
+    )
+    positions, divergent, gradients = (np.asarray(part) for part in found)
+    finite = np.isfinite(positions).all(axis=(1, 2, 3))
+    if not finite.all():
+        agent = int(np.argmin(finite))
+        raise ArithmeticError(f"NUTS on the shard of agent {agent} ({_rows(post, agent)}) drew NaN or infinity")
+    share = divergent.mean(axis=(1, 2), dtype=np.float64)
+    if (share > _DIVERGENT_SHARE).any():
+        agent = int(np.argmax(share))
+        warnings.warn(
+            f"{100 * share[agent]:.2g}% of NUTS transitions on the shard of agent {agent} ({_rows(post, agent)}) "
+            "diverged: its draws, and what they are combined to, may be wrong",
+            stacklevel=2,
+        )
+    return Subsets(
+        draws=np.moveaxis(positions, 0, 2).astype(np.float64),
+        gradients=gradients.mean(axis=1, dtype=np.float64),
+        message_bytes=post.dim * positions.dtype.itemsize,
+    )
+
+
+@compiled(static_argnames=("draws", "warmup"))
+def _draw(
+    potential: Potential,
+    shards: Shard,
+    keys: jax.Array,
+    starts: jax.Array,
+    likelihood_power: jax.Array,
+    *,
+    draws: int,
+    warmup: int,
+) -> Any:
+    def one_agent(shard: Shard, keys: jax.Array, starts: jax.Array) -> Any:
+        def logdensity(x: jax.Array) -> jax.Array:
+            return -likelihood_power * potential.value(shard, x)
+
+        def one_chain(key: jax.Array, start: jax.Array) -> Any:
+            return nuts_chain(key, logdensity, start, draws=draws, warmup=warmup, dense=True)
+
+        return jax.vmap(one_chain)(keys, starts)
+
+    return jax.vmap(one_agent)(shards, keys, starts)
+
+
+def subset_modes(post: Posterior, likelihood_power: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Modes (agent, dim) of the subset posteriors exp(-p f_i), and factors (agent, dim, dim) of about their spread.
+
+    The spread along an axis of the curvature is how far the potential takes to rise by 1/2: one standard deviation of
+    a Gaussian, and of use where the Hessian at the mode is 0 or infinite, as for |x|^4 and |x|^1.5.
+
+    Raises
+    ------
+    ValueError
+        A subset posterior is improper, or no mode was found: agent, rows and the smallest eigenvalue of the Hessian
+        are named.
+    """
+    if post.quadratic:
+        hessians = post.hessians()
+        values, vectors = np.linalg.eigh(hessians)
+        flat = ~(values[:, 0] > 1e-12 * np.abs(hessians).max(axis=(1, 2)))
+        if flat.any():
+            agent = int(np.argmax(flat))
+            raise _improper(post, agent, values[agent, 0])
+        modes = -np.linalg.solve(hessians, post.gradients(np.zeros(post.dim))[..., None])[..., 0]
+        return modes, vectors / np.sqrt(values * likelihood_power)[:, None, :]
+    with jax.enable_x64(True):
+        shards = post.stacked()
+        functions = [compiled(f) for f in (_value, _slope, _curvature)]
+        found = []
+        for agent in range(post.num_agents):
+            own = (post.potential, jax.tree.map(lambda leaf, i=agent: leaf[i], shards))
+            found.append(lowest_alone(post, agent, own, *functions, power=likelihood_power))
+    return np.stack([one.mode for one in found]), np.stack([one.factor for one in found])
+
+
+def _value(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
+    return potential.value(shard, x)
+
+
+def _slope(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
+    return potential.gradient(shard, x)
+
+
+def _curvature(potential: Potential, shard: Shard, x: jax.Array) -> jax.Array:
+    return potential.hessian(shard, x)
+
+
+class Lowest(NamedTuple):
+    """Where one agent's potential is lowest: shapes (dim,), (dim, dim) and (dim, dim); and gradients evaluated."""
+
+    mode: np.ndarray
+    # a factor of the spread of exp(-power potential)
+    factor: np.ndarray
+    hessian: np.ndarray
+    gradients: int
+
+
+def lowest_alone(
+    post: Posterior,
+    agent: int,
+    own: tuple[Any, ...],
+    value: Callable[..., Any],
+    slope: Callable[..., Any],
+    curvature: Callable[..., Any],
+    *,
+    power: int = 1,
+) -> Lowest:
+    """The mode of a potential of one agent, in double precision, with its spread.
+
+    Parameters
+    ----------
+    post, agent
+        Whose, for the start and for errors.
+    own
+        What the three functions take before the position.
+    value, slope, curvature
+        The potential, its gradient and its Hessian.
+    power
+        p of the spread of exp(-p potential).
+
+    Raises
+    ------
+    ValueError
+        exp(-potential) is improper, or no mode was found.
+    """
+    remedy = "methods of accord.sample without whiten form no such matrices"
+    require_matrices("an agent's Hessian and its eigenvectors", post.dim, 3, remedy)
+    found = scipy.optimize.minimize(
+        lambda x: float(value(*own, x)),
+        post.init,
+        jac=lambda x: np.asarray(slope(*own, x)),
+        hess=lambda x: np.asarray(curvature(*own, x)),
+        method="trust-exact",
+        options={"gtol": 1e-9, "maxiter": 2000},
+    )
+    hessian = np.asarray(curvature(*own, found.x))
+    if not (np.isfinite(hessian).all() and np.isfinite(found.fun)):
+        raise ValueError(f"{_whose(post, agent)} has no mode: its potential is not finite where the search ended")
+    values, vectors = np.linalg.eigh(hessian)
+    steepness = np.abs(np.asarray(slope(*own, found.x))).max()
+    scale = 1.0 + np.abs(np.asarray(slope(*own, post.init))).max()
+    widths = [_width(own, value, found, axis, 0.5 / power) for axis in vectors.T]
+    if not all(np.isfinite(_width(own, value, found, axis, _RISE)) for axis in vectors.T):
+        raise _improper(post, agent, values[0])
+    # 1e-3 and not less: potentials such as |x|^1.5 have a mode without a Hessian, which Newton steps only approach
+    if not steepness <= 1e-3 * scale:
+        raise ValueError(
+            f"{_whose(post, agent)} has no mode that could be found: its gradient is still {steepness:.3g} after "
+            f"{found.nit} iterations, where the smallest eigenvalue of its Hessian is {values[0]:.3g}"
+        )
+    # a Hessian takes as many gradients as there are parameters
+    return Lowest(found.x, vectors * np.array(widths), hessian, int(found.njev + post.dim * found.nhev))
+
+
+def _width(own: tuple[Any, ...], value: Any, found: Any, axis: np.ndarray, rise: float) -> float:
+    """How far a potential takes to rise so much on both sides of its mode; infinite if it does not within reach."""
+    reach = (1.0 + np.abs(found.x).max()) * np.geomspace(1.0 / _REACH, _REACH, 49)
+    furthest = 0.0
+    for side in (axis, -axis):
+        # written so that NaN, which overflow far out may give, is no rise; infinity is one
+        risen = (step for step in reach if float(value(*own, found.x + step * side)) >= found.fun + rise)
+        furthest = max(furthest, next(risen, np.inf))
+    return furthest
+
+
+def _improper(post: Posterior, agent: int, smallest: float) -> ValueError:
+    return ValueError(
+        f"{_whose(post, agent)} is improper: the smallest eigenvalue of its Hessian is {smallest:.3g}. One-shot "
+        "methods need shards that identify all parameters alone: give this agent more rows or the model a proper prior"
+    )
+
+
+def _whose(post: Posterior, agent: int) -> str:
+    return f"the subset posterior of agent {agent} ({_rows(post, agent)}, {post.dim} parameters)"
+
+
+def _rows(post: Posterior, agent: int) -> str:
+    return f"{post.sizes[agent]} rows" if post.splits else "a shard that does not split"
