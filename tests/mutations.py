@@ -645,8 +645,8 @@ FAULTS = [
     Fault(
         "method of a checkpoint",
         "sampling/checkpointing.py",
-        "            self._require_same_rounds(carry)\n",
-        "            pass\n",
+        "        self._require_same_rounds(carry)\n",
+        "        pass\n",
         IDENTITY,
     ),
     Fault("format of a checkpoint", "storage/fingerprint.py", '!= mine["format"]:', "is False:", "test_checkpoint.py"),
