@@ -12,7 +12,7 @@ from several import HERE, alone
 import accord
 from accord.engines.silo import workers
 from accord.engines.silo.worker import Goal, Worker
-from accord.sampling.sample import _builder
+from accord.sampling.sample import engine_of
 
 
 @pytest.mark.long
@@ -75,7 +75,7 @@ def fake_ray(monkeypatch):
 
 def test_every_run_has_processes_of_its_own(fake_ray):
     post = accord.models.gaussian([[0.0], [1.0]], [[[1.0]], [[1.0]]])
-    first, second = (_builder("silo") for _ in range(2))
+    first, second = (engine_of("silo") for _ in range(2))
     with first.placed(post) as held:
         with second.placed(post) as other:
             assert held.owners is not other.owners
