@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from accord.storage import recorded_totals
 from posteriors import many_parameters
 
 import accord
 from accord.posterior import totals
 from accord.posterior.totals import TotalsHere
-from accord.storage import recorded_totals
 
 DRAWS = 50
 

@@ -76,8 +76,9 @@ EVERY = 20
 
 def draw(case, folder):
     """The run of a case, from its newest checkpoint if there is one."""
-    import accord
     from accord.storage import recorded_totals
+
+    import accord
 
     options = {"engine": case.engine, "checkpoint": folder, "checkpoint_every": EVERY, "progress": False, "seed": 7}
     if case.method == "sums":

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import accord
 from accord.base.interruptions import terminations
 from accord.cli.commands import app
+from accord.engines.checkpoint import CheckpointStore, held
+from accord.engines.fingerprint import claim, combined, fingerprint, first_difference
 from accord.posterior.totals import TotalsHere
 from accord.sampling import checkpointing
-from accord.storage.checkpoint import CheckpointStore, held
-from accord.storage.fingerprint import claim, combined, fingerprint, first_difference
 
 
 class LostError(Exception):

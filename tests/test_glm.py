@@ -20,12 +20,12 @@ from statsmodels.othermod.betareg import BetaModel
 
 import accord
 from accord.base import memory
+from accord.engines.fingerprint import fingerprint
 from accord.examine.page import notes_of
 from accord.models import families, glm, priors
 from accord.models.documents import read_problem
 from accord.models.formula import Formula
 from accord.models.tables import FAMILIES
-from accord.storage.fingerprint import fingerprint
 
 # real tables are small, and nobody's floors are looked at here
 POLICY = accord.data.Policy(rows=1, cells=1, parameters=10.0)

@@ -10,16 +10,16 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from accord.storage import behaviour
 from jax.tree_util import Partial
 from tables import walk
 from test_compilation import compiled
 
 import accord
 from accord.base.errors import DataError
+from accord.engines.behaviour import require_same_posterior
 from accord.posterior.reference import nuts
 from accord.samplers import DESGLD
-from accord.storage import behaviour
-from accord.storage.behaviour import require_same_posterior
 
 NET = accord.Network.ring(3)
 ROWS = [np.random.default_rng(agent).standard_normal(6) for agent in range(3)]

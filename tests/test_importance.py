@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import killed
 import numpy as np
 import pytest
+from accord.storage import recorded_totals
 from posteriors import (
     LONG,
     NO_MODE,
@@ -52,7 +53,6 @@ from accord.samplers.by_sums.chees import Chains, _everywhere, _supported
 from accord.samplers.by_sums.proposal import Drawn, student
 from accord.samplers.by_sums.start import Start, start_without_points
 from accord.samplers.session import Job, Session
-from accord.storage import recorded_totals
 
 RING = accord.Network.ring(4)
 

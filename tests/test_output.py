@@ -19,12 +19,15 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from accord.storage import fingerprint
 from typer.testing import CliRunner
 
 import accord
 from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
+from accord.engines.checkpoint import CheckpointStore
+from accord.engines.fingerprint import claim
 from accord.results import netcdf
 from accord.results.asked import Asked
 from accord.results.certificate import Certificate, Check
@@ -46,9 +49,6 @@ from accord.samplers.by_sums import method as by_sums
 from accord.samplers.by_sums.evaluations import expand
 from accord.samplers.session import Job, Session
 from accord.sampling.recorder import Recorder
-from accord.storage import fingerprint
-from accord.storage.checkpoint import CheckpointStore
-from accord.storage.fingerprint import claim
 
 # made-up draws are few
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -10,8 +10,8 @@ from numpyro.distributions import constraints
 from scipy import special, stats
 
 import accord
+from accord.engines.fingerprint import fingerprint
 from accord.samplers import GTBAOAB, ChEES, Importance
-from accord.storage.fingerprint import fingerprint
 
 RING = accord.Network.ring(4)
 COUNTS = np.random.default_rng(0).poisson(2.0, (4, 6)).astype(float)

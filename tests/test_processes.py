@@ -17,8 +17,8 @@ import pytest
 from several import alone, environment
 
 import accord
+from accord.engines.fingerprint import versions
 from accord.engines.mesh import processes
-from accord.storage.fingerprint import versions
 
 CONFIG = """
 [data]

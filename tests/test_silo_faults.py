@@ -18,13 +18,13 @@ import thread_ray
 from tables import walk
 
 import accord
+from accord.engines.checkpoint import CheckpointStore
 from accord.engines.silo.engine import SiloEngine
 from accord.engines.silo.leftovers import Holds, clear_forgotten
 from accord.engines.silo.patience import Patience
 from accord.engines.silo.worker import Goal, Report, Status, Worker
 from accord.engines.silo.workers import Limits, SetbackError, WorkerPool
 from accord.samplers import DESGLD
-from accord.storage.checkpoint import CheckpointStore
 
 LIMITS = {"timeout": 30.0, "late": "raise", "start_timeout": 10.0}
 ROWS = np.arange(12.0).reshape(4, 3, 1)

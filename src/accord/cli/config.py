@@ -20,6 +20,7 @@ from ..base.progress import Progress
 from ..data.missing import in_files
 from ..data.studies import MISSING
 from ..engines import Local, Silo
+from ..engines.fingerprint import keyed, keyed_rows, versions
 from ..models.documents import columns_beside, read_problem, read_study, sites_named
 from ..models.formula import columns_of_formula
 from ..models.regression import Regression
@@ -34,7 +35,6 @@ from ..samplers.protocol import Sampler, Tunable
 from ..samplers.schedules import Polynomial, diminishing
 from ..sampling.rounds import Rounds
 from ..sampling.sample import ENGINES, sample
-from ..storage.fingerprint import keyed, keyed_rows, versions
 
 METHODS: dict[str, type[Sampler]] = {name: getattr(samplers, name) for name in samplers.__all__}
 ONE_SHOT = combine.METHODS

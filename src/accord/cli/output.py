@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..base.interruptions import hold
 from ..base.whole import write_whole
+from ..engines.fingerprint import first_differing, forget, own_key, record, recorded
 from ..examine.page import notes_of
 from ..results.run import Run
-from ..storage.fingerprint import first_differing, forget, own_key, record, recorded
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,9 +21,9 @@ from ..network import Network
 from ..posterior import Posterior
 from ..samplers.engine import FirstNonFinite
 from ..samplers.protocol import Bound, Sampler
-from ..storage.behaviour import require_same_posterior
-from ..storage.checkpoint import CheckpointStore
-from ..storage.fingerprint import claim, combined
+from .behaviour import require_same_posterior
+from .checkpoint import CheckpointStore
+from .fingerprint import claim, combined
 from .loop import Carry, Records, state_bytes
 from .round import Problem, messages_of, own_state
 

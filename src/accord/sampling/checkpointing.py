@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..engines.arrays import process_folder
+from ..engines.checkpoint import CheckpointStore
+from ..engines.fingerprint import combined
 from ..samplers.engine import Engine
-from ..storage.checkpoint import CheckpointStore
-from ..storage.fingerprint import combined
 from .recorder import Recorder
 
 _STATISTIC = "statistic "

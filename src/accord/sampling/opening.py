@@ -11,13 +11,13 @@ from pathlib import Path
 import jax
 
 from ..engines.arrays import process_folder
+from ..engines.fingerprint import claim, combined, fingerprint
+from ..engines.recorded_totals import RecordedTotals
 from ..posterior.latent_keepers import prepare_latents
 from ..posterior.totals import Totals
 from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder, engine_name
 from ..samplers.session import Job, Session
-from ..storage.fingerprint import claim, combined, fingerprint
-from ..storage.recorded_totals import RecordedTotals
 from .rounds import Rounds
 
 

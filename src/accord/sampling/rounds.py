@@ -17,6 +17,7 @@ from ..base.interruptions import hold, interruptions
 from ..base.memory import require_memory, require_predictors
 from ..base.progress import Progress, current
 from ..engines.agreement import bind
+from ..engines.fingerprint import fingerprint
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
@@ -29,7 +30,6 @@ from ..samplers.engine import Builder, Engine, engine_name
 from ..samplers.protocol import Bound, Monitored, Sampler, Tunable
 from ..samplers.session import Job, Session
 from ..samplers.validation import check_compatible, check_rows, check_step, is_complete
-from ..storage.fingerprint import fingerprint
 from ..tuning.forecast import BURN_INS, Forecast
 from ..tuning.search import choose, usual_methods
 from ..tuning.warmup import Warmup, warm_up

@@ -13,6 +13,7 @@ from ..base.errors import AgentLostError, unknown_name_error
 from ..base.interruptions import terminations
 from ..base.progress import Progress, stage
 from ..engines.arrays import process_folder
+from ..engines.checkpoint import held
 from ..engines.local import Local
 from ..engines.mesh.engine import Mesh
 from ..engines.noise import seed_words
@@ -25,7 +26,6 @@ from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job
-from ..storage.checkpoint import held
 from .departures import go_on_without
 from .opening import opened
 from .rounds import Rounds

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from ...storage.fingerprint import first_difference
+from ..fingerprint import first_difference
 from .handshake import Address, Call, Connection, Greeting, StrangerError, family
 from .tls import Identity, Peer
 

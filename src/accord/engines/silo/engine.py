@@ -21,8 +21,8 @@ from ...network import Network
 from ...posterior import Posterior
 from ...samplers.engine import FirstNonFinite
 from ...samplers.protocol import Bound, Sampler
-from ...storage.fingerprint import claim, own_key
 from ..arrays import require_no_masks
+from ..fingerprint import claim, own_key
 from ..loop import Records
 from .latents import LATENTS
 from .worker import Assignment, Goal, Report

@@ -30,10 +30,10 @@ from ...posterior.masks import Masks, Words, added
 from ...posterior.masks import fingerprint as keys_fingerprint
 from ...posterior.totals import MaskedTotals, Totals
 from ...samplers.protocol import Bound
-from ...storage.behaviour import require_same_posterior
-from ...storage.checkpoint import CheckpointStore
-from ...storage.fingerprint import combined, fingerprint, versions
+from ..behaviour import require_same_posterior
 from ..build import build_problem
+from ..checkpoint import CheckpointStore
+from ..fingerprint import combined, fingerprint, versions
 from ..loop import Carry, finite, observed, start
 from ..round import AGENT_AXES, Problem, messages_of, monitored, own_state, positions
 from .collectives import SiloCollectives, row

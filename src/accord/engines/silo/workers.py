@@ -21,7 +21,7 @@ from ...network import Network
 from ...posterior import Posterior
 from ...posterior.masks import fingerprint
 from ...posterior.totals import Totals
-from ...storage.fingerprint import first_difference, versions
+from ..fingerprint import first_difference, versions
 from .cluster import leave_ray, require_ray, share_ray
 from .connections import LateNeighbourError, LostNeighbourError
 from .latents import LATENTS, place

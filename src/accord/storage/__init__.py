@@ -1,1 +1,0 @@
-"""Checkpoint files, and fingerprints that tell one run from another."""
