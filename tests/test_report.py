@@ -22,7 +22,7 @@ from accord.cli.commands import app
 from accord.examine import reweighting
 from accord.examine.agents import agents_of
 from accord.examine.alone import by_points
-from accord.examine.histogram import outside
+from accord.examine.page import outside
 from accord.examine.predictive import _candidates, _labels, checked
 from accord.examine.sites import by_site
 from accord.results.certificate import Certificate

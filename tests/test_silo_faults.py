@@ -20,10 +20,8 @@ from tables import walk
 import accord
 from accord.engines.checkpoint import CheckpointStore
 from accord.engines.silo.engine import SiloEngine
-from accord.engines.silo.leftovers import Holds, clear_forgotten
-from accord.engines.silo.patience import Patience
-from accord.engines.silo.worker import Goal, Report, Status, Worker
-from accord.engines.silo.workers import Limits, SetbackError, WorkerPool
+from accord.engines.silo.worker import Goal, Holds, Report, Status, Worker, clear_forgotten
+from accord.engines.silo.workers import Limits, Patience, SetbackError, WorkerPool
 from accord.samplers import DESGLD
 
 LIMITS = {"timeout": 30.0, "late": "raise", "start_timeout": 10.0}

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base import figures
+from ..base.figures import COLORS, INK
 from ..base.page import Cell, bullets, document, number, paragraph, table
 from ..base.text import __version__, counted, human_bytes
 from ..network.drawing import svg
 from ..results import forest
 from ..results.points import Points
 from ..results.run import Run
-from . import drawings, histogram
+from . import drawings
 from .loo import Loo
 from .predictive import Histogram
 from .sites import BySite, draw_sites, found_or_why
@@ -425,7 +426,7 @@ def _check(page: Page) -> str:
     if not isinstance(check, Histogram):
         return paragraph(check)
     alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
-    drawing = figures.inline(lambda ax: histogram.histogram(ax, check), alt, 4.8, 2.8)
+    drawing = figures.inline(lambda ax: _histogram(ax, check), alt, 4.8, 2.8)
     left_out = check.of_sites - check.sites
     far = histogram.outside(check)
     if left_out:
@@ -535,3 +536,36 @@ _PARTS: tuple[tuple[str, str, Callable[[Page], str]], ...] = (
     ("Traffic and time", "cost", _cost),
     ("Words", "words", _words),
 )
+
+
+def _histogram(ax: Any, check: Histogram) -> None:
+    """Observed rows in each bin, and what the model's own responses make of them: the median and nine of ten draws."""
+    place = np.arange(len(check.labels))
+    low, middle, high = np.quantile(check.replicated, [0.05, 0.5, 0.95], axis=0)
+    ax.bar(place, check.observed, width=0.8, color=COLORS["sky"], alpha=0.55, label="observed")
+    ax.vlines(place, low, high, color=INK, linewidth=1.5, label="model, 9 of 10")
+    ax.plot(place, middle, "o", color=INK, markeredgecolor=INK, markersize=3.5, label="model, median")
+    crowded = len(place) > 6
+    turned = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if crowded else {}
+    ax.set_xticks(place, check.labels, parse_math=False, **turned)
+    ax.set_ylabel("rows")
+    ax.grid(False, axis="x")
+    # over all bars
+    ax.set_ylim(0.0, 1.1 * max(check.observed.max(), high.max(), 1.0))
+    handles, labels = ax.get_legend_handles_labels()
+    # the data first
+    order = sorted(range(len(labels)), key=lambda i: labels[i] != "observed")
+    ax.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        ncols=3,
+        loc="lower center",
+        columnspacing=1.0,
+        bbox_to_anchor=(0.5, 1.0),
+    )
+
+
+def outside(check: Histogram) -> np.ndarray:
+    """Bins whose observed count is outside what 98 of 100 replicated ones are in."""
+    low, high = np.quantile(check.replicated, [0.01, 0.99], axis=0)
+    return np.flatnonzero((check.observed < low) | (check.observed > high))
