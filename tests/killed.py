@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from accord.storage import recorded_totals
 from posteriors import many_parameters
 
 import accord
+from accord.engines import recorded_totals
 from accord.posterior import totals
 from accord.posterior.totals import TotalsHere
 

@@ -76,9 +76,8 @@ EVERY = 20
 
 def draw(case, folder):
     """The run of a case, from its newest checkpoint if there is one."""
-    from accord.storage import recorded_totals
-
     import accord
+    from accord.engines import recorded_totals
 
     options = {"engine": case.engine, "checkpoint": folder, "checkpoint_every": EVERY, "progress": False, "seed": 7}
     if case.method == "sums":

@@ -10,13 +10,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from accord.storage import behaviour
 from jax.tree_util import Partial
 from tables import walk
 from test_compilation import compiled
 
 import accord
 from accord.base.errors import DataError
+from accord.engines import behaviour
 from accord.engines.behaviour import require_same_posterior
 from accord.posterior.reference import nuts
 from accord.samplers import DESGLD

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import killed
 import numpy as np
 import pytest
-from accord.storage import recorded_totals
 from posteriors import (
     LONG,
     NO_MODE,
@@ -40,6 +39,7 @@ from posteriors import (
 )
 
 import accord
+from accord.engines import recorded_totals
 from accord.engines.totals import TotalsEngine
 from accord.network.averaging import Averaging
 from accord.posterior.coordinates import Coordinates

@@ -19,13 +19,13 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from accord.storage import fingerprint
 from typer.testing import CliRunner
 
 import accord
 from accord.base import memory, whole
 from accord.cli import config, output
 from accord.cli.commands import app
+from accord.engines import fingerprint
 from accord.engines.checkpoint import CheckpointStore
 from accord.engines.fingerprint import claim
 from accord.results import netcdf

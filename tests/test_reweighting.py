@@ -228,3 +228,32 @@ def test_leaving_an_agent_out_of_a_logistic_regression_is_sampling_anew_without_
     errors = [one.log_evidence[1] for one in (found.points, anew, logistic)]
     predictive = logistic.log_evidence[0] - anew.log_evidence[0]
     assert abs(found.log_predictive - predictive) < 4.0 * np.linalg.norm(errors)
+
+
+def test_chains_store_the_log_density_that_questions_compare():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((4, 60, 2))
+    y = (rng.random((4, 60)) < 1.0 / (1.0 + np.exp(-X @ [1.0, -2.0]))).astype(float)
+
+    def posterior(X, y, variance=10.0):
+        return accord.models.logistic_regression(list(zip(X, y, strict=True)), variance)
+
+    net = accord.Network.ring(4)
+    run = accord.sample(posterior(X, y), net, accord.samplers.ChEES(), draws=100)
+    assert np.isfinite(accord.loo(run, posterior(X, y), net).elpd)
+    for other in (posterior(X, 1.0 - y), posterior(2.0 * X, y), posterior(X, y, 0.1)):
+        with pytest.raises(ValueError, match="not the one of the run"):
+            accord.loo(run, other, net)
+
+
+def test_rows_that_differ_a_little_are_refused_however_large_the_potential():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((4, 60, 2))
+    y = 1e4 + X @ [1.0, 2.0] + rng.standard_normal((4, 60))
+    changed = y.copy()
+    changed[0, :10] += 0.5 * np.sign(X[0, :10, 0])
+    net = accord.Network.ring(4)
+    post, other = (accord.models.linear_regression(list(zip(X, each, strict=True)), 1.0, 10.0) for each in (y, changed))
+    run = accord.sample(post, net, draws=100)
+    with pytest.raises(ValueError, match="not the one of the run"):
+        accord.leave_out(run, other, net, 0)

@@ -276,6 +276,12 @@ class ArrayBuilder:
     consensus: float | None = None
     kind: ClassVar[type[ArrayEngine]]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.masks, bool):
+            raise ValueError(f"masks must be True or False, found {self.masks!r}")
+        if self.consensus is not None and not isinstance(self.consensus, int | float):
+            raise ValueError(f"consensus must be a precision such as 1e-10, or None, found {self.consensus!r}")
+
     def check(self, post: Posterior, sampler: Sampler) -> None:
         """Any method, but under masks or by gossip only methods by sums."""
         require_no_masks(self.masks, self.consensus)

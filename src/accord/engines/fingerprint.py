@@ -176,6 +176,17 @@ def claim(folder: Path, parts: dict[str, str]) -> None:
         )
 
 
+def refuse_another(folder: Path, parts: dict[str, str]) -> None:
+    """Raise the `ValueError` of `claim` before anything long starts; a folder that no run has is left alone.
+
+    The folder may hold more than these parts.
+    """
+    mine = _FORMAT | _lasting(parts)
+    theirs = recorded(folder)
+    if theirs is not None:
+        claim(folder, {**theirs, **mine})
+
+
 def own_key(folder: Path) -> bytes:
     """The secret of a run that is kept in a folder; made where there is none."""
     path = Path(folder) / _KEY

@@ -25,6 +25,8 @@ MASKED = (
 )
 # Relative difference that is allowed between a stored log density and the agents' sum.
 _APART = 1e-6
+# Rounding of a log density, relative to itself.
+_ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,14 @@ def agents_of(
 
     Raises
     ------
+    TypeError
+        An argument is of another type.
     ValueError
         The run is of another posterior or of other agents, its sums are masked, or the posterior has changed.
     """
+    for what, found, kind in (("run", run, Run), ("post", post, Posterior), ("network", network, Network)):
+        if not isinstance(found, kind):
+            raise TypeError(f"{what} must be an accord.{kind.__name__}, found {type(found).__name__}")
     builder = engine_of(engine)
     masks = bool(run.settings.get("masks")) or builder.masks
     if single and masks:
@@ -116,6 +123,8 @@ def _matching(run: Run, post: Posterior, network: Network) -> Posterior:
                 f"the {what} of the run's agents are {_listed(own)}, and those of the posterior {_listed(others)}: "
                 "give the run's own posterior"
             )
+    if _stored(run) is None:
+        _require_words(run, post)
     # the run was repeated with more nodes where its integrals over latents were too coarse
     post = post.finely() if "nodes" in run.settings else post
     post = post.in_parameters()
@@ -127,17 +136,38 @@ def _matching(run: Run, post: Posterior, network: Network) -> Posterior:
     return post
 
 
+def _stored(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
+    """Positions (point, dim) with the log density that the run stored there, (point,); None if it stored none."""
+    if run.points is not None:
+        return run.points.positions, run.points.log_density
+    if "lp" in run.statistics:
+        return run.moved.average.reshape(-1, run.moved.average.shape[2]), run.statistics["lp"].ravel()
+    return None
+
+
+def _require_words(run: Run, post: Posterior) -> None:
+    """Raise `ValueError` if the run and the posterior name different models, formulas or priors."""
+    for what in ("model", "formula", "priors"):
+        own, others = getattr(run.asked, what), getattr(post.about, what)
+        if own and others and own != others:
+            raise ValueError(f"the run has the {what} {own}, and the posterior {others}: give the run's own posterior")
+
+
 def _require_density(run: Run, agents: Agents) -> None:
-    """Raise `ValueError` unless the agents' log density is the one that the run stored, at three of its points."""
-    if run.points is None:
+    """Raise `ValueError` unless the agents' log density is the one that the run stored, at three positions."""
+    known = _stored(run)
+    if known is None:
         return
-    finite = np.flatnonzero(np.isfinite(run.points.log_density))
+    positions, density = known
+    finite = np.flatnonzero(np.isfinite(density))
     if not finite.size:
         return
-    order = finite[np.argsort(run.points.log_density[finite], kind="stable")]
+    order = finite[np.argsort(density[finite], kind="stable")]
     chosen = order[[len(order) // 2, 3 * len(order) // 4, -1]]
-    stored, found = run.points.log_density[chosen], agents.log_density(run.points.positions[chosen])
-    if not np.allclose(found, stored, rtol=_APART, atol=_APART):
+    stored, found = density[chosen], agents.log_density(positions[chosen])
+    # differences do not have the constant that rows have in common
+    apart = np.abs((found - found[-1]) - (stored - stored[-1])) - _ROUNDING * np.abs(stored)
+    if not np.allclose(found, stored, rtol=_APART, atol=_APART) or apart.max() > _APART:
         worst = int(np.argmax(np.abs(found - stored)))
         raise ValueError(
             f"the posterior is not the one of the run: its log density at a point of the run is {found[worst]:.8g}, "

@@ -428,7 +428,7 @@ def _check(page: Page) -> str:
     alt = f"Posterior predictive check: responses in {len(check.labels)} bins, observed and drawn from the model"
     drawing = figures.inline(lambda ax: _histogram(ax, check), alt, 4.8, 2.8)
     left_out = check.of_sites - check.sites
-    far = histogram.outside(check)
+    far = outside(check)
     if left_out:
         # the others are those whose counts happened to be large enough: draws from the model were not chosen so
         verdict = (

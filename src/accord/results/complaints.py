@@ -402,7 +402,7 @@ def _heat(found: Findings, short: bool) -> str:
         remedy = (
             "Minibatches heat, so a larger batch_size or smaller steps help" if found.left_out else "Smaller steps help"
         )
-        return f"{number}: too wide. {remedy}; so may whiten=True where it is not taken yet"
+        return f"{number}: too wide. {remedy}; so may Rounds(whiten=True) where it is not taken yet"
     if short:
         return _Short(f"{number}: too narrow, as the draws of a short run are; more rounds come first")
     return f"{number}: too narrow. A longer burn_in helps where all chains begin at one point, else smaller steps"

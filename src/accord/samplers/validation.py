@@ -149,7 +149,7 @@ def check_complete(sampler: Sampler) -> None:
     if missing:
         raise ValueError(
             f"{type(sampler).__name__} has no {' and no '.join(missing)}, which is chosen in whitened coordinates: "
-            "give all numbers, or sample with whiten=True"
+            "give all numbers, or sample with accord.Rounds(method, whiten=True)"
         )
 
 

@@ -109,6 +109,11 @@ def plan(
     if isinstance(methods, Sampler | BySums):
         raise ValueError(f"methods must be several, as in [{type(methods).__name__}(...)]; found one method by itself")
     methods = every_method(post, network) if methods is None else list(methods)
+    wrapped = next((method for method in methods if isinstance(method, Rounds)), None)
+    if wrapped is not None:
+        raise TypeError(
+            f"a plan compares methods without options of their runs: give {wrapped.method!r} without Rounds"
+        )
     if not methods:
         raise ValueError("methods is empty: name at least one, or leave it out to compare all")
     walking = [method for method in methods if not isinstance(method, BySums)]

@@ -17,7 +17,8 @@ from ..base.interruptions import hold, interruptions
 from ..base.memory import require_memory, require_predictors
 from ..base.progress import Progress, current
 from ..engines.agreement import bind
-from ..engines.fingerprint import fingerprint
+from ..engines.arrays import process_folder
+from ..engines.fingerprint import fingerprint, refuse_another
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.starts import starting_law
@@ -141,6 +142,8 @@ class Rounds:
         methods, job = self._methods(post, network), session.job
         common = self._fingerprint(job, engine, methods[0])
         check_rows(post, methods[0])
+        if session.checkpoint is not None:
+            refuse_another(process_folder(session.checkpoint), common)
         if post.splits and not post.quadratic and methods[0].needs(post.dim).batch_size is None:
             states = engine.states_here(network.num_agents)
             require_predictors(rows=int(post.sizes.max()), agents=states, chains=job.chains)

@@ -138,6 +138,8 @@ def _method(method: Sampler | BySums | Rounds | None, network: Network) -> BySum
 def engine_of(engine: str | Builder) -> Builder:
     """The builder of an engine that is given by name, or as it is."""
     if not isinstance(engine, str):
+        if isinstance(engine, type) and engine in ENGINES.values():
+            raise TypeError(f"engine must be an object: write {engine.__name__}(), found the class")
         if not callable(getattr(engine, "build", None)):
             raise TypeError(f"engine must be a name or have a method `build`, found {engine!r}")
         return engine

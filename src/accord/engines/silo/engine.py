@@ -84,6 +84,8 @@ class Silo:
             if isinstance(seconds, bool) or not isinstance(seconds, int | float):
                 raise ValueError(f"{name} must be a number of seconds, found {seconds!r}")
             positive(name, seconds)
+        if not isinstance(self.masks, bool):
+            raise ValueError(f"masks must be True or False, found {self.masks!r}")
         if self.late not in _LATE:
             raise unknown_name_error("late", self.late, _LATE)
         if not self.latents.startswith(("/", "~")):

@@ -106,7 +106,9 @@ class ChEES(BySums):
         acceptance = np.broadcast_to(found.acceptance[taken], (count, taken.size))
         acceptance = acceptance.reshape(job.chains, -1)[:, : job.draws]
         x = start.place.origin + z @ start.place.factor.T
-        return Result(self, x, {"acceptance_rate": acceptance}, found.certificate, start=start)
+        log_density = -found.values[:, taken].reshape(job.chains, -1)[:, : job.draws]
+        statistics = {"acceptance_rate": acceptance, "lp": log_density}
+        return Result(self, x, statistics, found.certificate, start=start)
 
     def forecast(self, session: Session) -> SumsForecast:
         """Look for the start as a run does, and move as many chains on a standard normal posterior, over no network.
