@@ -94,7 +94,7 @@ def draw(case, folder):
 
 def run(place, folder, out, port, process):
     """What a process of a run does."""
-    from accord.engines.mesh.processes import join
+    from accord.engines.processes import join
 
     case = CASES[place]
     if case.processes == 1:

@@ -12,8 +12,8 @@ from jax.experimental import multihost_utils
 from test_masks import AGENTS, holding, own_row, sevens_as, wide
 
 import accord
-from accord.engines.mesh.processes import join
 from accord.engines.mesh.shares import Shares
+from accord.engines.processes import join
 
 
 def main(folder, address, process):

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import accord
-from accord.engines.mesh.processes import join
+from accord.engines.processes import join
 from accord.samplers import DESGLD, DGLMC, Gibbs, Importance
 
 AGENTS = 6

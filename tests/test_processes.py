@@ -17,8 +17,8 @@ import pytest
 from several import alone, environment
 
 import accord
+from accord.engines import processes
 from accord.engines.fingerprint import versions
-from accord.engines.mesh import processes
 
 CONFIG = """
 [data]

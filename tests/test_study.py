@@ -17,7 +17,8 @@ import accord
 from accord import data
 from accord.base.errors import DataError
 from accord.base.terminal import folded
-from accord.cli.commands import _numbers, app, blocks
+from accord.cli.commands import app
+from accord.cli.describe import _numbers, blocks
 from accord.data.agreement import QUANTILES
 from accord.data.mentions import Mentions
 

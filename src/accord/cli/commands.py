@@ -242,7 +242,7 @@ def _among(
     coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: float, heartbeat: float
 ) -> Iterator[int]:
     """Run as one of several processes; which one is it."""
-    from ..engines.mesh import processes
+    from ..engines import processes
 
     errors = sys.stderr.fileno()
     sys.stdout, sys.stderr = _kept(sys.stdout), _kept(sys.stderr)

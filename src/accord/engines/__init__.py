@@ -1,7 +1,7 @@
 """Engines, which run agents: all on one device, spread over devices, or a process each."""
 
+from . import processes
 from .local import Local
-from .mesh import processes
 from .mesh.engine import Mesh
 from .silo.engine import Silo
 

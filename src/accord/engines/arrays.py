@@ -274,7 +274,7 @@ class ArrayBuilder:
 
     masks: bool = False
     consensus: float | None = None
-    kind: ClassVar[type[ArrayEngine]]
+    _kind: ClassVar[type[ArrayEngine]]
 
     def __post_init__(self) -> None:
         if not isinstance(self.masks, bool):
@@ -285,23 +285,23 @@ class ArrayBuilder:
     def check(self, post: Posterior, sampler: Sampler) -> None:
         """Any method, but under masks or by gossip only methods by sums."""
         require_no_masks(self.masks, self.consensus)
-        self.kind.check(post, sampler)
+        self._kind.check(post, sampler)
 
     def states_here(self, num_agents: int) -> int:
         """Those of this process."""
-        return self.kind.states_here(num_agents)
+        return self._kind.states_here(num_agents)
 
     def placed(self, post: Posterior) -> AbstractContextManager[Posterior]:
         """The posterior where its data lies."""
-        return self.kind.placed(post)
+        return self._kind.placed(post)
 
     def build(self, post: Posterior, network: Network, bound: Bound, **options: Any) -> ArrayEngine:
         """An engine for one run."""
-        return self.kind.build(post, network, bound, **options)
+        return self._kind.build(post, network, bound, **options)
 
     def preliminary(self, post: Posterior, network: Network, bound: Bound, *, chains: int = 1) -> ArrayEngine:
         """An engine for what the agents find out together before round 0."""
-        return self.kind.preliminary(post, network, bound, chains=chains)
+        return self._kind.preliminary(post, network, bound, chains=chains)
 
 
 def require_no_masks(masks: bool, consensus: float | None) -> None:

@@ -35,4 +35,4 @@ class LocalEngine(ArrayEngine):
 class Local(ArrayBuilder):
     """The engine "local" with options: all agents on one device; parameters as in `ArrayBuilder`."""
 
-    kind = LocalEngine
+    _kind = LocalEngine

@@ -47,7 +47,7 @@ class Alone(NamedTuple):
     agent
         Whose.
     points
-        Weighted points: `points.mean`, `.sd`, `.weight`, `.values`.
+        Weighted points, with their means, standard deviations, weights and values.
     k
         Pareto k of the weights.
     why
@@ -63,7 +63,7 @@ class Alone(NamedTuple):
 def alone(run: Run, post: Posterior, network: Network, *, engine: str | Builder = "local") -> tuple[Alone, ...]:
     """The posterior of each agent's data alone, by weighted points at which each agent returns its log likelihood.
 
-    Its means and standard deviations are `points.mean` and `points.sd` of each. Nothing is sampled but these points.
+    Its means and standard deviations are those of each `points`. Nothing is sampled but these points.
     Where weights are not to be relied on, `why` says so. Draws of the run need not be certified: these weights have a
     check of their own.
 

@@ -33,10 +33,10 @@ from ..draws import RawNoise
 from ..links import LinkedExchange
 from ..local import LocalEngine
 from ..loop import Carry, Records, finite, record, start
+from ..processes import everyones, require_alike
 from ..round import Exchange, Problem, own_state
 from .collectives import AGENTS, MeshCollectives
 from .halo import fetched
-from .processes import everyones, require_alike
 from .shares import Shares
 
 
@@ -241,4 +241,4 @@ class MeshEngine(ArrayEngine):
 class Mesh(ArrayBuilder):
     """The engine "mesh" with options: all devices that JAX sees; parameters as in `ArrayBuilder`."""
 
-    kind = MeshEngine
+    _kind = MeshEngine

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ...base.checks import positive, whole_number
-from ..fingerprint import first_difference, versions
+from ..base.checks import positive, whole_number
+from .fingerprint import first_difference, versions
 
 _GREETING = "accord 1"
 # A greeting or a last word; what comes to an open port from elsewhere may have any length.
