@@ -40,3 +40,9 @@ def positive(name: str, value: float) -> None:
     """Raise `ValueError` unless a number is finite and > 0."""
     if not 0 < value < float("inf"):
         raise ValueError(f"{name} must be a finite number > 0, found {value}")
+
+
+def require_bool(name: str, value: Any) -> None:
+    """Raise `ValueError` unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, found {value!r}")

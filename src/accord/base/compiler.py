@@ -96,7 +96,7 @@ T = TypeVar("T")
 class Program:
     """A function as `jax.jit` compiles it, with some static arguments, for numbers of one chain or point or of several.
 
-    It is called from outside of other compiled functions.
+    No other compiled function calls it.
     """
 
     def __init__(self, function: Callable[..., Any], *, static: tuple[str, ...]) -> None:
@@ -104,7 +104,7 @@ class Program:
         self._abreast = compiled(function, static_argnames=static, more=WIDE)
 
     def of(self, abreast: int) -> Any:
-        """The compiled function for so many chains or points side by side."""
+        """The compiled function for `abreast` chains or points side by side."""
         # what compiles for other devices may not know the option
         wide = abreast > 1 and jax.default_backend() == "cpu"
         return self._abreast if wide else self._alone

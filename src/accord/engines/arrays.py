@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ..base.checks import require_bool
 from ..base.memory import COPIES, require_room
 from ..base.text import human_bytes
 from ..network import Network
@@ -277,8 +278,7 @@ class ArrayBuilder:
     _kind: ClassVar[type[ArrayEngine]]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.masks, bool):
-            raise ValueError(f"masks must be True or False, found {self.masks!r}")
+        require_bool("masks", self.masks)
         if self.consensus is not None and not isinstance(self.consensus, int | float):
             raise ValueError(f"consensus must be a precision such as 1e-10, or None, found {self.consensus!r}")
 

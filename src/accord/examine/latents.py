@@ -69,7 +69,7 @@ def latents(run: Run, post: Posterior, network: Network, *, engine: str | Builde
     """
     if "local" in run.settings:
         raise ValueError(
-            f"each agent has its own latents in a file at its site, {run.settings['local']}, and sends them to nobody"
+            f"each agent has its own latents in a file at its site, {run.settings['local']}, and never sends them"
         )
     if not post.has_latents:
         raise ValueError("no agent has latents of its own: the posterior was made without local")

@@ -33,7 +33,7 @@ class Loo(NamedTuple):
     rows, draws
         Their numbers.
     good_k
-        The largest Pareto k with which so many draws are enough.
+        The largest Pareto k at which this number of draws is enough.
     bad
         Rows whose k is above that: their part of `elpd` may be off. Rows that every draw foresees about as well have no
         k here, whereas ArviZ finds one in the last digits of their weights.

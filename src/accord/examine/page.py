@@ -232,13 +232,13 @@ def _meaning(run: Run) -> str:
     """What left the sites, in words."""
     if run.certificate is not None:
         masked = (
-            " Each site masked its numbers, so that nobody saw them before they were summed."
+            " Each site masked its numbers, so that only their sum was visible."
             if run.settings.get("masks")
             else " Who passes sums on, and a hub, sees the numbers of those below; masks=True hides them."
         )
         return (
             "What left a site: values, slopes and curvatures of its log likelihood at points that all sites are asked "
-            f"at, added up over the sites; no row.{masked} A sum tells of the rows too: this is no privacy guarantee."
+            f"at, added up over the sites; no row.{masked} A sum depends on the rows too: this is no privacy guarantee."
         )
     if "network" not in run.settings:
         return (
@@ -247,7 +247,7 @@ def _meaning(run: Run) -> str:
         )
     return (
         "What left a site: the messages of the method, as positions or gradients, sent to its neighbours in each "
-        "round, and sums of its warm-up; no row. A message tells of the rows too: this is no privacy guarantee."
+        "round, and sums of its warm-up; no row. A message depends on the rows too: this is no privacy guarantee."
     )
 
 
@@ -444,7 +444,7 @@ def _check(page: Page) -> str:
         verdict = "Every count is one that the model makes itself."
     missing = f" {left_out} of {check.of_sites} sites have a bin below that floor and are left out." if left_out else ""
     caption = (
-        f"{check.rows:,} rows of {check.sites} sites, summed over them; no site tells a count above 0 and below "
+        f"{check.rows:,} rows of {check.sites} sites, summed over them; no site returns a count above 0 and below "
         f"{check.floor}.{missing} {len(check.replicated)} draws."
     )
     return paragraph(verdict) + _figure(drawing, caption)

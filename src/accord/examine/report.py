@@ -42,7 +42,8 @@ def report(
         The file, which is replaced where it is there.
     post, network
         The posterior and the network that the run was sampled with. With both, the agents are asked for more parts of
-        the page: each site alone and left out, a predictive check, leave-one-out figures. None: nobody is asked.
+        the page: each site alone and left out, a predictive check, leave-one-out figures. None leaves
+        these parts out.
     sites
         Names of all agents, to name them by; None: those that the run knows, or their numbers.
     engine

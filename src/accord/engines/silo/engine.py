@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...base.checks import positive
+from ...base.checks import positive, require_bool
 from ...base.errors import unknown_name_error
 from ...data.elsewhere import Ask
 from ...network import Network
@@ -84,8 +84,7 @@ class Silo:
             if isinstance(seconds, bool) or not isinstance(seconds, int | float):
                 raise ValueError(f"{name} must be a number of seconds, found {seconds!r}")
             positive(name, seconds)
-        if not isinstance(self.masks, bool):
-            raise ValueError(f"masks must be True or False, found {self.masks!r}")
+        require_bool("masks", self.masks)
         if self.late not in _LATE:
             raise unknown_name_error("late", self.late, _LATE)
         if not self.latents.startswith(("/", "~")):

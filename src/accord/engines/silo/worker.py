@@ -474,7 +474,7 @@ def _answers(problem: Problem, state: Any, questions: Array) -> Array:
 
 
 _NAME = re.compile("accord-[0-9a-f]{16}")
-# Seconds after which a folder that nobody holds is of a driver that was killed: agents that begin anew hold theirs.
+# Seconds after which a folder without a lock belongs to a driver that was killed: agents that begin anew hold theirs.
 _FORGOTTEN = 86_400.0
 
 
@@ -500,7 +500,7 @@ class Holds:
 
 
 def clear_forgotten() -> None:
-    """Remove this user's folders that nobody holds and in which nothing has changed for a day."""
+    """Remove this user's folders that are not locked and have not changed for a day."""
     for folder in Path(tempfile.gettempdir()).glob("accord-*"):
         # what goes away meanwhile, or is somebody else's, is no concern
         with suppress(OSError):

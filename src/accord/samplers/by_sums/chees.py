@@ -19,7 +19,7 @@ from ...results.traffic import Cost, Traffic
 from ..costs import total_traffic
 from ..session import Job, Session
 from .evaluations import NOWHERE, slopes
-from .lockstep import LockstepState, begin, nested_rhat, transition
+from .lockstep import Ask, LockstepState, begin, nested_rhat, transition
 from .method import BySums, Result, SumsForecast, fastest
 from .start import Start, start_without_points
 
@@ -149,24 +149,11 @@ class ChEES(BySums):
         """
         seed, target = session.job.seed, session.job.target
         names, count = session.job.post.unconstrained_names, self.lockstep_chains(session.job.chains)
-        positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
 
         def ask(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return slopes(session, start.place, z)
 
-        state = begin(ask, positions, seed)
-        astray = state.values >= NOWHERE
-        for share in _NEARER:
-            if not astray.all():
-                break
-            # the posterior may be cut off near its mode
-            positions = share * positions
-            state = begin(ask, positions, seed)
-            astray = state.values >= NOWHERE
-        if astray.any() and not astray.all():
-            # a chain that begins where there is no mass would stay there: it begins where another one does
-            positions = positions[np.resize(np.flatnonzero(~astray), count)]
-            state = begin(ask, positions, seed)
+        state = _begun(ask, start, count, seed)
         while state.transition < self.warmup:
             session.stage(
                 f"warm-up of {count} chains, {state.transition} of {self.warmup} transitions "
@@ -233,6 +220,25 @@ class Chains(NamedTuple):
     gradients: np.ndarray
     acceptance: np.ndarray
     certificate: Certificate
+
+
+def _begun(ask: Ask, start: Start, count: int, seed: int) -> LockstepState:
+    """The state of the chains at positions where the posterior has a density, as far as a start has some."""
+    positions = np.repeat(start.positions(count // _GROUP, seed), _GROUP, axis=0)
+    state = begin(ask, positions, seed)
+    astray = state.values >= NOWHERE
+    for share in _NEARER:
+        if not astray.all():
+            break
+        # the posterior may be cut off near its mode
+        positions = share * positions
+        state = begin(ask, positions, seed)
+        astray = state.values >= NOWHERE
+    if astray.any() and not astray.all():
+        # a chain that begins where there is no mass would stay there: it begins where another one does
+        positions = positions[np.resize(np.flatnonzero(~astray), count)]
+        state = begin(ask, positions, seed)
+    return state
 
 
 def _stacked(taken: list[LockstepState]) -> Chains:
