@@ -25,7 +25,7 @@ from rich.console import Console
 
 import accord
 import accord_papers.combine
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.results.traffic import Traffic
 from accord.samplers import DGLMC, ChEES, Importance, Replicated
 from accord.samplers.by_sums.method import BySums

@@ -19,7 +19,7 @@ import problems
 from measured import Line, Ratio, Skipped, against, in_process, report, side_by_side
 
 import accord
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.engines.local import LocalEngine
 from accord.engines.mesh.engine import MeshEngine
 

@@ -29,7 +29,7 @@ from unsealed import unsealed
 
 import accord
 from accord.cli.commands import app
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.engines.silo.engine import SiloEngine
 from accord.engines.silo.workers import WorkerPool
 from accord.posterior.masks import encoded

@@ -12,11 +12,11 @@ from test_honesty import made, normal, random_intercepts, told
 
 import accord
 from accord.posterior.coordinates import Coordinates
-from accord.results import complaints
+from accord.results import warnings as complaints
 from accord.results.findings import FEATURES, Expected, Findings
 from accord.samplers import GTBAOAB
 from accord.sampling.balance import balanced, looks, measure
-from accord.sampling.examination import examination
+from accord.sampling.diagnostics import examination
 from accord.tuning.warmup import warm_up
 
 FOUR = accord.Network.ring(4)

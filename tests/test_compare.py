@@ -67,7 +67,7 @@ def drawn(sampled):
     def make(post, draws):
         kept = np.broadcast_to(draws[:, :, None], (*draws.shape[:2], 4, draws.shape[2]))
         changes = {"names": post.names, "variables": post.variables, "kept": kept, "statistics": {}}
-        changes["asked"] = replace(sampled.asked, rows=(), model="", priors=())
+        changes["info"] = replace(sampled.info, rows=(), model="", priors=())
         return replace(sampled, average=draws, points=None, certificate=None, **changes), post
 
     return make

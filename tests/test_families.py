@@ -10,7 +10,7 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from accord.data.meeting import InOnePlace
+from accord.data.collectives import LocalCollectives
 from accord.models import families, priors
 
 ETA = np.array([-3.0, -0.4, 0.0, 0.7, 2.5])
@@ -178,11 +178,11 @@ def test_a_piecewise_exponential_hazard_is_that_of_its_intervals():
 def test_intervals_have_as_many_events_by_counts_alone():
     rng = np.random.default_rng(0)
     columns = [(rng.gamma(2.0, 3.0, rows), rng.integers(0, 2, rows)) for rows in (40, 200, 7)]
-    family = families.PiecewiseExponential(intervals=4).settled(InOnePlace(("a", "b", "c")), columns)
+    family = families.PiecewiseExponential(intervals=4).settled(LocalCollectives(("a", "b", "c")), columns)
     pooled = np.concatenate([time[event == 1] for time, event in columns])
     counts = np.histogram(pooled, [0.0, *family.cuts, np.inf])[0]
     assert counts.max() - counts.min() <= 1
-    assert families.PiecewiseExponential(cuts=[1, 2]).settled(InOnePlace(()), []).cuts == (1.0, 2.0)
+    assert families.PiecewiseExponential(cuts=[1, 2]).settled(LocalCollectives(()), []).cuts == (1.0, 2.0)
 
 
 def by_hand(time, event, eta, efron):

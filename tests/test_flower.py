@@ -24,9 +24,9 @@ from accord.flower import (
     StudyDocument,
     audit,
     channel,
-    ending,
+    errors,
     figures,
-    packets,
+    wire,
 )
 from accord.flower.check import check
 from accord.flower.engine import keep_draws
@@ -130,13 +130,13 @@ def test_no_cell_and_no_part_of_a_sum_travels(finished):
         [np.loadtxt(federation.folder / n / "rows.csv", delimiter=",", skiprows=1, usecols=0) for n in SITES]
     )
     cells = cells[cells != cells.round()]
-    for found in map(packets.read, federation.seen):
-        said = [leaf for leaf in jax.tree.leaves(packets.revived(found.head)) if not isinstance(leaf, str)]
+    for found in map(wire.read, federation.seen):
+        said = [leaf for leaf in jax.tree.leaves(wire.revived(found.head)) if not isinstance(leaf, str)]
         numbers = np.concatenate([np.ravel(leaf) for leaf in [*said, *found.arrays.values()]] + [np.empty(0)])
         assert not np.isin(cells, numbers.astype(float)).any()
     # words of sums look like noise: bytes are as often any value as any other
     words = b"".join(
-        found.arrays["words"].tobytes() for found in map(packets.read, federation.seen) if "words" in found.arrays
+        found.arrays["words"].tobytes() for found in map(wire.read, federation.seen) if "words" in found.arrays
     )
     counts = np.bincount(np.frombuffer(words, np.uint8), minlength=256)
     assert len(words) > 50_000
@@ -183,11 +183,9 @@ def test_a_server_cannot_put_its_own_key_between(tmp_path):
     def between(requests):
         answers = federation(requests)
         for name, found in answers.items():
-            head = packets.read(found).head
+            head = wire.read(found).head
             if name == "west" and "public" in head:
-                answers[name] = packets.packet(
-                    {**head, "public": packets.read(answers["north"]).head["public"]}
-                ).to_bytes()
+                answers[name] = wire.packet({**head, "public": wire.read(answers["north"]).head["public"]}).to_bytes()
         return answers
 
     with pytest.raises(RefusedError, match="the key that is given out for west is not signed by it"):
@@ -241,11 +239,11 @@ def test_a_site_gives_no_own_numbers_without_its_permission(tmp_path):
             assert text in found.wrong[0]
         # a server that knows what sites agreed on, and asks by itself
         for kind, name in (("own", "log likelihood"), ("own", "log density alone"), ("own", "value"), ("sum", "value")):
-            question = packets.packet({"name": name, "of": "south", "arguments": 0, "at_once": None})
-            head = {**question.head, "answers": packets.plain(engine._answers), "count": 99}
+            question = wire.packet({"name": name, "of": "south", "arguments": 0, "at_once": None})
+            head = {**question.head, "answers": wire.plain(engine._answers), "count": 99}
             head |= {"study": federation.study.text, "session": engine.session, "kind": kind}
             points = {"positions": np.zeros((2, 3)), "points": np.zeros((2, 3))}
-            found = packets.read(federation.site("south").answer(packets.Packet(head, points).to_bytes()))
+            found = wire.read(federation.site("south").answer(wire.Packet(head, points).to_bytes()))
             assert "part" not in found.arrays
             if masks and kind == "sum":
                 assert found.arrays.keys() == {"words"}
@@ -279,7 +277,7 @@ def test_a_site_gives_its_own_numbers_where_its_policy_allows_them(tmp_path):
     for found, expected in zip(there, here_too, strict=True):
         np.testing.assert_allclose(found.points.mean, expected.points.mean, rtol=1e-6, atol=1e-9)
     # a question that reaches another site is not answered by it
-    question = packets.packet({"name": "log likelihood", "of": "south"}, positions=np.zeros((1, 3)))
+    question = wire.packet({"name": "log likelihood", "of": "south"}, positions=np.zeros((1, 3)))
     (found,) = engine.ask_agreed("own", question, ["north"])
     assert found.arrays == {}
 
@@ -299,7 +297,7 @@ def test_a_run_that_was_lost_goes_on_with_new_keys(tmp_path, finished):
     federation, sums = Federation(tmp_path), []
 
     def lost(requests):
-        kind = packets.read(next(iter(requests.values()))).head["kind"]
+        kind = wire.read(next(iter(requests.values()))).head["kind"]
         sums.append(kind)
         if sums.count("sum") == 5:
             raise ConnectionError("the server was killed")
@@ -382,10 +380,10 @@ def test_a_policy_that_is_wrong_names_its_file(tmp_path, line, text):
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("found", [b"", b"nonsense", packets.packet({}, x=np.zeros(1)).to_bytes(), b"PK" + bytes(100)])
+@pytest.mark.parametrize("found", [b"", b"nonsense", wire.packet({}, x=np.zeros(1)).to_bytes(), b"PK" + bytes(100)])
 def test_what_is_no_request_is_answered_by_an_error(tmp_path, found):
     federation = Federation(tmp_path)
-    answer = packets.read(federation.site("north").answer(found)).head
+    answer = wire.read(federation.site("north").answer(found)).head
     assert "error" in answer and "Traceback" not in answer["error"]
 
 
@@ -549,7 +547,7 @@ def test_an_error_of_flower_names_its_site(tmp_path, monkeypatch, names, text):
 
 def test_what_went_wrong_is_the_last_line_and_no_traceback(caplog):
     told, logger = [], "flwr of a test"
-    with pytest.raises(ending.StudyEndedError) as caught, ending.ended_in_words(told.append, logger):
+    with pytest.raises(errors.StudyEndedError) as caught, errors.ended_in_words(told.append, logger):
         Flower(StudyDocument(STUDY), lambda requests: {"north": _refusal()}).model()
     assert told == ["the study ended: north: refused, for no reason"]
     # as Flower logs it
@@ -562,13 +560,13 @@ def test_what_went_wrong_is_the_last_line_and_no_traceback(caplog):
 
 def test_a_defect_keeps_its_traceback():
     told = []
-    with pytest.raises(ZeroDivisionError), ending.ended_in_words(told.append):
+    with pytest.raises(ZeroDivisionError), errors.ended_in_words(told.append):
         1 / 0  # noqa: B018
     assert told == []
 
 
 def _refusal():
-    return packets.packet({"error": "north: refused, for no reason", "refused": True, "site": "north"}).to_bytes()
+    return wire.packet({"error": "north: refused, for no reason", "refused": True, "site": "north"}).to_bytes()
 
 
 def test_a_node_whose_site_refuses_says_why(tmp_path):
@@ -696,13 +694,13 @@ def test_a_request_that_comes_again_has_the_very_same_answer(tmp_path):
     engine = Flower(federation.study, federation)
     engine.model()
     request = federation.seen[-6]
-    assert packets.read(request).head["kind"] == "meet"
+    assert wire.read(request).head["kind"] == "meet"
     lines = len(audit.read(tmp_path / "north" / "kept"))
     assert federation.site("north").answer(request) == federation.seen[-3]
     # an older one is not kept, and its masks are not used again
     rounds = [federation.seen[first : first + 6] for first in range(0, len(federation.seen) - 6, 6)]
-    older = next(one[0] for one in rounds if "words" in packets.read(one[3]).arrays)
-    assert "other answers were given out" in packets.read(federation.site("north").answer(older)).head["error"]
+    older = next(one[0] for one in rounds if "words" in wire.read(one[3]).arrays)
+    assert "other answers were given out" in wire.read(federation.site("north").answer(older)).head["error"]
     assert len(audit.read(tmp_path / "north" / "kept")) == lines + 2
 
 
@@ -729,8 +727,8 @@ def test_an_approved_formula_runs_no_code_at_a_site(formula, tmp_path, monkeypat
     looked_up = []
     monkeypatch.setattr(call_resolver, "get_function_from_module", lambda name, env: looked_up.append(name))
     for kind in ("hello", "meet"):
-        request = packets.packet({"study": text, "session": "0" * 16, "kind": kind, "answers": []}).to_bytes()
-        answer = packets.read(federation.site("north").answer(request)).head
+        request = wire.packet({"study": text, "session": "0" * 16, "kind": kind, "answers": []}).to_bytes()
+        answer = wire.read(federation.site("north").answer(request)).head
         assert "unknown function" in answer["error"] or "cannot be read" in answer["error"]
     assert looked_up == []
 
@@ -753,8 +751,8 @@ def lying(federation, change):
     def channel(requests):
         changed = {}
         for site, request in requests.items():
-            found = packets.read(request)
-            changed[site] = packets.Packet(*change(site, dict(found.head), dict(found.arrays))).to_bytes()
+            found = wire.read(request)
+            changed[site] = wire.Packet(*change(site, dict(found.head), dict(found.arrays))).to_bytes()
         return federation(changed)
 
     return channel
@@ -780,9 +778,9 @@ def test_a_server_cannot_leave_out_what_a_site_refuses(tmp_path):
 
     def silenced(requests):
         answers = federation(requests)
-        found = packets.read(answers["south"])
+        found = wire.read(answers["south"])
         if found.head.get("own") and "refused" in str(found.head["own"]):
-            answers["south"] = packets.Packet(found.head | {"own": []}, found.arrays).to_bytes()
+            answers["south"] = wire.Packet(found.head | {"own": []}, found.arrays).to_bytes()
         return answers
 
     with pytest.raises(RefusedError, match="south: refused, its own answer was not given back"):
@@ -841,16 +839,16 @@ def test_a_packet_does_not_become_larger_when_it_is_read():
     stream = io.BytesIO()
     np.savez_compressed(stream, head=np.frombuffer(b"{}", np.uint8), x=np.zeros(10_000_000))
     with pytest.raises(ValueError, match="no packet"):
-        packets.read(stream.getvalue())
+        wire.read(stream.getvalue())
     with pytest.raises(ValueError, match="no numbers"):
-        packets.revived({"shape": [1], "type": "S900000000", "values": ["a"]})
+        wire.revived({"shape": [1], "type": "S900000000", "values": ["a"]})
 
 
 def test_masks_of_two_sites_hide_nothing(tmp_path):
     study = STUDY.replace('"north", "south", "west"', '"north", "south"')
     federation = Federation(tmp_path, study)
-    request = packets.packet({"study": study, "session": "0" * 16, "kind": "hello"}).to_bytes()
-    assert "fewer than 3 sites" in packets.read(federation.site("north").answer(request)).head["error"]
+    request = wire.packet({"study": study, "session": "0" * 16, "kind": "hello"}).to_bytes()
+    assert "fewer than 3 sites" in wire.read(federation.site("north").answer(request)).head["error"]
 
 
 def test_numbers_that_are_classes_are_told_where_enough_rows_have_them(tmp_path):
@@ -918,9 +916,9 @@ def test_no_site_tells_figures_of_its_own(finished):
     federation, engine, _ = finished
     told = []
     for content in federation.seen:
-        found = packets.read(content)
+        found = wire.read(content)
         if "own" in found.head:
-            told += jax.tree.leaves(packets.revived(found.head["own"]))
+            told += jax.tree.leaves(wire.revived(found.head["own"]))
     own = [np.loadtxt(federation.folder / n / "rows.csv", delimiter=",", skiprows=1, usecols=0) for n in SITES]
     figures_of = [value for age in own for value in (age.mean(), age.std(), age.sum(), *np.quantile(age, [0.25, 0.5]))]
     numbers = [float(one) for one in told if isinstance(one, int | float)]

@@ -10,7 +10,7 @@ import scipy.linalg
 from tables import AGENTS, NETWORKS, POSTERIORS, Z_BOUND, pairs, unequal_curvature, unequal_shards, worst_z
 
 import accord
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.samplers import Gibbs
 from accord.samplers.conditional import MALA, Rejection
 

@@ -949,7 +949,7 @@ def test_models_of_many_columns_are_refused_before_their_columns_are_made(monkey
 @pytest.mark.long_from(1)
 def test_a_posterior_that_is_its_prior_is_reported(prior, table, tmp_path):
     post = glm(sites(table), "y ~ x + z", priors={"x": prior})
-    (sd,) = (sd for name, *_, sd in post.about.coefficients if name == "x")
+    (sd,) = (sd for name, *_, sd in post.info.coefficients if name == "x")
     run = accord.sample(post, accord.Network.complete(len(post.shards)))
     (text,) = run.warnings()
     assert re.search(r"next to nothing about the coefficient of x: its posterior .* its prior .mean 0, sd 0.001", text)
@@ -1261,12 +1261,12 @@ def test_notes_name_references_scaled_columns_and_priors():
     for formula, reference in formulas.items():
         post = glm(tables, formula, "bernoulli")
         sd = post.agreed.sds["age"]
-        assert post.about.notes == (reference, f"Coefficients are per standard deviation of the column: age {sd:.3g}.")
+        assert post.info.notes == (reference, f"Coefficients are per standard deviation of the column: age {sd:.3g}.")
     # no level is a reference where each has a coefficient
-    assert glm(tables, "y ~ 0 + dose", "bernoulli").about.notes == ()
+    assert glm(tables, "y ~ 0 + dose", "bernoulli").info.notes == ()
     run = accord.sample(post, accord.Network.complete(2), draws=100)
     notes = notes_of(run)
-    assert notes[:2] == post.about.notes and notes[2].startswith(
+    assert notes[:2] == post.info.notes and notes[2].startswith(
         "Priors: Intercept Normal(loc=0, scale=2.5); scale(age)"
     )
     assert "value at the mean of all columns" in notes[3]

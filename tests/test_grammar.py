@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accord.data.meeting import InOnePlace
-from accord.data.mentions import Mentions
+from accord.data.collectives import LocalCollectives
+from accord.data.formula_names import FormulaNames
 from accord.flower import StudyDocument
 from accord.models import glm, grammar
 from accord.models.formula import Formula, columns_of_formula, require_groups_of_sites
@@ -110,13 +110,13 @@ COLUMNS = list(FRAMES[0])
 
 def worked_out(text):
     """Do all that is done with a formula, as columns of both sites; whether it was accepted."""
-    Mentions.of(text), needed(text)
+    FormulaNames.of(text), needed(text)
     try:
         columns_of_formula(text)
         require_groups_of_sites(text)
     except ValueError:
         pass
-    meeting = InOnePlace(("s1", "s2"))
+    meeting = LocalCollectives(("s1", "s2"))
     try:
         design = Formula(
             text, meeting, FRAMES, COLUMNS, {"g": ["a", "b", "c"]}, COLUMNS, lambda columns: None, lambda size: None
@@ -399,7 +399,7 @@ def design_of(text):
     frame = frame.assign(y=rng.normal(size=200), x=rng.normal(size=200), w=rng.normal(size=200))
     columns = list(frame)
     design = Formula(
-        text, InOnePlace(("s",)), [frame], columns, levels, columns, lambda columns: None, lambda size: None
+        text, LocalCollectives(("s",)), [frame], columns, levels, columns, lambda columns: None, lambda size: None
     )
     return design.names, design.matrices(frame, "s").design
 

@@ -12,15 +12,15 @@ from tables import AGENTS, NETWORKS, unequal_curvature, unequal_shards
 
 import accord
 from accord.posterior.coordinates import Coordinates
-from accord.results import complaints
+from accord.results import warnings as complaints
 from accord.results.diagnostics import pareto
 from accord.results.findings import Expected, Findings, recalled
 from accord.results.netcdf import as_tree
 from accord.results.run import Traffic
 from accord.samplers import DADMMS, DESGLD, EXTRASGLD, GTBAOAB, HubSGLD, Replicated
 from accord.samplers.schedules import diminishing
-from accord.sampling import examination as honesty
-from accord.sampling.examination import examination, examine
+from accord.sampling import diagnostics as honesty
+from accord.sampling.diagnostics import examination, examine
 
 RING = NETWORKS["ring"]
 NAMES = ("age", "dose")

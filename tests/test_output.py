@@ -22,14 +22,14 @@ import pytest
 from typer.testing import CliRunner
 
 import accord
-from accord.base import memory, whole
+from accord.base import atomic, memory
 from accord.cli import config, output
 from accord.cli.commands import app
 from accord.engines import fingerprint
 from accord.engines.checkpoint import CheckpointStore
 from accord.engines.fingerprint import claim
+from accord.posterior.model_info import ModelInfo
 from accord.results import netcdf
-from accord.results.asked import Asked
 from accord.results.certificate import Certificate, Check
 from accord.results.run import Traffic
 from accord.samplers import (
@@ -118,11 +118,11 @@ def test_a_small_disk_that_is_full(tmp_path):
 def test_a_whole_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     path, events = tmp_path / "file", []
     fsync, replace = os.fsync, os.replace
-    monkeypatch.setattr(whole.os, "fsync", lambda file: (events.append("fsync"), fsync(file)))
-    monkeypatch.setattr(whole.os, "replace", lambda *names: (events.append("replace"), replace(*names)))
+    monkeypatch.setattr(atomic.os, "fsync", lambda file: (events.append("fsync"), fsync(file)))
+    monkeypatch.setattr(atomic.os, "replace", lambda *names: (events.append("replace"), replace(*names)))
     (tmp_path / "file.partial").write_bytes(b"left by a crash")
     (tmp_path / "file.partial").chmod(0o644)
-    whole.write_whole(path, b"content", 0o600)
+    atomic.write_whole(path, b"content", 0o600)
     assert events == ["fsync", "replace", "fsync"]
     assert path.read_bytes() == b"content" and path.stat().st_mode & 0o777 == 0o600
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
@@ -311,7 +311,7 @@ def checks(*found):
 
 
 CERTIFIED = Certificate((Check("effective draws", 500.0, 400.0, True, "500 effective draws"),))
-ASKED = json.loads(Asked().to_json())
+ASKED = json.loads(ModelInfo().to_json())
 ATTACKS = {
     "external link": (linked(lambda other: h5py.ExternalLink(other, "/average")), "'/average' is a link"),
     "soft link": (linked(lambda other: h5py.SoftLink("/posterior")), "'/average' is a link"),
@@ -346,7 +346,7 @@ ATTACKS = {
     "many texts as attribute": (attribute("more", ["a" * 30_000] * 3000), "has an attribute 'more'"),
     "deep settings": (attribute("settings", "[" * 100_000 + "]" * 100_000), "nested too deeply"),
     "deep certificate": (attribute("certificate", "[" * 100_000), "nested too deeply"),
-    "deep model": (attribute("asked", '{"a":' * 100_000), "nested too deeply"),
+    "deep model": (attribute("model_info", '{"a":' * 100_000), "nested too deeply"),
     "long settings": (attribute("settings", json.dumps({"a": "b" * 34_000_000})), "longer than 33,554,432"),
     "numbers for settings": (attribute("settings", 3.0), "attribute settings is missing, no text"),
     "list for settings": (attribute("settings", "[1]"), "attribute settings holds no dict"),
@@ -354,9 +354,12 @@ ATTACKS = {
     "other names": (attribute("names", '["a", "b"]'), "its draws are of shape (2, 10, 3)"),
     "numbers for names": (attribute("names", "[1, 2, 3]"), "names are no texts"),
     "no rounds": (within(lambda file: file.attrs.__delitem__("rounds")), "'rounds'"),
-    "no model": (attribute("asked", "{}"), "'edges'"),
-    "a list for a model": (attribute("asked", json.dumps({**ASKED, "model": ["a"]})), "a text is of type list"),
-    "a network of others": (attribute("asked", json.dumps({**ASKED, "edges": [[0, 9]]})), "its network joins others"),
+    "no model": (attribute("model_info", "{}"), "'edges'"),
+    "a list for a model": (attribute("model_info", json.dumps({**ASKED, "model": ["a"]})), "a text is of type list"),
+    "a network of others": (
+        attribute("model_info", json.dumps({**ASKED, "edges": [[0, 9]]})),
+        "its network joins others",
+    ),
     "sites that are numbers": (settings(sites=[1, 2]), "setting sites"),
     "too few sites": (settings(sites=["north"]), "setting sites has no name for each agent"),
     "sds that are texts": (settings(sds={"age": "x"}), "setting sds"),

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import accord
 from accord.base.terminal import console
 from accord.cli.commands import app
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.engines.local import LocalEngine
 from accord.samplers import (
     DADMMS,

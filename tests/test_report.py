@@ -128,13 +128,13 @@ def test_texts_of_a_file_are_texts_and_not_tags(run, tmp_path):
     """A file's names, settings, certificate and model are anybody's."""
     bad = """--><script>alert('x')</script>"'></svg><img src=x onerror=y>"""
     names = tuple(f"{bad}{d}" for d in range(3))
-    asked = dataclasses.replace(
-        run.asked, model=bad, formula=bad, priors=((bad, bad),), sites=(bad, "b", "c", "d"), ratio=bad, ratios=names[1:]
+    info = dataclasses.replace(
+        run.info, model=bad, formula=bad, priors=((bad, bad),), sites=(bad, "b", "c", "d"), ratio=bad, ratios=names[1:]
     )
     checks = tuple(check._replace(name=bad, text=bad, holds=False) for check in run.certificate.checks)
     own = {"method": bad, "network": bad, "chosen": bad, bad: bad}
     dataclasses.replace(
-        run, names=names, asked=asked, certificate=Certificate(checks), settings={**run.settings, **own}
+        run, names=names, info=info, certificate=Certificate(checks), settings={**run.settings, **own}
     ).save(tmp_path / "run.nc")
     loaded = accord.Run.load(tmp_path / "run.nc")
     for text in (accord.report(loaded, tmp_path / "bad.html").read_text(), loaded._repr_html_()):
@@ -179,7 +179,7 @@ def test_missing_parts_say_why(walked, run, tmp_path):
     assert walked.warnings() and text.index("Do not rely on these draws yet") < text.index(walked.warnings()[0][:60])
     run.save(tmp_path / "run.nc")
     loaded = accord.Run.load(tmp_path / "run.nc")
-    assert loaded.asked == run.asked
+    assert loaded.info == run.info
     text = Reader(accord.report(loaded, tmp_path / "loaded.html").read_text()).text
     assert text.count("No agent was asked for this page: it was made without the posterior and the network.") == 3
     assert "Log evidence" in text and "Odds ratios" in text
@@ -314,9 +314,9 @@ def test_families_say_what_their_ratios_are(family):
     ]
     ratio, formula = FORMULAS[family]
     post = accord.models.glm(tables, formula, family)
-    assert (post.about.ratio, post.about.ratios) == (ratio, ("x",) if ratio else ())
+    assert (post.info.ratio, post.info.ratios) == (ratio, ("x",) if ratio else ())
     assert formula in html.unescape(post._repr_html_())
-    assert (post.about.predictive is None) == (family == "cox")
+    assert (post.info.predictive is None) == (family == "cox")
 
 
 # --- predictive checks ---
@@ -332,7 +332,7 @@ def check_of(post, draws=60, floor=None):
     positions = np.repeat(post.mode()[None], draws, axis=0)
     with jax.enable_x64(True):
         totals = post.totals(accord.Network.ring(post.num_agents))
-        return checked(post.about.predictive, totals, positions, floor or post.about.floor, 0)
+        return checked(post.info.predictive, totals, positions, floor or post.info.floor, 0)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from tables import AGENTS, METHODS, NETWORKS, unequal_shards, walk
 import accord
 from accord import models
 from accord.base.errors import DataError
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.engines.local import LocalEngine
 from accord.posterior.shards import Extent
 from accord.samplers import DASG, DGLMC, ELF, FSGLD, GCMC, QLSD, Gibbs, HubSGLD, Replicated

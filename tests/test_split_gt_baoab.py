@@ -6,7 +6,7 @@ import pytest
 from tables import AGENTS, NETWORKS, unequal_curvature
 
 import accord
-from accord.engines.agreement import bind
+from accord.engines.consensus_mode import bind
 from accord.results.findings import TOLERANCE
 from accord.samplers import GTBAOAB, SplitGTBAOAB
 from accord.samplers.expansions import Expansions

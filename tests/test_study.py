@@ -19,8 +19,8 @@ from accord.base.errors import DataError
 from accord.base.terminal import folded
 from accord.cli.commands import app
 from accord.cli.describe import _numbers, blocks
-from accord.data.agreement import QUANTILES
-from accord.data.mentions import Mentions
+from accord.data.formula_names import FormulaNames
+from accord.data.summaries import QUANTILES
 
 SITES = ("east", "north", "south", "west")
 DATES = {"admitted": {"format": "%d.%m.%Y", "since": "2020-01-01"}}
@@ -206,7 +206,7 @@ def test_a_blank_that_strings_names_is_a_level():
 
 
 def test_names_in_formulas():
-    found = Mentions.of(["log(y) ~ x.1 + `a b`:C( z ) + (x.1 | g/h) + (1 | z)", "exposure"])
+    found = FormulaNames.of(["log(y) ~ x.1 + `a b`:C( z ) + (x.1 | g/h) + (1 | z)", "exposure"])
     assert found.names == {"log", "y", "x.1", "a b", "C", "z", "g", "h", "exposure"}
     assert (found.responses, found.factors, found.groups) == ({"log", "y"}, {"z"}, {"g", "h"})
 

@@ -14,7 +14,7 @@ from accord.samplers import DESGLD, GTBAOAB
 from accord.samplers.session import Job, Session
 from accord.tuning import pilot_run as pilot
 from accord.tuning.warmup import warm_up
-from accord.tuning.whitened import Told
+from accord.tuning.whitened import Estimates
 
 
 def logistic(prior_variance=10.0, agents=AGENTS, dim=3, rows=12):
@@ -200,7 +200,7 @@ def test_a_pilot_run_whose_halves_part_is_made_again(apart, runs, kept, monkeypa
         if len(positions) == pilot._FEWEST:
             looks.append(list(apart[len(looks)]))
         left = looks[-1]
-        found = Told(np.zeros(3), np.eye(3), left.pop(0) if len(left) > 1 else left[0])
+        found = Estimates(np.zeros(3), np.eye(3), left.pop(0) if len(left) > 1 else left[0])
         return found, np.zeros((64, 3)), np.zeros((64, 3))
 
     monkeypatch.setattr(pilot, "_told", told)
@@ -228,7 +228,7 @@ def gaussian_points(count, seed):
 
 def test_a_gaussian_is_told_exactly_by_few_points_and_their_gradients():
     points, gradients, mean, cov = gaussian_points(20, 0)
-    told = Told.by(points, gradients, np.zeros(20), np.arange(20) < 10)
+    told = Estimates.by(points, gradients, np.zeros(20), np.arange(20) < 10)
     assert told.settled and told.apart < 1e-9
     np.testing.assert_allclose(told.mean, mean, atol=1e-9)
     np.testing.assert_allclose(told.cov, cov, atol=1e-9)
@@ -249,7 +249,7 @@ def test_gradients_that_mislead_are_left_out():
     points, gradients, mean, cov = gaussian_points(4000, 1)
     # such as those of walls far out: a few dominate any regression
     gradients = gradients * np.exp(np.random.default_rng(2).standard_normal((4000, 1)) * 3.0)
-    told = Told.by(points, gradients, np.zeros(4000), np.arange(4000) % 2 == 0)
+    told = Estimates.by(points, gradients, np.zeros(4000), np.arange(4000) % 2 == 0)
     assert told.settled
     inverse = np.linalg.inv(np.linalg.cholesky(cov))
     np.testing.assert_allclose(np.linalg.eigvalsh(inverse @ told.cov @ inverse.T), 1.0, atol=0.1)
@@ -261,7 +261,7 @@ def test_halves_that_are_apart_settle_nothing():
     half = np.arange(1000) < 500
     # twice as wide about the same mean
     points = np.where(half[:, None], points, mean + 2.0 * (points - mean))
-    told = Told.by(points, np.where(half[:, None], gradients, gradients / 2.0), np.zeros(1000), half)
+    told = Estimates.by(points, np.where(half[:, None], gradients, gradients / 2.0), np.zeros(1000), half)
     np.testing.assert_allclose(told.apart, (4.0 + 1.0 / 4.0 - 2.0) / 4.0, rtol=0.3)
     assert not told.settled
 
@@ -271,7 +271,7 @@ def test_halves_of_too_few_points_settle_nothing():
     z, slope = rng.normal(size=(64, 14)), rng.standard_cauchy(size=(64, 14)) ** 3
     # three points of either half have all the weight: their covariance is singular, its rounding may be negative
     log_weight = np.where(np.arange(64) < 6, 0.0, -60.0)
-    told = Told.by(z, slope, log_weight, np.arange(64) % 2 == 0)
+    told = Estimates.by(z, slope, log_weight, np.arange(64) % 2 == 0)
     assert told.apart == np.inf and not told.settled
 
 

@@ -141,7 +141,7 @@ class Progress:
 
     def _note(self, text: str) -> None:
         self._notice = text
-        self._sink.tell()
+        self._sink.show()
 
     @property
     def part(self) -> float | None:
@@ -184,7 +184,7 @@ class _Sink(Protocol):
     def start(self) -> None:
         """Begin."""
 
-    def tell(self) -> None:
+    def show(self) -> None:
         """Show what is new now."""
 
     def stop(self) -> None:
@@ -195,7 +195,7 @@ class _Nowhere:
     def start(self) -> None:
         pass
 
-    def tell(self) -> None:
+    def show(self) -> None:
         pass
 
     def stop(self) -> None:
@@ -222,27 +222,27 @@ class _Terminal:
     def start(self) -> None:
         self._live.start()
 
-    def tell(self) -> None:
+    def show(self) -> None:
         self._live.refresh()
 
     def stop(self) -> None:
         self._live.stop()
 
 
-class _Told:
+class _Ticker:
     """Tells it again and again, from a thread: one that works may hear nobody for long."""
 
     every: float
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self._over = progress, threading.Event()
-        self._thread = threading.Thread(target=self._tell_on, daemon=True)
+        self._thread = threading.Thread(target=self._loop, daemon=True)
 
-    def _tell_on(self) -> None:
+    def _loop(self) -> None:
         while not self._over.wait(self.every):
-            self.tell()
+            self.show()
 
-    def tell(self) -> None:
+    def show(self) -> None:
         raise NotImplementedError
 
     def start(self) -> None:
@@ -253,16 +253,16 @@ class _Told:
         self._thread.join()
 
 
-class _Log(_Told):
+class _Log(_Ticker):
     """A line every ten seconds."""
 
     every = _LOG_EVERY
 
-    def tell(self) -> None:
+    def show(self) -> None:
         print(self.progress.text(), *self.progress.lines(), sep="\n", file=sys.stderr, flush=True)
 
 
-class _Notebook(_Told):
+class _Notebook(_Ticker):
     """A line below the cell, which needs no widgets."""
 
     every = _NOTEBOOK_EVERY
@@ -278,12 +278,12 @@ class _Notebook(_Told):
 
         return Pretty("\n".join([self.progress.text(), *self.progress.lines()]))
 
-    def tell(self) -> None:
+    def show(self) -> None:
         self._handle.update(self._whole())
 
     def stop(self) -> None:
         super().stop()
-        self.tell()
+        self.show()
 
 
 def _sink() -> Callable[[Progress], _Sink]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from rich.table import Table
 
-from ..data.agreement import QUANTILES, Agreed, Column
+from ..data.summaries import QUANTILES, Agreed, Column
 
 TOGETHER = "together"
 # The headings of what is told of a column beside its site.

@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..base.atomic import write_whole
 from ..base.interruptions import hold
-from ..base.whole import write_whole
 from ..engines.fingerprint import first_differing, forget, own_key, record, recorded
 from ..examine.page import notes_of
 from ..results.run import Run

@@ -1,11 +1,11 @@
 """Data from CSV files, rules that split rows over agents, and studies: named columns by site, for formulas."""
 
-from .agreement import Agreed
 from .cells import Dates
-from .elsewhere import StudyAtSites, at_sites, study_at_sites
 from .policy import Policy
+from .remote import RemoteStudy, at_sites, study_at_sites
 from .splits import SPLITS, by_column, by_label, dirichlet, iid, split
 from .studies import Matrix, Study, as_study, describe, study
+from .summaries import Agreed
 
 __all__ = [
     "SPLITS",
@@ -14,7 +14,7 @@ __all__ = [
     "Matrix",
     "Policy",
     "Study",
-    "StudyAtSites",
+    "RemoteStudy",
     "as_study",
     "at_sites",
     "by_column",

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..base.errors import DataError
-from .agreement import NUMERIC, Agreed, Column
 from .cells import SiteTable
+from .summaries import NUMERIC, Agreed, Column
 
 # The level of a factor's missing cells, and what the name of a column that marks missing cells ends in.
 _LEVEL, MARK = "missing", "_missing"

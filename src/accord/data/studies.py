@@ -15,15 +15,15 @@ import numpy as np
 
 from ..base.checks import whole_number
 from ..base.errors import DataError, unknown_name_error
-from .agreement import NUMERIC, Agreed, agree, rare_levels
 from .cells import AboutCells, Dates, SiteTable, Source
-from .doubts import warn_of
+from .collectives import LocalCollectives, SiteCollectives
+from .columns import ColumnSpec, Problems, tables_of
 from .files import Dialects
-from .meeting import InOnePlace, Meeting
 from .missing import MARK, filled, warn_of_dropped, with_counts, without_missing, without_value
 from .policy import Policy
 from .sources import source_at, sources_in_file, sources_in_files, sources_in_memory, sources_shared_out
-from .wanted import Problems, Wanted, tables_of
+from .summaries import NUMERIC, Agreed, agree, rare_levels
+from .warnings import warn_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ class Study:
 
     Parameters
     ----------
-    meeting : Meeting
+    meeting : SiteCollectives
         The sites, and whose rows are here.
     frames : tuple of pandas.DataFrame
         The rows of each site that is here: numbers and yes-no columns as float64, factors as text, no cell without a
@@ -100,7 +100,7 @@ class Study:
         The texts that are 1, of each column that `positive` makes 0 and 1 of.
     """
 
-    meeting: Meeting
+    meeting: SiteCollectives
     frames: tuple[pd.DataFrame, ...]
     agreed: Agreed
     policies: tuple[Policy, ...]
@@ -334,7 +334,7 @@ def study(
     >>> found = study(file="all.csv", site="hospital", formula="died ~ age + sex")  # doctest: +SKIP
     """
     dialects = Dialects(separator, decimal, thousands, encoding, header)
-    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
+    wanted = ColumnSpec.of(columns, formula, dates, positive, strings, blanks)
     _require_missing(missing)
     if agents is not None:
         agents = whole_number("agents", agents, 1)
@@ -419,7 +419,7 @@ def describe(
         As `study` does.
     """
     dialects = Dialects(separator, decimal, thousands, encoding, header)
-    wanted = Wanted.of(columns, formula, dates, positive, strings, blanks)
+    wanted = ColumnSpec.of(columns, formula, dates, positive, strings, blanks)
     sources, problems = _sources(files, file, {"site": site}, policy, dialects, wanted.rules.blanks, drop=False)
     meeting, found = _in_one_place(sources), Problems([[] for _ in sources])
     if not problems:
@@ -472,7 +472,9 @@ def as_study(table: Any, **options: Any) -> Study:
     return _met(_in_one_place(sources), sources, [], *_settings(**options))
 
 
-def study_at(meeting: Meeting, file: str | os.PathLike[str] | None, policy: Policy | None, **options: Any) -> Study:
+def study_at(
+    meeting: SiteCollectives, file: str | os.PathLike[str] | None, policy: Policy | None, **options: Any
+) -> Study:
     """The study of a meeting by correspondence, of whose files this process has one, or none.
 
     Raises
@@ -506,10 +508,10 @@ def _settings(
     blanks: Sequence[str] = (),
     missing: str = "error",
     constant: Sequence[str] = (),
-) -> tuple[Wanted, str, Sequence[str]]:
+) -> tuple[ColumnSpec, str, Sequence[str]]:
     """What is wanted, what becomes of missing cells, and which columns may be constant."""
     _require_missing(missing)
-    return Wanted.of(columns, formula, dates, positive, strings, blanks), missing, constant
+    return ColumnSpec.of(columns, formula, dates, positive, strings, blanks), missing, constant
 
 
 # Options of `study` that say which columns are read, and how.
@@ -528,15 +530,15 @@ def _require_missing(missing: str) -> None:
         raise unknown_name_error("missing", missing, MISSING)
 
 
-def _in_one_place(sources: Sequence[Source]) -> InOnePlace:
-    return InOnePlace(tuple(source.name for source in sources))
+def _in_one_place(sources: Sequence[Source]) -> LocalCollectives:
+    return LocalCollectives(tuple(source.name for source in sources))
 
 
 def _met(
-    meeting: Meeting,
+    meeting: SiteCollectives,
     sources: Sequence[Source],
     unread: Sequence[str],
-    wanted: Wanted,
+    wanted: ColumnSpec,
     missing: str,
     constant: Sequence[str],
 ) -> Study:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from ..base.compiler import compiled
 from ..base.errors import DataError
 from ..posterior import Posterior
-from ..posterior.asked import slope_at
+from ..posterior.evaluate import slope_at
 from ..posterior.parameters import Parameters
 from .checkpoint import CheckpointStore
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.whole import make_private, write_private
+from ..base.atomic import make_private, write_private
 
 # A file is what `np.savez` writes, which `np.load` opens: arrays, and under this name JSON of the tag and the round.
 _METADATA = "checkpoint"

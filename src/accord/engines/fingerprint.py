@@ -24,9 +24,9 @@ import jaxlib
 import numpy as np
 import scipy.sparse
 
+from ..base.atomic import write_private
 from ..base.given import Given, Schedule
 from ..base.text import __version__
-from ..base.whole import write_private
 from ..base.widths import in_doubles
 from ..network import Network
 from ..network.weights import MixingMatrix

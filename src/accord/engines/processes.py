@@ -310,10 +310,10 @@ class _Door:
 
 
 # The others, and the port of JAX's service.
-Meeting = tuple[dict[int, _Peer], int]
+SiteCollectives = tuple[dict[int, _Peer], int]
 
 
-def _receive_all(place: Place, timeout: float) -> Meeting:
+def _receive_all(place: Place, timeout: float) -> SiteCollectives:
     """Process 0: wait for all others and tell them the port of JAX's service."""
     host, port = _address(place.coordinator)
     deadline = time.monotonic() + timeout
@@ -357,7 +357,7 @@ def _complaint(place: Place, greeting: dict[str, Any], peers: dict[int, _Peer]) 
     return f"process {number} and process 0 differ: {difference}" if difference else ""
 
 
-def _report(place: Place, timeout: float) -> Meeting:
+def _report(place: Place, timeout: float) -> SiteCollectives:
     """All but process 0: go to it, and hear where JAX's service is."""
     address, deadline = _address(place.coordinator), time.monotonic() + timeout
     while True:

@@ -116,7 +116,7 @@ def _matching(run: Run, post: Posterior, network: Network) -> Posterior:
             f"the run is of the parameters {_listed(run.names)}, and the posterior of {_listed(post.names)}: give the "
             "run's own posterior"
         )
-    known = (("sites", run.asked.sites, post.about.sites), ("rows", run.asked.rows, _rows_of(post)))
+    known = (("sites", run.info.sites, post.info.sites), ("rows", run.info.rows, _rows_of(post)))
     for what, own, others in known:
         if own and others and own != others:
             raise ValueError(
@@ -148,7 +148,7 @@ def _stored(run: Run) -> tuple[np.ndarray, np.ndarray] | None:
 def _require_words(run: Run, post: Posterior) -> None:
     """Raise `ValueError` if the run and the posterior name different models, formulas or priors."""
     for what in ("model", "formula", "priors"):
-        own, others = getattr(run.asked, what), getattr(post.about, what)
+        own, others = getattr(run.info, what), getattr(post.info, what)
         if own and others and own != others:
             raise ValueError(f"the run has the {what} {own}, and the posterior {others}: give the run's own posterior")
 
@@ -177,7 +177,7 @@ def _require_density(run: Run, agents: Agents) -> None:
 
 def _rows_of(post: Posterior) -> tuple[int, ...]:
     """Rows of each agent; empty where they were not counted."""
-    return post.about.rows or post.counted_rows
+    return post.info.rows or post.counted_rows
 
 
 def _listed(names: Sequence[object]) -> str:

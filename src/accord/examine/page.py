@@ -144,7 +144,7 @@ def html(page: Page) -> str:
     links = "".join(f'<a href="#{anchor}">{escape(title)}</a>' for title, anchor, _ in parts)
     body = [f"<nav>{links}</nav>"]
     body += [f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>' for title, anchor, text in parts]
-    of = page.run.asked.formula or page.run.asked.model
+    of = page.run.info.formula or page.run.info.model
     title = f"{_TITLE}: {of}" if of else _TITLE
     return document(f"{title} (accord)", "\n".join(body), title)
 
@@ -193,28 +193,28 @@ def _first_words(page: Page) -> str:
 
 
 def _asked(page: Page) -> str:
-    asked, settings = page.run.asked, page.run.settings
+    info, settings = page.run.info, page.run.settings
     chosen = f". Chosen: {settings['chosen']}" if settings.get("chosen") else ""
     network = str(settings.get("network", "")).strip("<>")
-    facts = [("model", asked.model), ("formula", asked.formula)]
+    facts = [("model", info.model), ("formula", info.formula)]
     facts += [("method", f"{settings.get('method', 'not known')}{chosen}"), ("network", network)]
     facts += [(n, str(value)) for n, value in settings.items() if n not in _ELSEWHERE and value is not False]
     parts = [table(["", ""], [(Cell(name), value) for name, value in facts if value])]
-    if asked.priors:
-        parts += ["<h3>Priors</h3>", table(["parameter", "prior"], asked.priors)]
+    if info.priors:
+        parts += ["<h3>Priors</h3>", table(["parameter", "prior"], info.priors)]
     else:
         parts.append(
             paragraph("No formula and priors: the model was made of functions, which do not say what they are.")
         )
     parts += ["<h3>Sites, and what left them</h3>", _sites(page)]
-    if asked.edges is not None and len(page.sites) > 1:
-        edges = np.array(asked.edges, dtype=np.int64).reshape(-1, 2)
+    if info.edges is not None and len(page.sites) > 1:
+        edges = np.array(info.edges, dtype=np.int64).reshape(-1, 2)
         parts.append(_figure(svg(edges, page.sites), "Who talks to whom."))
     return "\n".join(parts)
 
 
 def _sites(page: Page) -> str:
-    count, known = len(page.sites), page.run.asked.rows
+    count, known = len(page.sites), page.run.info.rows
     counts = [f"{rows:,}" for rows in known] if len(known) == count else ["not known"] * count
     lines = list(zip(page.sites, counts, page.bytes_sent.tolist(), page.rows_read.tolist(), strict=True))
     if len(known) == count:
@@ -253,8 +253,8 @@ def _meaning(run: Run) -> str:
 
 def notes_of(run: Run) -> tuple[str, ...]:
     """Sentences beside the table of a run: rows left out, reference levels, units, and priors."""
-    sds, priors = run.settings.get("sds", {}), run.asked.priors
-    notes = list(run.asked.notes)
+    sds, priors = run.settings.get("sds", {}), run.info.priors
+    notes = list(run.info.notes)
     if sds:
         listed = ", ".join(f"{name} {sd:.3g}" for name, sd in sds.items())
         notes.append(f"Coefficients are per standard deviation of the column: {listed}.")
@@ -283,7 +283,7 @@ def _numbers(page: Page) -> str:
         parts.append(
             paragraph("All agents have the same draws.") if same else table([head[0], "agent", *head[1:]], own)
         )
-    ratio, found = page.run.asked.ratio, found_or_why(page.run.ratios, "ratios")
+    ratio, found = page.run.info.ratio, found_or_why(page.run.ratios, "ratios")
     parts.append(f"<h3>{escape(ratio[:1].upper() + ratio[1:] + 's' if ratio else 'Ratios')}</h3>")
     if isinstance(found, str):
         return "\n".join([*parts, paragraph(found)])

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 
 from ..network import Network
 from ..posterior import Posterior
-from ..posterior.about import Predictive
 from ..posterior.masks import FEWEST
+from ..posterior.model_info import Predictive
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import Totals
 from ..results.run import Run
@@ -84,13 +84,13 @@ def predictive_check(run: Run, post: Posterior, network: Network, *, engine: str
 
 def check_of(run: Run, agents: Agents) -> Histogram:
     """`predictive_check`, of these agents."""
-    draws, about = certified_draws(run, "predictive_check"), agents.post.about
-    if about.predictive is None:
-        raise ValueError(f"No posterior predictive check: {about.why_no_check}.")
+    draws, info = certified_draws(run, "predictive_check"), agents.post.info
+    if info.predictive is None:
+        raise ValueError(f"No posterior predictive check: {info.why_no_check}.")
     if agents.placed.reads_in_chunks:
         raise ValueError("No posterior predictive check: it takes all rows at once, and memory does not hold them.")
     positions, seed = draws.reshape(-1, draws.shape[2]), int(run.settings.get("seed", 0))
-    return checked(about.predictive, agents.totals, positions, about.floor, seed, agents.masks)
+    return checked(info.predictive, agents.totals, positions, info.floor, seed, agents.masks)
 
 
 def checked(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..base import figures
-from ..base.whole import write_whole
+from ..base.atomic import write_whole
 from ..network import Network
 from ..posterior import Posterior
 from ..results.points import Points

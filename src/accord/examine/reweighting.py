@@ -22,7 +22,7 @@ from ..results.certificate import Certificate, Check
 from ..results.diagnostics import pareto
 from ..results.points import Points
 from ..results.run import Run
-from ..results.scales import for_all
+from ..results.unconstrained import for_all
 from ..samplers.engine import Builder
 from .agents import Agents, agents_of
 
@@ -160,7 +160,7 @@ def update(
         added = _as_posteriors(agents, new)
         found, certificate = _updated(points, agents, added)
     more = dict(zip(new, (int(own.sizes[0]) for own in added), strict=True))
-    counts = tuple(count + more.get(agent, 0) for agent, count in enumerate(run.asked.rows))
+    counts = tuple(count + more.get(agent, 0) for agent, count in enumerate(run.info.rows))
     chains, draws = run.average.shape[:2]
     chosen = found.chains(chains, draws, int(run.settings.get("seed", 0)))
     values, free = found.values[chosen], run.unconstrained
@@ -174,7 +174,7 @@ def update(
         unconstrained=free,
         points=found,
         certificate=certificate,
-        asked=replace(run.asked, rows=counts),
+        info=replace(run.info, rows=counts),
         # latents that agents have kept are of the draws before
         settings={name: value for name, value in run.settings.items() if name != "local"},
     )

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from ..base.errors import DataError
 from ..base.text import human_seconds
-from . import packets
+from . import wire
 
 # Seconds between two words about who is waited for, at first and after the first minute, and between two looks.
 _TELL, _TELL_LATER, _FIRST, _LOOK = 10.0, 30.0, 60.0, 1.0
@@ -95,7 +95,7 @@ class NodeChannel:
 
     def _words_of(self, request: bytes) -> str:
         """What is asked, with its number."""
-        head = packets.read(request).head
+        head = wire.read(request).head
         self._questions += 1
         kind = str(head.get("kind"))
         if kind == "sum":
@@ -174,7 +174,7 @@ class _Question:
         """All answers; `DataError` where a node is broken."""
         if not self._broken:
             return self.answers
-        heads = [packets.read(answer).head for answer in self.answers.values()]
+        heads = [wire.read(answer).head for answer in self.answers.values()]
         errors = [str(head["error"]) for head in heads if "error" in head]
         broken = [f"{self._called(node)} answers with an error: {reason}" for node, reason in self._broken.items()]
         raise DataError("\n  ".join([*broken, *errors]))
@@ -190,7 +190,7 @@ class _Question:
 
     def _take(self, node: int, answer: bytes) -> None:
         """An answer, of a node that is known, or that says by it who it is."""
-        head, now = packets.read(answer).head, time.monotonic()
+        head, now = wire.read(answer).head, time.monotonic()
         name = self.channel.name_of(node)
         if name is None:
             if "site" not in head:

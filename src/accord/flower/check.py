@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..base.errors import DataError
+from ..data.collectives import Pending, Question, ReplayCollectives
 from ..data.files import read_sheet
-from ..data.meeting import ByCorrespondence, Question, Unanswered
 from .keys import is_signed, signature
 from .policy import SitePolicy
 from .site import absent_column
@@ -72,8 +72,8 @@ def _make_model(study: StudyDocument, policy: SitePolicy, found: Checked) -> Non
     here, others = (study.sites.index(policy.site),), len(study.sites)
     while True:
         try:
-            study.model(ByCorrespondence(study.sites, here, answers), policy.data, policy.floors)
-        except Unanswered as stop:
+            study.model(ReplayCollectives(study.sites, here, answers), policy.data, policy.floors)
+        except Pending as stop:
             refused = _noted(stop.question, found)
             if refused:
                 found.wrong += refused

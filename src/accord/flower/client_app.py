@@ -6,9 +6,9 @@ import jax
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from .packets import packet
 from .policy import SitePolicy
 from .site import Site
+from .wire import packet
 
 app = ClientApp()
 

@@ -12,17 +12,17 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ..base.errors import DataError
-from ..data.elsewhere import Ask
+from ..data.remote import Ask
 from ..network import Network
 from ..posterior import Posterior
 from ..posterior.masks import Words, added, decoded, require_masks
 from ..posterior.totals import Totals
 from ..samplers.protocol import Bound, Sampler
 from . import figures
-from .packets import Packet, packet, plain, read, revived
 from .policy import RefusedError
 from .questions import EACH, SUMS, name_of, written
 from .study import StudyDocument
+from .wire import Packet, packet, plain, read, revived
 
 
 class Channel(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..data.meeting import Numbers
+from ..data.collectives import Numbers
 from ..posterior.masks import Words, decoded, largest
 
 # Numbers are carried once as they are and once enlarged by this, which keeps 2^-115 of those that fit.

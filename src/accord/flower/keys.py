@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..base.whole import write_private
+from ..base.atomic import write_private
 from ..posterior.masks import Words, new_private_key, pair_keys, under_masks
 
 

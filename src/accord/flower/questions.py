@@ -9,12 +9,12 @@ import numpy as np
 
 from ..examine.alone import log_density_alone
 from ..examine.reweighting import log_likelihood_at
-from ..posterior.asked import count
 from ..posterior.coordinates import Coordinates
+from ..posterior.evaluate import count
 from ..samplers.by_sums.evaluations import expansion_of, mean_expansion, slope_of, value_of
 from ..samplers.by_sums.integration import off
 from ..samplers.by_sums.proposal import Drawn, Mixture
-from .packets import Packet, packet
+from .wire import Packet, packet
 
 # All that is added up over sites: a potential, its derivatives, and how far its integrals are off.
 SUMS: dict[str, Callable[..., Any]] = {

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 from ..network import Network
 from ..sampling.sample import sample
 from .channel import Broken, NodeChannel
-from .ending import ended_in_words
 from .engine import Channel, Flower, keep_draws
+from .errors import ended_in_words
 from .study import StudyDocument
 
 # Errors of a message that nobody has looked at: it is sent anew.

@@ -12,19 +12,19 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..base.atomic import make_private, write_private
 from ..base.errors import DataError
-from ..base.whole import make_private, write_private
 from ..data.cells import AboutCells
-from ..data.meeting import ByCorrespondence, Unanswered
+from ..data.collectives import Pending, ReplayCollectives
 from ..engines.silo.latents import keep
 from ..posterior import Posterior
 from ..posterior.masks import Words, encoded
 from . import audit, figures
 from .keys import KeptMasks, alone, bytes_of, digest, is_signed, signature, statement, text_of
-from .packets import Packet, packet, plain, read, revived
 from .policy import RefusedError, SitePolicy
 from .questions import OWN, SUMS, understood
 from .study import StudyDocument, hash_of
+from .wire import Packet, packet, plain, read, revived
 
 # Numbers of one answer at most, and characters of an error in the audit file.
 _MOST_NUMBERS, _LONGEST = 50_000_000, 500
@@ -45,7 +45,7 @@ class Site:
         self.policy, self.tell = policy, tell
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to a request, both as `packets.Packet.to_bytes` makes them; refusals are answers."""
+        """The answer to a request, both as `wire.Packet.to_bytes` makes them; refusals are answers."""
         make_private(self.policy.folder)
         with alone(self.policy.folder):
             return self._answer(request)
@@ -67,7 +67,7 @@ class Site:
             policy.require_study(study)
             if not asked.keys() >= {"run", "kind"}:
                 raise RefusedError(f"{policy.site}: refused, it answers {', '.join(_ANSWERS)} of a run")
-            run = _Asked(session, study, policy.folder / "runs" / session, request)
+            run = _SiteRun(session, study, policy.folder / "runs" / session, request)
             make_private(run.folder)
             self._require_same_data(run)
             found, said = _ANSWERS[kind](self, run, Packet(head, arrays))
@@ -95,10 +95,10 @@ class Site:
 
     # --- what it answers: the answer, and what is noted of it ---
 
-    def _hello(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _hello(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         return packet({}), {}
 
-    def _key(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _key(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """A public key for the masks of this run, signed."""
         public = asked.masks.begin()
         if self.policy.identity is None:
@@ -106,7 +106,7 @@ class Site:
         signed = signature(self.policy.identity, statement(asked.session, asked.study.hash, self.policy.site, public))
         return packet({"public": text_of(public), "signature": text_of(signed)}), {}
 
-    def _keys(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _keys(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """The masks' keys, from the signed public keys of all sites."""
         publics = []
         for site, (public, signed) in zip(asked.study.sites, request.head["keys"], strict=True):
@@ -119,13 +119,13 @@ class Site:
         asked.masks.agree(self._place(asked), publics, f"{asked.session} {asked.study.hash}".encode())
         return packet({}), {}
 
-    def _meet(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _meet(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """The site's next answer in making the model, given those of all sites so far."""
         answers = revived(request.head["answers"])
         self._require_continued(asked, request.head["answers"])
         try:
             self._model(asked, answers)
-        except Unanswered as stop:
+        except Pending as stop:
             question = stop.question
         else:
             raise ValueError(f"{self.policy.site}: the model has been made, and asks for nothing more")
@@ -144,20 +144,20 @@ class Site:
             return packet({"kind": "total", "shapes": shapes}, words=words), noted
         return packet({"kind": "total", "own": plain(said)}), noted
 
-    def _absent(self, asked: _Asked, question: int) -> dict[str, Any]:
+    def _absent(self, asked: _SiteRun, question: int) -> dict[str, Any]:
         """What is noted, at the first question, of columns that the site's file has not; its log has it too."""
         absent = self.policy.absent(asked.study) if question == 0 else {}
         for name, near in absent.items():
             self.tell(absent_column(self.policy.data.name, name, near))
         return {"absent": absent} if absent else {}
 
-    def _rows(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _rows(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """How many rows the site has in the model."""
         model = self._agreed(asked, request)
         rows = int(model.sizes[0])
         return packet({"rows": rows, "splits": bool(model.potential.rowwise)}), {"rows": rows}
 
-    def _sum(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _sum(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """The site's part of a sum, under its masks."""
         model, name = self._agreed(asked, request), str(request.head["name"])
         if name not in SUMS:
@@ -175,7 +175,7 @@ class Site:
         words = asked.masked_words([part], int(request.head["count"]))
         return packet({"shape": list(part.shape)}, words=words), said
 
-    def _own(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _own(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """The site's own numbers at positions, after a study without masks, which its policy has allowed."""
         if asked.masked:
             raise RefusedError(
@@ -195,7 +195,7 @@ class Site:
         (part,) = model.each(OWN[name], positions)
         return packet({}, part=np.asarray(part, np.float64)), {"question": name, "points": points, "shape": [points]}
 
-    def _draws(self, asked: _Asked, request: Packet) -> tuple[Packet, dict[str, Any]]:
+    def _draws(self, asked: _SiteRun, request: Packet) -> tuple[Packet, dict[str, Any]]:
         """Keep the run's draws, and draw the site's own latents, in the site's folder."""
         model, draws = self._agreed(asked, request), request.arrays["draws"]
         if draws.ndim != 3 or draws.shape[2] != model.dim or draws.size > _MOST_NUMBERS:
@@ -210,17 +210,17 @@ class Site:
 
     # --- its model ---
 
-    def _place(self, asked: _Asked) -> int:
+    def _place(self, asked: _SiteRun) -> int:
         return asked.study.sites.index(self.policy.site)
 
-    def _model(self, asked: _Asked, answers: list[Any]) -> Posterior:
+    def _model(self, asked: _SiteRun, answers: list[Any]) -> Posterior:
         meeting = _OwnKept(asked.study.sites, (self._place(asked),), answers)
         model = asked.study.model(meeting, self.policy.data, self.policy.floors)
         if not meeting.is_complete:
             raise RefusedError(f"{self.policy.site}: refused, other answers were given out than it has questions")
         return model
 
-    def _agreed(self, asked: _Asked, request: Packet) -> Posterior:
+    def _agreed(self, asked: _SiteRun, request: Packet) -> Posterior:
         """The model of what all sites agreed on, which stays the same to the end of a run."""
         answers = request.head["answers"]
         self._require_continued(asked, answers)
@@ -228,7 +228,7 @@ class Site:
         # how many rows the smallest group of others has is not known
         return model.finely() if model.has_latents else model
 
-    def _require_continued(self, asked: _Asked, answers: list[Any]) -> None:
+    def _require_continued(self, asked: _SiteRun, answers: list[Any]) -> None:
         """Raise `RefusedError` unless answers go on from those that were given out before in this run."""
         path, count = asked.folder / "answers.json", len(answers)
         before: dict[str, Any] = {"count": 0, "hash": _hash_of_answers([])}
@@ -242,7 +242,7 @@ class Site:
             now = {"count": count, "hash": _hash_of_answers(answers)}
             write_private(path, json.dumps(now).encode())
 
-    def _require_same_data(self, asked: _Asked) -> None:
+    def _require_same_data(self, asked: _SiteRun) -> None:
         """Raise `DataError` where the site's file is another one than at the beginning of the run."""
         if not self.policy.data.is_file():
             raise DataError(f"{self.policy.site}: its policy's `data` names no file ({self.policy.data.name})")
@@ -252,7 +252,7 @@ class Site:
         elif path.read_text() != now:
             raise DataError(f"{self.policy.site}: its data has changed since this run began")
 
-    def _count_points(self, asked: _Asked, points: int) -> None:
+    def _count_points(self, asked: _SiteRun, points: int) -> None:
         """Note positions that a study has asked for, before they are answered; refuse those beyond the policy's."""
         path = self.policy.folder / f"points-{asked.study.hash[:16]}.txt"
         found = path.read_text().strip() if path.is_file() else "0"
@@ -298,14 +298,14 @@ def _hash_of_answers(answers: list[Any]) -> str:
     return digest(json.dumps(answers).encode())
 
 
-class _OwnKept(ByCorrespondence):
+class _OwnKept(ReplayCollectives):
     """A meeting in which a site sees to it that what it said is among the answers as it said it.
 
     What it refuses, and what kinds its columns are, is said by itself: nobody else may say it for the site.
     """
 
     def gathered(self, own: Sequence[Any]) -> list[Any]:
-        """See `Meeting`."""
+        """See `SiteCollectives`."""
         found = super().gathered(own)
         (place,) = self.here
         if len(found) != len(self.sites) or plain(found[place]) != plain(own[0]):
@@ -313,7 +313,7 @@ class _OwnKept(ByCorrespondence):
         return found
 
 
-class _Asked:
+class _SiteRun:
     """A run of a study as a site sees it."""
 
     def __init__(self, session: str, study: StudyDocument, folder: Path, request: bytes) -> None:

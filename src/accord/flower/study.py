@@ -12,12 +12,12 @@ from typing import Any
 from .. import models
 from ..base.checks import whole_number
 from ..base.errors import DataError
-from ..data.elsewhere import AsksSites, StudyAtSites
+from ..data.collectives import SiteCollectives
 from ..data.files import Dialects
-from ..data.meeting import Meeting
-from ..data.mentions import Mentions
+from ..data.formula_names import FormulaNames
 from ..data.missing import in_files
 from ..data.policy import Policy
+from ..data.remote import AsksSites, RemoteStudy
 from ..data.studies import study_at
 from ..engines.noise import seed_words
 from ..models.documents import arguments_of_glm, options_of_study
@@ -128,7 +128,7 @@ class StudyDocument:
             return self.module.columns
         asked = needed(*self._named)
         named = self._options.get("columns")
-        return frozenset(Mentions.of(asked["formula"]).names if named is None else named)
+        return frozenset(FormulaNames.of(asked["formula"]).names if named is None else named)
 
     @property
     def needed_columns(self) -> frozenset[str]:
@@ -174,10 +174,10 @@ class StudyDocument:
         """The model over the sites of an engine."""
         if self.module is not None:
             return self.module.posterior([self.module.refusing()] * len(self.sites))
-        table = StudyAtSites(engine, self.sites, self.sites, self._options)
+        table = RemoteStudy(engine, self.sites, self.sites, self._options)
         return models.glm(table, **self._arguments)
 
-    def model(self, meeting: Meeting, file: Path, floors: Policy) -> Posterior:
+    def model(self, meeting: SiteCollectives, file: Path, floors: Policy) -> Posterior:
         """The model as one of the sites that meet makes it, of its own file."""
         if self.module is not None:
             sources = [self.module.refusing()] * len(self.sites)

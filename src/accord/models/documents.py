@@ -29,7 +29,7 @@ PRIORS.pop("Prior")
 
 def read_problem(
     document: dict[str, Any], folder: Path, engine: Any = None
-) -> tuple[data.Matrix | data.Study | data.StudyAtSites, Posterior]:
+) -> tuple[data.Matrix | data.Study | data.RemoteStudy, Posterior]:
     """The data and the model: a study where the model is a formula, a table of numbers otherwise.
 
     `engine` is what the agents run in, where they read their own files.
@@ -112,7 +112,7 @@ def sites_named(sites: Sequence[str]) -> Iterator[None]:
 
 def _study_of(
     section: dict[str, Any], model: dict[str, Any], folder: Path, engine: Any
-) -> data.Study | data.StudyAtSites:
+) -> data.Study | data.RemoteStudy:
     if not _at_sites(section):
         study: data.Study = read_study(data.study, section, model, folder)
         return study

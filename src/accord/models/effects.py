@@ -14,7 +14,7 @@ import numpy as np
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from ..data.meeting import Meeting
+from ..data.collectives import SiteCollectives
 from ..posterior import Local
 from ..posterior.parameters import Standardised
 from .families import Family
@@ -92,7 +92,7 @@ class LogPriorOfEffects:
         return self.others(*numbers_and_params) - (jnp.sum(z**2) + z.size * np.log(2.0 * np.pi)) / 2.0 - volume
 
 
-def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:
+def distinct(meeting: SiteCollectives, shards: Sequence[Rows]) -> list[Rows]:
     """The rows of each site without those that are like another one, which weighs more for them.
 
     Integrals over effects look at every row many times; where most rows are different, they stay as they are.
@@ -112,7 +112,7 @@ def distinct(meeting: Meeting, shards: Sequence[Rows]) -> list[Rows]:
     return found if counts["found"] < _MOST_DISTINCT * counts["rows"] else list(shards)
 
 
-def require_possible(family: Family, design: Formula, meeting: Meeting, effects: str) -> None:
+def require_possible(family: Family, design: Formula, meeting: SiteCollectives, effects: str) -> None:
     """Raise `ValueError` where effects of groups are not what this family, formula or study can have."""
     if not family.splits or family.predictors:
         others = "bernoulli, of one class against all others"

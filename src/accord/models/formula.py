@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..base.errors import unknown_name_error
-from ..data.meeting import Meeting, means_and_sds
+from ..data.collectives import SiteCollectives, means_and_sds
 from .grammar import (
     FACTORS,
     STANDARDS,
@@ -141,7 +141,7 @@ class Formula:
     def __init__(
         self,
         text: str,
-        meeting: Meeting,
+        meeting: SiteCollectives,
         frames: Sequence[pd.DataFrame],
         columns: Sequence[str],
         levels: Mapping[str, Sequence[str]],
@@ -208,7 +208,7 @@ class Formula:
         self._within, self._is_nested = found.column, found.is_nested
         return found.name
 
-    def _require_within_sites(self, meeting: Meeting, frames: Sequence[pd.DataFrame]) -> None:
+    def _require_within_sites(self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame]) -> None:
         """Raise `ValueError` where groups of the same name are at several sites, so that they may be one group."""
         if self._within is None or self._is_nested:
             return
@@ -226,7 +226,7 @@ class Formula:
                     "groups"
                 )
 
-    def _require_sites(self, meeting: Meeting, frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> None:
+    def _require_sites(self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame], columns: Sequence[str]) -> None:
         """Raise `ValueError` where the table has a column `site` that is none of the sites of the study."""
         is_of_sites = self.group is not None and (self._within is None or self._is_nested)
         if not is_of_sites or SITE not in columns:
@@ -240,7 +240,7 @@ class Formula:
             )
 
     def _standardise(
-        self, meeting: Meeting, frames: Sequence[pd.DataFrame], check: Callable[[Sequence[Columns]], None]
+        self, meeting: SiteCollectives, frames: Sequence[pd.DataFrame], check: Callable[[Sequence[Columns]], None]
     ) -> None:
         """Give `scale` and `center` the mean and standard deviation of their arguments over all sites."""
         from formulae.transforms import TRANSFORMS

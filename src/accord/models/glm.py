@@ -14,9 +14,9 @@ from jax.tree_util import Partial
 from ..base.errors import unknown_name_error
 from ..base.memory import require_room
 from ..data import Study
-from ..data.elsewhere import StudyAtSites
-from ..data.meeting import ByCorrespondence, Meeting, added, correspond
-from ..posterior.about import About
+from ..data.collectives import ReplayCollectives, SiteCollectives, added, correspond
+from ..data.remote import RemoteStudy
+from ..posterior.model_info import ModelInfo
 from .effects import (
     EFFECTS,
     INTEGRATED,
@@ -34,7 +34,7 @@ from .effects import parameters as parameters_of_effects
 from .families import Family
 from .families.family import Rows
 from .formula import Formula
-from .parameters import Wanted, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
+from .parameters import NamedPriors, defaults_of, flat_names, init_of, log_orders, names_of, note_on, notes_beside
 from .predictive import OfRows
 from .priors import Prior
 from .regression import COEFFICIENTS, Elsewhere, LogPrior, Other, Predicted, Priors, Regression, log_prior
@@ -135,7 +135,7 @@ def glm(
         )
     if effects not in (INTEGRATED, PARAMETERS):
         raise unknown_name_error("effects", effects, (INTEGRATED, PARAMETERS))
-    if isinstance(table, StudyAtSites):
+    if isinstance(table, RemoteStudy):
         require_integrated(effects)
         options: dict[str, Any] = {"weights": weights, "exposure": exposure, "effects": effects, "nodes": nodes}
         build = partial(glm, formula=formula, family=family, priors=priors, **options)
@@ -176,7 +176,7 @@ def glm(
     if not columns and (chosen.has_intercept or not parameters):
         raise ValueError(f"the formula {formula!r} has no coefficient")
     names = names_of(columns, chosen)
-    own = Wanted(priors or {}, design.terms, design.names, chosen.predictors)
+    own = NamedPriors(priors or {}, design.terms, design.names, chosen.predictors)
     defaults = defaults_of(columns, spread, chosen, summary)
     found = [own.of(name, default) for name, default in zip(names, defaults, strict=True)]
     others = {name: own.other(name, parameter) for name, parameter in parameters.items()}
@@ -216,7 +216,7 @@ def glm(
         family=chosen,
         agreed=study.agreed,
         priors=shown,
-        about=_about(formula, chosen, shown, study, names, shards, _with_moments(names, found, spread)),
+        info=_info(formula, chosen, shown, study, names, shards, _with_moments(names, found, spread)),
     )
     if nodes is not None:
         post = cast(Regression, post.finely(nodes))
@@ -238,7 +238,7 @@ def _require_possible_size(study: Study, columns: int) -> None:
 def _with_moments(
     names: Sequence[str], priors: Sequence[Prior], spread: np.ndarray
 ) -> tuple[tuple[str, float, float, float], ...]:
-    """The coefficients that `accord.posterior.about.Said` names with their priors; the intercept is none of them."""
+    """`ModelInfo.coefficients` of a model: all but the intercept."""
     spreads = np.repeat(spread, len(names) // max(len(spread), 1))
     return tuple(
         (name, float(prior.moments[0]), float(prior.moments[1]), float(sd))
@@ -247,7 +247,7 @@ def _with_moments(
     )
 
 
-def _about(
+def _info(
     formula: str,
     family: Family,
     priors: Priors,
@@ -255,7 +255,7 @@ def _about(
     names: list[str],
     shards: list[Rows],
     coefficients: tuple[tuple[str, float, float, float], ...],
-) -> About:
+) -> ModelInfo:
     """What the model says of itself in reports."""
     why = ""
     if not family.replicates:
@@ -264,7 +264,7 @@ def _about(
         why = "rows have weights or effects of groups, with which responses are not drawn anew"
     elif not study.meeting.is_whole:
         why = "the floors of sites elsewhere are not known here"
-    return About(
+    return ModelInfo(
         model=f"{family.name} regression",
         formula=formula,
         priors=(*priors.lines, ("", priors.note)) if priors.note else priors.lines,
@@ -297,10 +297,10 @@ class ModelAtSites:
     """
 
     build: Callable[[Any], Regression]
-    table: StudyAtSites
+    table: RemoteStudy
     options: dict[str, Any]
 
-    def __call__(self, meeting: Meeting) -> Regression:
+    def __call__(self, meeting: SiteCollectives) -> Regression:
         """The model as a site of a meeting knows it."""
         return self.build(self.table.met(meeting, **self.options))
 
@@ -315,7 +315,7 @@ class SiteRows:
 
     def __call__(self) -> Any:
         """The rows as the model takes them."""
-        meeting = ByCorrespondence(self.work.table.sites, (self.place,), self.answers)
+        meeting = ReplayCollectives(self.work.table.sites, (self.place,), self.answers)
         return self.work(meeting).source(self.place)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..base.errors import unknown_name_error
-from ..data.mentions import require_short
+from ..data.formula_names import require_short
 from .spelling import Spelling, require_usual_powers
 
 if TYPE_CHECKING:

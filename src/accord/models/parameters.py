@@ -38,7 +38,7 @@ def defaults_of(columns: Sequence[str], spread: np.ndarray, family: Family, summ
     return found
 
 
-class Wanted:
+class NamedPriors:
     """The priors that the user named: by coefficient, by column, by term, or for all coefficients."""
 
     def __init__(

@@ -20,7 +20,7 @@ from ..base.linear import linear_predictor
 from ..base.memory import require_matrices
 from ..base.special import log_gamma, softplus
 from ..posterior import Posterior
-from ..posterior.about import About
+from ..posterior.model_info import ModelInfo
 from ..posterior.quadratic import flat_prior, quadratic_likelihood
 from ..posterior.shards import Source, is_unread, require_finite
 from .families import Bernoulli, Family, Normal, Poisson
@@ -130,7 +130,7 @@ def linear_regression(
         positive("noise_scale", noise_scale)
         likelihood = Partial(_linear, float(noise_scale) ** -2)
         post = _regression(likelihood, prior_variance, shards, names, _any_number, quadratic=True)
-        return _about(post, "linear regression", Normal(), prior_variance, noise_scale)
+        return _info(post, "linear regression", Normal(), prior_variance, noise_scale)
     dim, check = _checked(shards, names, _any_number)
     positive("prior_variance", prior_variance)
     post = Posterior(
@@ -142,7 +142,7 @@ def linear_regression(
         check=check,
         constraints={"sigma": "positive"},
     )
-    return _about(post, "linear regression", Normal(), prior_variance)
+    return _info(post, "linear regression", Normal(), prior_variance)
 
 
 def logistic_regression(
@@ -166,7 +166,7 @@ def logistic_regression(
         A label is not 0 or 1 (agent and row are named).
     """
     post = _regression(Partial(_logistic), prior_variance, shards, names, _labels)
-    return _about(post, "logistic regression", Bernoulli(), prior_variance)
+    return _info(post, "logistic regression", Bernoulli(), prior_variance)
 
 
 def poisson_regression(
@@ -190,7 +190,7 @@ def poisson_regression(
         A count is negative or not whole (agent and row are named).
     """
     post = _regression(Partial(_poisson), prior_variance, shards, names, _counts)
-    return _about(post, "Poisson regression", Poisson(), prior_variance)
+    return _info(post, "Poisson regression", Poisson(), prior_variance)
 
 
 def power(centers: np.ndarray | Sequence[Source], exponent: float, *, names: Sequence[str] | None = None) -> Posterior:
@@ -233,7 +233,7 @@ def _regression(
     return Posterior(likelihood, prior, list(shards), np.zeros(dim), names=names, quadratic=quadratic, check=check)
 
 
-def _about(
+def _info(
     post: Posterior, model: str, family: Family, prior_variance: float, noise_scale: float | None = None
 ) -> Posterior:
     """The posterior, which says in reports what it is."""
@@ -241,7 +241,7 @@ def _about(
     priors = [("coefficients", f"Normal(loc=0, scale={np.sqrt(prior_variance):.3g})")]
     if "sigma" in post.names:
         priors.append(("sigma", f"HalfCauchy(scale={np.sqrt(prior_variance):.3g})"))
-    post.about = About(
+    post.info = ModelInfo(
         model=model + (f", noise of sd {noise_scale:g}" if noise_scale is not None else ""),
         priors=tuple(priors),
         ratio=family.ratio,

@@ -15,7 +15,7 @@ from ..base.errors import DataError
 from ..base.linear import linear_predictor
 from ..data import Agreed
 from ..posterior import Posterior
-from ..posterior.about import About
+from ..posterior.model_info import ModelInfo
 from .families import Family
 from .priors import Prior, as_wide, stacked
 
@@ -87,12 +87,12 @@ class Regression(Posterior):
         family: Family,
         priors: Priors,
         agreed: Agreed,
-        about: About,
+        info: ModelInfo,
         **options: Any,
     ) -> None:
         self.formula, self.family, self.priors, self.agreed = formula, family, priors, agreed
         super().__init__(*arguments, **options)
-        self.about = about
+        self.info = info
 
 
 @dataclasses.dataclass(frozen=True)

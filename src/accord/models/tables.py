@@ -10,10 +10,10 @@ import numpy as np
 
 from ..base.errors import DataError, unknown_name_error
 from ..data import Study, as_study
-from ..data.doubts import apart
-from ..data.meeting import Meeting, means_and_sds
-from ..data.mentions import Mentions
+from ..data.collectives import SiteCollectives, means_and_sds
+from ..data.formula_names import FormulaNames
 from ..data.missing import MARK
+from ..data.warnings import apart
 from . import families
 from .families import Family
 from .families.family import Rows, Summary
@@ -64,7 +64,7 @@ def as_table(table: Any, formula: str, *columns: str | None) -> Study:
 
 def warn_of_filled(study: Study, formula: str) -> None:
     """Warn where the formula has a filled column without the column that marks its missing cells."""
-    names = Mentions.of(formula).names
+    names = FormulaNames.of(formula).names
     marks = [
         f"{name}{MARK}"
         for name, column in study.agreed.columns.items()
@@ -88,7 +88,7 @@ def warn_of_filled(study: Study, formula: str) -> None:
 
 def warn_of_levels_apart(study: Study, formula: str) -> None:
     """Warn of a factor of the formula of which a site has no level that another site has; groups are apart as such."""
-    named = Mentions.of(formula)
+    named = FormulaNames.of(formula)
     for name in study.agreed.levels:
         if name in named.names - named.groups:
             sites = zip(study.meeting.names_here, study.frames, strict=True)
@@ -230,7 +230,7 @@ class Figures(NamedTuple):
     effects: np.ndarray
 
 
-def figures_of(meeting: Meeting, family: Family, shards: Sequence[Rows]) -> Figures:
+def figures_of(meeting: SiteCollectives, family: Family, shards: Sequence[Rows]) -> Figures:
     """The figures of all sites, by two sums."""
     values = []
     for rows in shards:

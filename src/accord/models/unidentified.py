@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..data.meeting import Meeting
+from ..data.collectives import SiteCollectives
 from ..posterior.newton import NearlyFlatError, NotIdentifiedError
 from .families import Family
 from .families.family import Rows
@@ -22,7 +22,7 @@ _COLLINEAR = 1e-13
 
 
 def require_identified(
-    meeting: Meeting, family: Family, shards: Sequence[Rows], columns: Sequence[str], priors: Sequence[Prior]
+    meeting: SiteCollectives, family: Family, shards: Sequence[Rows], columns: Sequence[str], priors: Sequence[Prior]
 ) -> None:
     """Raise `ValueError` where columns with flat priors are collinear, or where one separates the responses.
 
@@ -54,7 +54,7 @@ def require_bounded(post: Regression, priors: Sequence[Prior]) -> None:
 
 
 def warn_of_collinear(
-    meeting: Meeting, family: Family, shards: Sequence[Rows], columns: Sequence[str], figures: Figures
+    meeting: SiteCollectives, family: Family, shards: Sequence[Rows], columns: Sequence[str], figures: Figures
 ) -> None:
     """Warn where columns are collinear, so that only priors tell their coefficients apart.
 
@@ -92,7 +92,7 @@ def warn_of_collinear(
     )
 
 
-def _require_rank(meeting: Meeting, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
+def _require_rank(meeting: SiteCollectives, shards: Sequence[Rows], columns: Sequence[str], flat: list[int]) -> None:
     own = [rows["design"][:, flat] for rows in shards]
     found = meeting.total([{"squares": (values**2).sum(axis=0), "sites": _is_there(values)} for values in own])
     lengths = np.sqrt(found["squares"])

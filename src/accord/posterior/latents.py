@@ -15,8 +15,8 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..base.pytree import altered, pytree, static
-from .declared import returned
 from .parameters import Parameters, check_variables, unconstrained, variables
+from .validation import returned
 
 # Nodes of the quadrature for each latent of a group, by how many latents it has, from so many rows on in the smallest
 # group: what its latents' law is off from a normal one falls with the rows, and a check looks at what is left.

@@ -27,14 +27,13 @@ from ..base.text import counted
 from ..base.widths import in_either_width
 from ..network import Network
 from ..network.averaging import Averaging
-from .about import About
-from .asked import count, evaluate, gradient_at, hessian_at, quadratic_at, slope_at, value_at
 from .coordinates import Coordinates, moved
 from .curvature import HESSIAN_DIM, Curvature, curvature
-from .declared import check_prior, check_rows_alone, is_rowwise
+from .evaluate import count, evaluate, gradient_at, hessian_at, quadratic_at, slope_at, value_at
 from .latents import MOST_NODES, Latents, Local, at_start, check_local, groups_of, padded_groups, with_latents
 from .masks import require_masks
 from .mode import NEWTON_DIM, lowest
+from .model_info import ModelInfo
 from .parameters import check_variables, flat_names, unconstrained, variables
 from .potential import Potential, Shard
 from .quadratic import Quadratic, flat_prior, minimum, quadratic_likelihood, units_of, with_eigenvectors
@@ -53,6 +52,7 @@ from .shards import (
 )
 from .streamed import TotalsInChunks, is_large, require_memory_for
 from .totals import ConsensusTotals, Totals, TotalsHere, masked_here, parts_of, sums_rows
+from .validation import check_prior, check_rows_alone, is_rowwise
 
 # Agents whose facts are found at the same time; one after another where parameters are many.
 _AGENTS_AT_ONCE = 1024
@@ -163,7 +163,7 @@ class Posterior:
         # what methods move in, where that is not the user's parameters themselves
         self.coordinates: Coordinates | None = None
         # what it says of itself, where what made it knows
-        self.about = About()
+        self.info = ModelInfo()
         # who answers `each`, if the data lies elsewhere
         self.owners: DataOwners | None = None
         self._params = jax.tree.map(lambda leaf: np.asarray(leaf, dtype=np.float64), init)
@@ -298,7 +298,7 @@ class Posterior:
     def __repr__(self) -> str:
         kind = "Gaussian posterior" if self.quadratic else "Posterior"
         if "_counts" in vars(self):
-            count = int(self.sizes.sum()) if self._counts.rowwise else sum(self.about.rows)
+            count = int(self.sizes.sum()) if self._counts.rowwise else sum(self.info.rows)
             rows = f", {counted(count, 'row')}" if count else ""
         else:
             # showing a posterior is no reason to read its data
@@ -307,14 +307,14 @@ class Posterior:
 
     def _repr_html_(self) -> str:
         """What it is of, for notebooks; its data is not read for that."""
-        rows = self.counted_rows or self.about.rows
+        rows = self.counted_rows or self.info.rows
         facts = [
-            ("model", self.about.model),
-            ("formula", self.about.formula),
+            ("model", self.info.model),
+            ("formula", self.info.formula),
             ("agents", f"{self.num_agents:,}"),
             ("rows", f"{sum(rows):,}" if rows else ""),
             ("parameters", f"{self.dim}: {', '.join(self.names[:20])}" + (", ..." if len(self.names) > 20 else "")),
-            *((f"prior of {name}" if name else "", prior) for name, prior in self.about.priors[:20]),
+            *((f"prior of {name}" if name else "", prior) for name, prior in self.info.priors[:20]),
         ]
         return f"<strong>Posterior</strong>{table(['', ''], [fact for fact in facts if fact[1]])}"
 

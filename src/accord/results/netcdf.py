@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..base.whole import write_whole
+from ..base.atomic import write_whole
 from .certificate import Certificate, Check
 from .findings import FEATURES, Balance, Expected, Findings
 from .points import Points
-from .scales import Unconstrained, for_all
+from .unconstrained import Unconstrained, for_all
 
 if TYPE_CHECKING:
     import h5py
@@ -364,7 +364,7 @@ def require_whole(run: Any) -> None:
     agents = run.agents.tolist()
     if run.agents.dtype.kind not in "iu" or len(set(agents)) < kept or not all(0 <= n < sent.size for n in agents):
         raise ValueError(f"its kept agents are not different ones of {sent.size}")
-    if not all(0 <= agent < sent.size for edge in run.asked.edges or () for agent in edge):
+    if not all(0 <= agent < sent.size for edge in run.info.edges or () for agent in edge):
         raise ValueError(f"its network joins others than its {sent.size} agents")
     _require_settings(run)
     if run.certificate is not None and run.certificate.holds:

@@ -16,11 +16,10 @@ from ..base import figures
 from ..base.errors import absent_error
 from ..base.progress import Progress, stage
 from ..base.text import counted
+from ..posterior.model_info import ModelInfo
 from . import forest
-from .asked import Asked
 from .card import SHOWN, card
 from .certificate import Certificate
-from .complaints import Drawn, complaints
 from .diagnostics import statistics
 from .findings import UNKNOWN, Examination, Findings, recalled
 from .netcdf import (
@@ -42,8 +41,9 @@ from .netcdf import (
 )
 from .points import Points
 from .ratios import factors, ratios
-from .scales import Unconstrained, for_all
 from .traffic import Traffic
+from .unconstrained import Unconstrained, for_all
+from .warnings import Drawn, complaints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ class Run:
     points: Points | None = field(default=None, repr=False)
     certificate: Certificate | None = field(default=None, repr=False)
     unconstrained: Unconstrained | None = field(default=None, repr=False)
-    asked: Asked = field(default_factory=Asked, repr=False)
+    info: ModelInfo = field(default_factory=ModelInfo, repr=False)
     before: Run | None = field(default=None, repr=False)
 
     @property
@@ -233,7 +233,7 @@ class Run:
             "certificate": "" if self.certificate is None else json.dumps(self.certificate.checks),
             "seconds": self.seconds,
             "settings": as_text(self.settings),
-            "asked": self.asked.to_json(),
+            "model_info": self.info.to_json(),
         }
         return tree
 
@@ -248,7 +248,7 @@ class Run:
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of all agents, where they are known; else empty."""
-        for known in (self.settings.get("sites"), self.asked.sites):
+        for known in (self.settings.get("sites"), self.info.sites):
             if known is not None and len(known) == self.traffic.bytes_sent.size:
                 return tuple(map(str, known))
         return ()
@@ -332,7 +332,7 @@ class Run:
             examine=None if findings is None else partial(recalled, findings),
             points=points,
             unconstrained=None if moved is None else unconstrained_of(moved, agents.size),
-            asked=Asked.from_plain(parsed(attrs, "asked", dict)),
+            info=ModelInfo.from_plain(parsed(attrs, "model_info" if "model_info" in attrs else "asked", dict)),
             certificate=certificate_of(attrs),
         )
 
@@ -379,7 +379,7 @@ class Run:
             weighted,
             shown,
             self.names,
-            self.asked.coefficients,
+            self.info.coefficients,
         )
         stage("what the draws show")
         found_out = complaints(drawn, sites)
@@ -440,17 +440,17 @@ class Run:
 
     def _ratios(self, kind: str, units: str | Mapping[str, float]) -> pd.DataFrame:
         """Ratios whose name has this word."""
-        ratio, names = self.asked.ratio, self.asked.ratios
+        ratio, names = self.info.ratio, self.info.ratios
         if not names:
-            of = f" of the {self.asked.model}" if self.asked.model else ", as the model does not say what they are"
+            of = f" of the {self.info.model}" if self.info.model else ", as the model does not say what they are"
             raise ValueError(f"exponentials of the coefficients are no ratios{of}")
         if kind and kind not in ratio.split():
             raise ValueError(
-                f"there are no {kind} ratios of this run: of the {self.asked.model} exp(coefficient) is the {ratio}"
+                f"there are no {kind} ratios of this run: of the {self.info.model} exp(coefficient) is the {ratio}"
             )
         places = [self.names.index(name) for name in names]
         sds = self.settings.get("sds", {})
-        if units == "original" and not sds and not self.asked.formula:
+        if units == "original" and not sds and not self.info.formula:
             warnings.warn(
                 "ratios are for one unit of the columns that the model was given: Study.matrix standardises them "
                 "by default, and then that is one standard deviation; units='model' says so",

@@ -15,7 +15,7 @@ from ..results.diagnostics import QUARTILES
 from ..results.findings import FEATURES, Balance
 from ..results.traffic import Traffic
 from ..samplers.by_sums.evaluations import NOWHERE, slopes
-from ..samplers.by_sums.exploration import look, other_modes
+from ..samplers.by_sums.mode_search import look, other_modes
 from ..samplers.session import Job, Session
 from ..tuning.warmup import Warmup
 

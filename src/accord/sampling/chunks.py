@@ -41,7 +41,7 @@ def drive(
     _require_finite(engine, carry, carry, 0, recorder)
     if checkpointer is not None:
         carry = checkpointer.resume(carry)
-    chunk, told = _Chunk(engine, stopped), _Told(line, recorder)
+    chunk, line_of_rounds = _Chunk(engine, stopped), _ProgressLine(line, recorder)
     while recorder.rounds < recorder.total_rounds:
         left = recorder.total_rounds if checkpointer is None else checkpointer.rounds_left()
         if recorder.rounds < recorder.burn_in:
@@ -62,12 +62,12 @@ def drive(
         ends = chunk.is_stopped or recorder.rounds == recorder.total_rounds
         if checkpointer is not None and (rounds >= left or ends or checkpointer.is_late(chunk.seconds)):
             checkpointer.save(carry)
-        told.after(rounds, error)
+        line_of_rounds.after(rounds, error)
         if chunk.is_stopped and recorder.rounds < recorder.total_rounds:
             raise KeyboardInterrupt
 
 
-class _Told:
+class _ProgressLine:
     """What is said of the rounds: how many a second, and how far the agents are apart, which burn-in does not tell."""
 
     def __init__(self, line: Progress, recorder: Recorder) -> None:
@@ -84,8 +84,8 @@ class _Told:
         seconds = time.monotonic() - self.began
         speed = f"{self.rounds / seconds:,.0f} rounds/s" if self.rounds > rounds and seconds > 0 else ""
         apart = "" if error is None else f"consensus error {error:.3g}"
-        told = ", ".join(filter(None, (speed, apart)))
-        self.line.advance(self.recorder.rounds, self.recorder.total_rounds, told)
+        text = ", ".join(filter(None, (speed, apart)))
+        self.line.advance(self.recorder.rounds, self.recorder.total_rounds, text)
 
 
 class _Chunk:

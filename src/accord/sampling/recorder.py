@@ -14,7 +14,7 @@ from ..network import Network
 from ..posterior import Posterior
 from ..posterior.latent_keepers import keep_latents
 from ..results.run import Run, Traffic
-from ..results.scales import in_both_scales
+from ..results.unconstrained import in_both_scales
 from ..samplers.by_sums.integration import integration_check
 from ..samplers.costs import messages_per_round, rows_per_gradient
 from ..samplers.protocol import Bound, Monitored
@@ -22,7 +22,7 @@ from ..samplers.session import Job, Session
 from ..tuning.forecast import Forecast
 from ..tuning.warmup import Warmup
 from .balance import Measured, looks, measure
-from .examination import agreeing, examination
+from .diagnostics import agreeing, examination
 
 
 @dataclass

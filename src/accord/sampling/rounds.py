@@ -16,8 +16,8 @@ from ..base.errors import AgentLostError
 from ..base.interruptions import hold, interruptions
 from ..base.memory import require_memory, require_predictors
 from ..base.progress import Progress, current
-from ..engines.agreement import bind
 from ..engines.arrays import process_folder
+from ..engines.consensus_mode import bind
 from ..engines.fingerprint import fingerprint, refuse_another
 from ..network import Network
 from ..posterior import Posterior

@@ -33,7 +33,7 @@ from ..samplers.by_sums.method import BySums
 from ..samplers.engine import Builder, engine_name
 from ..samplers.protocol import Sampler
 from ..samplers.session import Job, Session
-from .departures import go_on_without
+from .agent_loss import go_on_without
 from .rounds import Rounds
 
 ENGINES: dict[str, Callable[..., Builder]] = {"local": Local, "mesh": Mesh, "silo": Silo}

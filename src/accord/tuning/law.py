@@ -29,8 +29,8 @@ from ..base.checks import whole_number
 from ..base.compiler import compiled
 from ..base.gaussian import Gaussian
 from ..base.memory import require_matrices
-from ..engines.agreement import bind
 from ..engines.build import build_problem
+from ..engines.consensus_mode import bind
 from ..engines.draws import zero_noise
 from ..engines.round import Problem, everywhere, initial_state, network_round, own_state, positions
 from ..network import Network

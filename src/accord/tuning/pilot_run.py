@@ -18,7 +18,7 @@ from ..posterior.coordinates import Coordinates
 from ..posterior.potential import Potential, Shard
 from ..posterior.totals import of_rows
 from ..samplers.session import Session
-from .whitened import Told, Whitened
+from .whitened import Estimates, Whitened
 
 # Chains of the run; what either half of them tells is compared.
 _CHAINS = 32
@@ -92,13 +92,13 @@ def _run(session: Session, start: Coordinates, h: Float[Array, ""]) -> tuple[Whi
     return told.whitened(start, *kept), told.apart > first
 
 
-def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Told | None, np.ndarray, np.ndarray]:
+def _told(positions: list[np.ndarray], gradients: list[np.ndarray]) -> tuple[Estimates | None, np.ndarray, np.ndarray]:
     """What the chains tell after burn-in, of arrays (chain, dim), with positions and gradients; None where infinite."""
     kept = len(positions) // 3
     z, slope = (np.concatenate(rounds[kept:]) for rounds in (positions, gradients))
     if not (np.isfinite(z).all() and np.isfinite(slope).all()):
         return None, z, slope
-    return Told.by(z, slope, np.zeros(len(z)), np.arange(len(z)) % _CHAINS < _CHAINS // 2), z, slope
+    return Estimates.by(z, slope, np.zeros(len(z)), np.arange(len(z)) % _CHAINS < _CHAINS // 2), z, slope
 
 
 def stiffest(session: Session, place: Coordinates, draws: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from ..base.checks import whole_number
 from ..base.progress import stage
-from ..engines.agreement import agree_on_mode, scales
+from ..engines.consensus_mode import agree_on_mode, scales
 from ..engines.local import LocalEngine
 from ..network import Network
 from ..posterior import Posterior

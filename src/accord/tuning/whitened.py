@@ -47,7 +47,7 @@ class Whitened(NamedTuple):
     steep: np.ndarray
 
 
-class Told(NamedTuple):
+class Estimates(NamedTuple):
     """What points tell of a posterior.
 
     Parameters
@@ -69,7 +69,7 @@ class Told(NamedTuple):
         gradients: Float[np.ndarray, "point dim"],
         log_weight: Float[np.ndarray, " point"],
         half: Bool[np.ndarray, " point"],
-    ) -> Told:
+    ) -> Estimates:
         """By the points alone, or with F's gradients: whichever the two halves are nearer by.
 
         Where the posterior is nearly Gaussian, gradients take most of the noise of few points away; where it is far
@@ -79,7 +79,7 @@ class Told(NamedTuple):
         for estimate in (_plain, moments):
             one, other = (estimate(points[which], gradients[which], log_weight[which]) for which in (half, ~half))
             found.append(cls(*estimate(points, gradients, log_weight), _apart(one, other)))
-        return min(found, key=lambda told: told.apart)
+        return min(found, key=lambda estimates: estimates.apart)
 
     @property
     def settled(self) -> bool:
@@ -158,10 +158,10 @@ def weighed(session: Session, place: Coordinates) -> Whitened | None:
         gradient = np.concatenate([gradient, slope])
         if found.effective < _LOST * dim:
             return None
-        told = Told.by(found.points, gradient, truncated(found.log_weight), np.arange(len(gradient)) % 2 == 0)
-        if found.effective >= _ENOUGH * dim and told.settled:
+        estimates = Estimates.by(found.points, gradient, truncated(found.log_weight), np.arange(len(gradient)) % 2 == 0)
+        if found.effective >= _ENOUGH * dim and estimates.settled:
             which = _resampled(found)
-            return told.whitened(place, found.points[which], gradient[which])
+            return estimates.whitened(place, found.points[which], gradient[which])
         proposals = proposals.shared(found, main)
         main, _ = adapted(found, main, proposals)
     return None

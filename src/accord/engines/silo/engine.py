@@ -16,7 +16,7 @@ import numpy as np
 
 from ...base.checks import positive, require_bool
 from ...base.errors import unknown_name_error
-from ...data.elsewhere import Ask
+from ...data.remote import Ask
 from ...network import Network
 from ...posterior import Posterior
 from ...samplers.engine import FirstNonFinite
@@ -132,7 +132,7 @@ class Silo:
 
     @contextmanager
     def asking(self, agents: int) -> Iterator[Ask]:
-        """What asks each agent's process for its next answer to work on its own file, see `accord.data.elsewhere`."""
+        """What asks each agent's process for its next answer to work on its own file, see `accord.data.remote`."""
         with self._running(agents) as pool:
             yield pool.ask
 

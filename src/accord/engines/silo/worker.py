@@ -24,8 +24,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from ...base.compiler import Program, compiled
-from ...data.elsewhere import Work
-from ...data.meeting import ByCorrespondence, Unanswered
+from ...data.collectives import Pending, ReplayCollectives
+from ...data.remote import Work
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.coordinates import Coordinates
@@ -214,8 +214,8 @@ class Worker:
     def answer(self, work: Work, sites: tuple[str, ...], answers: list[Any]) -> Any:
         """The agent's next answer in work on its own file."""
         try:
-            work(ByCorrespondence(sites, (self.index,), answers))
-        except Unanswered as question:
+            work(ReplayCollectives(sites, (self.index,), answers))
+        except Pending as question:
             (own,) = question.question.own
             return own
         raise RuntimeError(f"agent {self.index} has no question left: it does not work as the driver does")

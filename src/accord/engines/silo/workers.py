@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ...base.errors import AgentLostError
-from ...data.elsewhere import Work
+from ...data.remote import Work
 from ...network import Network
 from ...posterior import Posterior
 from ...posterior.masks import fingerprint

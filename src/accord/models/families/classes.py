@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ...base.special import softplus
-from ...data.meeting import Meeting
+from ...data.collectives import SiteCollectives
 from .. import priors
 from ..priors import Prior
 from .family import Family, Parameter, Rows, Summary, log_odds, require
@@ -53,7 +53,7 @@ class _Classes(Family):
     def tells_classes(self) -> bool:
         return self.levels is None
 
-    def settled(self: Kind, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Kind:
+    def settled(self: Kind, meeting: SiteCollectives, responses: Sequence[Sequence[np.ndarray]]) -> Kind:
         if self.levels is not None:
             return self
         said = meeting.gathered([np.unique(np.asarray(columns[0])).tolist() for columns in responses])
@@ -102,7 +102,7 @@ class Ordinal(_Classes):
     ratio = "odds ratio of a higher class"
     has_intercept = False
 
-    def settled(self, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
+    def settled(self, meeting: SiteCollectives, responses: Sequence[Sequence[np.ndarray]]) -> Ordinal:
         found = super().settled(meeting, responses)
         if self.levels is None and isinstance(found._known[0], str):
             raise ValueError(

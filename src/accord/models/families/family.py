@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 from jaxtyping import Array
 
-from ...data.meeting import Meeting
+from ...data.collectives import SiteCollectives
 from ..priors import Normal, Prior
 
 # One site's rows as arrays by name; the first axis counts rows.
@@ -98,7 +98,7 @@ class Family(ABC):
         """Whether sites have to tell the classes that their responses are of."""
         return False
 
-    def settled(self: Own, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> Own:
+    def settled(self: Own, meeting: SiteCollectives, responses: Sequence[Sequence[np.ndarray]]) -> Own:
         """The family with what the sites have to agree on before any number can be written down.
 
         `responses` has the columns of each site that is here.

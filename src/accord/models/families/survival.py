@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ...base.checks import whole_number
-from ...data.meeting import Meeting
+from ...data.collectives import SiteCollectives
 from ..priors import HalfCauchy, Normal
 from .family import Family, Parameter, Rows, Summary, numbers, require, require_varied
 
@@ -108,7 +108,7 @@ class PiecewiseExponential(_Survival):
             if not (np.diff([0.0, *self.cuts]) > 0).all():
                 raise ValueError(f"cuts must be increasing times > 0, found {list(self.cuts)}")
 
-    def settled(self, meeting: Meeting, responses: Sequence[Sequence[np.ndarray]]) -> PiecewiseExponential:
+    def settled(self, meeting: SiteCollectives, responses: Sequence[Sequence[np.ndarray]]) -> PiecewiseExponential:
         if self.cuts is not None:
             return self
         events = []

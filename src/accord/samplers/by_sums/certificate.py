@@ -14,7 +14,7 @@ from ...results.certificate import Certificate, Check
 from ...results.diagnostics import SQUARES_K, pareto
 from ..session import Session
 from .evaluations import slopes
-from .exploration import LANDINGS, Lines, Search, Skeleton
+from .mode_search import LANDINGS, Lines, Search, Skeleton
 from .proposal import Mixture
 from .weighing import Weighing
 

@@ -20,10 +20,10 @@ from ..session import Session
 from .adaptation import Main, Proposals, adapted, around_heaviest, fitted_to_draws
 from .certificate import ENOUGH, MOVED, MOVES, PLACES, certify, followed, tails
 from .evaluations import slopes, values
-from .exploration import Search, Skeleton, follow, look, other_modes
 from .laplace import laplace
 from .lockstep import begin, transition
 from .method import BySums, Result, SumsForecast, fastest
+from .mode_search import Search, Skeleton, follow, look, other_modes
 from .proposal import Drawn, Mixture
 from .start import Start
 from .weighing import Batch, Weighing

@@ -42,12 +42,12 @@ def _remedy(post: Posterior, nodes: int) -> str:
     """The remedy where a quadrature with this number of nodes is too coarse."""
     more = min(4 * nodes + 3, MOST_NODES)
     finer = [] if more == nodes else [f"nodes={more}"]
-    if not post.about.formula:
+    if not post.info.formula:
         ways = [f"integrate by more, post.finely({name})" for name in finer]
         return " or ".join([*ways, "make them parameters of the posterior"])
     ways = [f"integrate by more, glm(..., {name})" for name in finer]
     keys = [f"nodes = {more}" for _ in finer]
-    if post.about.is_whole:
+    if post.info.is_whole:
         ways.append('keep them as parameters, glm(..., effects="parameters")')
         keys.append('effects = "parameters"')
     if not ways:

@@ -15,11 +15,11 @@ from ...base.interruptions import hold, interruptions
 from ...base.memory import require_points
 from ...posterior.latent_keepers import keep_latents
 from ...results.certificate import INTERRUPTED, Certificate, Check
-from ...results.complaints import unreliable_sd
 from ...results.points import Points
 from ...results.run import Run
-from ...results.scales import for_all, in_both_scales
 from ...results.traffic import Cost, Traffic
+from ...results.unconstrained import for_all, in_both_scales
+from ...results.warnings import unreliable_sd
 from ..engine import Builder
 from ..session import Job, Session
 from ..validation import check_by_sums

@@ -11,8 +11,8 @@ from ...posterior.coordinates import Coordinates
 from ...posterior.newton import NotIdentifiedError, own_scale
 from ..session import Session
 from .evaluations import expand
-from .exploration import look, other_modes
 from .laplace import laplace, nearest_gaussian, supported
+from .mode_search import look, other_modes
 
 
 class Start(NamedTuple):

@@ -20,7 +20,7 @@ from ...posterior import Posterior
 from ...posterior.potential import Potential, Shard
 from ...posterior.reference import nuts_chain, require_blackjax
 from ...results.run import Run, Traffic
-from ...results.scales import in_both_scales
+from ...results.unconstrained import in_both_scales
 
 # A subset potential that does not rise by this much (in nats) within this distance (in units of 1 + |mode|), on both
 # sides of its mode and along every axis of its curvature, has no posterior that draws could describe.

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cells import Dates, Rules, SiteTable, Source
-from .meeting import Meeting
-from .mentions import Mentions
+from .collectives import SiteCollectives
+from .formula_names import FormulaNames
 
 # Columns of a study at most.
 _MOST_COLUMNS = 5_000
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnSpec:
     """Which columns are wanted, and how they are read."""
 
     columns: tuple[str, ...] | None
-    mentions: Mentions | None
+    mentions: FormulaNames | None
     rules: Rules
 
     @classmethod
@@ -31,11 +31,11 @@ class Wanted:
         positive: Mapping[str, str | Sequence[str]] | None,
         strings: Sequence[str] | Mapping[str, Mapping[str, str | Sequence[str]]],
         blanks: Sequence[str],
-    ) -> Wanted:
+    ) -> ColumnSpec:
         """What the arguments of `study` say."""
         if isinstance(columns, str):
             raise ValueError(f"columns must be a list of names, found {columns!r}")
-        mentions = None if formula is None else Mentions.of(formula)
+        mentions = None if formula is None else FormulaNames.of(formula)
         factors, groups = ((), ()) if mentions is None else (mentions.factors, mentions.groups)
         rules = Rules.of(dates, positive, strings, blanks, sorted(factors), sorted(groups))
         return cls(None if columns is None else tuple(dict.fromkeys(columns)), mentions, rules)
@@ -68,7 +68,7 @@ class Problems:
 
 
 def tables_of(
-    meeting: Meeting, sources: Sequence[Source], wanted: Wanted, problems: Problems
+    meeting: SiteCollectives, sources: Sequence[Source], wanted: ColumnSpec, problems: Problems
 ) -> tuple[dict[str, str], list[SiteTable]]:
     """The kinds of all columns that are clear, and tables of them of the sites here; others are among the problems."""
     tables, headers = [], []
@@ -105,7 +105,11 @@ def tables_of(
 
 
 def _chosen(
-    meeting: Meeting, sources: Sequence[Source], headers: Sequence[list[str]], wanted: Wanted, problems: Problems
+    meeting: SiteCollectives,
+    sources: Sequence[Source],
+    headers: Sequence[list[str]],
+    wanted: ColumnSpec,
+    problems: Problems,
 ) -> list[str]:
     """The names of the columns to read; what is wrong with the headers of all sites is among the problems."""
     known = list(dict.fromkeys(name for header in headers for name in header))

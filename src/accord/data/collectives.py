@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 Numbers = dict[str, Any]
 
 
-class Meeting(ABC):
+class SiteCollectives(ABC):
     """The sites that take part, and those of them whose tables are here."""
 
     sites: tuple[str, ...]
@@ -46,7 +46,7 @@ class Meeting(ABC):
 
 
 @dataclass(frozen=True)
-class InOnePlace(Meeting):
+class LocalCollectives(SiteCollectives):
     """All tables are in this process."""
 
     sites: tuple[str, ...]
@@ -57,11 +57,11 @@ class InOnePlace(Meeting):
         return tuple(range(len(self.sites)))
 
     def gathered(self, own: Sequence[Any]) -> list[Any]:
-        """See `Meeting`."""
+        """See `SiteCollectives`."""
         return list(own)
 
     def total(self, own: Sequence[Numbers]) -> Numbers:
-        """See `Meeting`."""
+        """See `SiteCollectives`."""
         return reduce(added, own)
 
 
@@ -70,7 +70,7 @@ def added(first: Numbers, second: Numbers) -> Numbers:
     return {name: first[name] + second[name] for name in first}
 
 
-def means_and_sds(meeting: Meeting, values: Sequence[Numbers]) -> dict[str, tuple[Any, Any]]:
+def means_and_sds(meeting: SiteCollectives, values: Sequence[Numbers]) -> dict[str, tuple[Any, Any]]:
     """Mean and standard deviation over all sites' rows, the first axis, of arrays by name of each site that is here."""
     sums = meeting.total(
         [{f"{part} {name}": f(x) for name, x in own.items() for part, f in _PARTS.items()} for own in values]
@@ -96,7 +96,7 @@ class Question:
     own: Any
 
 
-class Unanswered(Exception):  # noqa: N818 - how work is left that goes on another time
+class Pending(Exception):  # noqa: N818 - how work is left that goes on another time
     """The next question has no answer yet."""
 
     def __init__(self, question: Question) -> None:
@@ -105,13 +105,13 @@ class Unanswered(Exception):  # noqa: N818 - how work is left that goes on anoth
 
 
 @dataclass
-class ByCorrespondence(Meeting):
+class ReplayCollectives(SiteCollectives):
     """One site's tables are here, or none, and answers to the first questions are known.
 
     Parameters
     ----------
     sites, here
-        As `Meeting` has them.
+        As `SiteCollectives` has them.
     answers
         What was gathered and summed so far, in the order of the questions.
     """
@@ -122,12 +122,12 @@ class ByCorrespondence(Meeting):
     _count: int = field(default=0, init=False)
 
     def gathered(self, own: Sequence[Any]) -> list[Any]:
-        """See `Meeting`."""
+        """See `SiteCollectives`."""
         found: list[Any] = self._next(Question("gathered", list(own)))
         return found
 
     def total(self, own: Sequence[Numbers]) -> Numbers:
-        """See `Meeting`."""
+        """See `SiteCollectives`."""
         found: Numbers = self._next(Question("total", list(own)))
         return {name: np.asarray(value) for name, value in found.items()}
 
@@ -138,14 +138,14 @@ class ByCorrespondence(Meeting):
 
     def _next(self, question: Question) -> Any:
         if self._count == len(self.answers):
-            raise Unanswered(question)
+            raise Pending(question)
         self._count += 1
         return self.answers[self._count - 1]
 
 
 def correspond(
     sites: Sequence[str],
-    work: Callable[[Meeting], Result],
+    work: Callable[[SiteCollectives], Result],
     ask: Callable[[str, Sequence[Any]], Any],
 ) -> tuple[Result, list[Any]]:
     """Do work whose tables lie elsewhere, and return what came of it and all answers.
@@ -163,6 +163,6 @@ def correspond(
     answers: list[Any] = []
     while True:
         try:
-            return work(ByCorrespondence(tuple(sites), (), answers)), answers
-        except Unanswered as open_question:
+            return work(ReplayCollectives(tuple(sites), (), answers)), answers
+        except Pending as open_question:
             answers.append(ask(open_question.question.kind, answers))

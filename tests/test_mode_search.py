@@ -9,8 +9,8 @@ import pytest
 
 import accord
 from accord.samplers import Importance
-from accord.samplers.by_sums.exploration import look, other_modes
 from accord.samplers.by_sums.laplace import laplace
+from accord.samplers.by_sums.mode_search import look, other_modes
 from accord.samplers.session import Job, Session
 
 NETWORK = accord.Network.complete(3)

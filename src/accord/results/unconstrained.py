@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..network import Network
 from ..posterior import Posterior
-from .asked import Asked
+from ..posterior.model_info import ModelInfo
+
+# Larger networks are not drawn in reports.
+_MOST_DRAWN = 200
 
 
 class Unconstrained(NamedTuple):
@@ -45,7 +49,6 @@ def in_both_scales(
         own, own_told = for_all(average, kept), for_all(told, kept)
     else:
         own, own_told = kept, parameters.reported(kept)
-    asked = Asked.of(post)
     free = Unconstrained(post.unconstrained_names, average, own) if parameters.constrained else None
     return {
         "average": told,
@@ -53,5 +56,13 @@ def in_both_scales(
         "names": post.names,
         "variables": post.variables,
         "unconstrained": free,
-        "asked": asked if network is None else asked.on(network),
+        "info": info_of(post, network),
     }
+
+
+def info_of(post: Posterior, network: Network | None) -> ModelInfo:
+    """The description of a posterior's model that its runs keep, with the edges of a network of at most 200 agents."""
+    edges = None
+    if network is not None and network.num_agents <= _MOST_DRAWN:
+        edges = tuple((int(i), int(j)) for i, j in network.edges)
+    return replace(post.info, rows=post.info.rows or post.counted_rows, edges=edges, predictive=None)

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from jaxtyping import Float
 
+from .collectives import SiteCollectives
 from .files import Dialects, site_names
-from .meeting import Meeting
 from .policy import Policy
 from .studies import SETTINGS, Matrix, Study, require_chosen, require_options, study, study_at
 
@@ -22,7 +22,7 @@ from .studies import SETTINGS, Matrix, Study, require_chosen, require_options, s
 _OF_STUDY = tuple(name for name in (*SETTINGS, "policy", *Dialects.options()) if name != "formula")
 _OF_ROWS = tuple(name for name in _OF_STUDY if name != "columns")
 # What every site does on its own file: the same function at all of them.
-Work = Callable[[Meeting], Any]
+Work = Callable[[SiteCollectives], Any]
 # `ask(work, sites, answers)`: what each site answers next, given the answers so far.
 Ask = Callable[[Work, Sequence[str], Sequence[Any]], list[Any]]
 
@@ -36,7 +36,7 @@ class AsksSites(Protocol):
 
 
 @dataclass(frozen=True)
-class StudyAtSites:
+class RemoteStudy:
     """Files of a study, and the engine whose agents read them; made by `study_at_sites`."""
 
     engine: AsksSites
@@ -45,9 +45,9 @@ class StudyAtSites:
     options: dict[str, Any]
 
     def __repr__(self) -> str:
-        return f"<StudyAtSites: {len(self.sites)} sites {', '.join(self.sites)}>"
+        return f"<RemoteStudy: {len(self.sites)} sites {', '.join(self.sites)}>"
 
-    def met(self, meeting: Meeting, **options: Any) -> Study:
+    def met(self, meeting: SiteCollectives, **options: Any) -> Study:
         """The study as one of the sites that meet knows it, or who has no table; its agents are numbered as files."""
         file = self.files[meeting.here[0]] if meeting.here else None
         constant = [*options.get("constant", ()), *self.options.get("constant", ())]
@@ -55,10 +55,10 @@ class StudyAtSites:
 
     def __reduce__(self) -> Any:
         # sites do not need the engine that asks them
-        return StudyAtSites, (None, self.files, self.sites, self.options)
+        return RemoteStudy, (None, self.files, self.sites, self.options)
 
 
-def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, **options: Any) -> StudyAtSites:
+def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, **options: Any) -> RemoteStudy:
     """A study of files that each agent of an engine reads where it runs; only names, counts and sums leave it.
 
     `accord.models.glm` takes it as it takes a `Study`: sites agree on levels, means and whatever else the formula needs
@@ -91,7 +91,7 @@ def study_at_sites(files: Sequence[str | os.PathLike[str]], engine: AsksSites, *
         raise ValueError(f"engine must be one whose agents read files, such as accord.Silo(), found {engine!r}")
     require_options("study_at_sites", options, _OF_STUDY)
     names = site_names([Path(os.path.expanduser(file)) for file in files])
-    return StudyAtSites(engine, tuple(os.fspath(file) for file in files), tuple(names), dict(options))
+    return RemoteStudy(engine, tuple(os.fspath(file) for file in files), tuple(names), dict(options))
 
 
 def at_sites(

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .agreement import Agreed
 from .cells import WHOLE, SiteTable, Source
 from .files import Dialect
+from .summaries import Agreed
 
 # Texts and numbers that stand for a missing value in many files.
 _WORDS = frozenset({"#N/A", "#NA", "#NV", ".", "?", "-", "--", "na", "n/a", "n.a.", "-9", "-99", "-999", "999", "9999"})

@@ -10,7 +10,7 @@ import pytest
 
 import accord
 from accord.base.errors import DataError
-from accord.data.meeting import ByCorrespondence, Unanswered, added
+from accord.data.collectives import Pending, ReplayCollectives, added
 from accord.models import families, glm, priors
 from accord.samplers.by_sums.integration import _remedy
 
@@ -27,8 +27,8 @@ class Post:
             found = []
             for place in range(agents):
                 try:
-                    work(ByCorrespondence(sites, (place,), answers))
-                except Unanswered as stop:
+                    work(ReplayCollectives(sites, (place,), answers))
+                except Pending as stop:
                     found += stop.question.own
                     kind = stop.question.kind
             self.said.append((kind, found))

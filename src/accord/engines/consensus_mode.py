@@ -24,7 +24,7 @@ _BLOCK = 50
 _MAX_EXCHANGES = 50_000
 
 
-class Agreement(NamedTuple):
+class ConsensusMode(NamedTuple):
     """The common minimiser as agents found it, and what that took.
 
     Parameters
@@ -72,7 +72,7 @@ def agree_on_mode(
     tolerance: float = 0.01,
     max_exchanges: int = _MAX_EXCHANGES,
     builder: Builder = LocalEngine,
-) -> Agreement:
+) -> ConsensusMode:
     """Find the minimiser of sum_i f_i over the network, by C-ADMM (D-ADMMS without noise).
 
     Its dual variables p_i tend to -grad f_i(m) and always sum to zero, so that tilting every potential by them leaves
@@ -111,7 +111,7 @@ def agree_on_mode(
         slope = post.gradients(mean)
         apart = np.abs((x - mean) * root).max()
         if apart <= tolerance and np.abs(slope.sum(axis=0) / root).max() <= tolerance:
-            return Agreement(x, -p, Traffic(0, exchanges, exchanges * width * network.degrees))
+            return ConsensusMode(x, -p, Traffic(0, exchanges, exchanges * width * network.degrees))
     raise ArithmeticError(
         f"the agents found no common minimiser in {exchanges} exchanges: they are still {apart:.3g} apart, in "
         "units of the posterior's scale; does the posterior have a mode?"

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from .cells import SiteTable
+from .collectives import LocalCollectives, Numbers, SiteCollectives
 from .files import natural
-from .meeting import InOnePlace, Meeting, Numbers
 from .policy import Policy
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -212,7 +212,12 @@ class _Totals:
 
 
 def agree(
-    meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable], dropped: Sequence[int], *, floors: bool
+    meeting: SiteCollectives,
+    kinds: Mapping[str, str],
+    tables: Sequence[SiteTable],
+    dropped: Sequence[int],
+    *,
+    floors: bool,
 ) -> Agreed:
     """What sites agree on, whose columns are of the same kinds, each under its own floors.
 
@@ -230,7 +235,7 @@ def agree(
         Whether the mean of all together is hidden where that of a site under its floor would follow, and rare levels
         are not named. A model is built on them, and then they are told.
     """
-    each = [_totals(InOnePlace((table.name,)), kinds, [table]) for table in tables]
+    each = [_totals(LocalCollectives((table.name,)), kinds, [table]) for table in tables]
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC]
     few = [[name for name in numeric if _is_few(table.present(name), table.policy, floors)] for table in tables]
     # a model needs the figures of all together: between sites none tells its own for it
@@ -277,7 +282,7 @@ def agree(
 
 
 def _totals(
-    meeting: Meeting, kinds: Mapping[str, str], tables: Sequence[SiteTable], hidden: Collection[str] = ()
+    meeting: SiteCollectives, kinds: Mapping[str, str], tables: Sequence[SiteTable], hidden: Collection[str] = ()
 ) -> _Totals:
     """The figures of all sites; of the hidden columns of numbers, missing cells alone."""
     numeric = [name for name, kind in kinds.items() if kind in NUMERIC and name not in hidden]
@@ -302,7 +307,7 @@ def _totals(
     return _Totals(int(found[_ROWS]), missing, mean, sd, quantiles, counts)
 
 
-def _levels(meeting: Meeting, tables: Sequence[SiteTable], names: Sequence[str]) -> dict[str, list[str]]:
+def _levels(meeting: SiteCollectives, tables: Sequence[SiteTable], names: Sequence[str]) -> dict[str, list[str]]:
     """The levels of factors of all sites, in natural order."""
     if not names:
         return {}
@@ -311,7 +316,7 @@ def _levels(meeting: Meeting, tables: Sequence[SiteTable], names: Sequence[str])
 
 
 def _moments(
-    meeting: Meeting, tables: Sequence[SiteTable], sums: Mapping[str, np.ndarray]
+    meeting: SiteCollectives, tables: Sequence[SiteTable], sums: Mapping[str, np.ndarray]
 ) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
     """Cells, mean and standard deviation by column, in two passes; infinite where the squares are beyond float64."""
     sizes, mean, sd = {}, {}, {}
@@ -328,7 +333,7 @@ def _moments(
 
 
 def _quantiles(
-    meeting: Meeting,
+    meeting: SiteCollectives,
     tables: Sequence[SiteTable],
     names: Sequence[str],
     sizes: Mapping[str, float],

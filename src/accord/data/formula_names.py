@@ -13,7 +13,7 @@ _NAME = r"`[^`]+`|[^\W\d][\w.]*"
 
 
 @dataclass(frozen=True)
-class Mentions:
+class FormulaNames:
     """Names in formulas.
 
     Parameters
@@ -32,7 +32,7 @@ class Mentions:
 
     Examples
     --------
-    >>> found = Mentions.of("died ~ age + C(stage) + (1 | ward)")
+    >>> found = FormulaNames.of("died ~ age + C(stage) + (1 | ward)")
     >>> sorted(found.names), sorted(found.groups)
     (['C', 'age', 'died', 'stage', 'ward'], ['ward'])
     """
@@ -44,7 +44,7 @@ class Mentions:
     groups: frozenset[str]
 
     @classmethod
-    def of(cls, formula: str | Sequence[str]) -> Mentions:
+    def of(cls, formula: str | Sequence[str]) -> FormulaNames:
         """The names in a formula, or in several texts: formulas and names of columns beside them."""
         formulas = [formula] if isinstance(formula, str) else list(formula)
         for one in formulas:
